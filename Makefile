@@ -1,0 +1,56 @@
+# On a machine with only Python (3.11 or newer) and make:
+#   make demo    install everything into .venv and run the main job
+#   make test    install everything and run the tests
+#   make check   lint, format check, strict types, doctests
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Small tensors run faster on one thread each, with the test processes side by side.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+WORKERS ?= 2
+
+.PHONY: help install demo test check format bench clean
+help:
+	@sed -n '2,5p' Makefile | cut -c3-
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first and alone, so that its pin alone decides which build is taken.
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev,parity]'
+	@touch $@ $(VENV)/.demo
+
+install: $(VENV)/.dev
+
+demo: $(VENV)/.demo
+	$(BIN)/regard demo
+
+test: $(VENV)/.dev
+	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal tests
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --doctest-modules src
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/gaussian.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,42 @@
+"""regard: see, prove and speed up attention.
+
+Every public name is loaded on first use, so that ``import regard`` is quick and an extra that is not
+installed is only missed where it is needed.
+
+>>> import regard
+>>> regard.softargmax(torch.tensor([0.0, 0.0]))
+tensor([0.5000, 0.5000])
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regard._version import __version__ as __version__
+
+# name -> module that defines it
+_NAMES = {
+    "attention": "regard.functional",
+    "softargmax": "regard.functional",
+}
+_MODULES = {"functional", "reference"}
+
+if TYPE_CHECKING:
+    from regard import functional as functional
+    from regard import reference as reference
+    from regard.functional import attention as attention
+    from regard.functional import softargmax as softargmax
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"regard.{name}")
+    else:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}; it has {', '.join(__dir__())}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*_NAMES, *_MODULES, "__version__"})

@@ -1,0 +1,105 @@
+"""Checks of what a caller passed. Each error names the argument, what came and what would fit."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def describe(value: Any) -> str:
+    """What was passed, in a few words."""
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def check_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {describe(value)}")
+
+
+def check_floating(name: str, value: Any) -> None:
+    check_tensor(name, value)
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {describe(value)}")
+
+
+def check_ndim(name: str, value: Any, axes: str) -> None:
+    """``axes`` names them, as in ``"batch heads tokens width"``."""
+    check_floating(name, value)
+    expected = axes.split()
+    if value.ndim != len(expected):
+        raise ValueError(
+            f"{name} has shape {tuple(value.shape)}, {value.ndim} axes, but must have {len(expected)}: "
+            f"({', '.join(expected)})"
+        )
+
+
+def check_beta(beta: Any, name: str = "beta") -> None:
+    """An inverse temperature in [0, ∞]. A tensor's values are checked where that costs no wait for a device."""
+    if isinstance(beta, Tensor):
+        check_floating(name, beta)
+        if values_are_readable(beta) and not bool((beta >= 0).all()):
+            raise ValueError(f"{name} must lie in [0, ∞], but its smallest value is {beta.min().item()}")
+        return
+    if isinstance(beta, bool) or not isinstance(beta, int | float):
+        raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
+    if math.isnan(beta) or beta < 0:
+        raise ValueError(f"{name} must lie in [0, ∞], got {beta}")
+
+
+def check_probability(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number in [0, 1), got {describe(value)}")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {value}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        raise TypeError(f"{name} must be a whole number of 1 or more, got {describe(value)}")
+    if not torch.compiler.is_compiling() and value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_broadcastable(
+    name: str,
+    value: Any,
+    shape: tuple[int, ...],
+    of: str,
+    *,
+    dtype: torch.dtype | None = None,
+    same_ndim: bool = True,
+) -> None:
+    """``value`` has the axes of ``shape`` (each of the same size or 1). With ``same_ndim`` leading axes may not be
+    left out, so that a mask of the wrong kind is refused instead of stretched."""
+    check_tensor(name, value)
+    if dtype is torch.bool and value.dtype is not torch.bool:
+        raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(value)}")
+    if dtype is None and not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {describe(value)}")
+    wrong_axes = value.ndim != len(shape) if same_ndim else value.ndim > len(shape)
+    if wrong_axes or any(
+        have not in (1, want) for have, want in zip(reversed(value.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(
+            f"{name} has shape {tuple(value.shape)}, which does not fit {of} of shape {tuple(shape)}: "
+            f"it needs {'' if same_ndim else 'at most '}{len(shape)} axes, each of the same size or 1"
+        )
+
+
+def values_are_readable(value: Tensor) -> bool:
+    """True where looking at values neither breaks a graph being traced nor waits for a device."""
+    return value.device.type == "cpu" and not torch.compiler.is_compiling() and not is_functional(value)
+
+
+def is_functional(value: Tensor) -> bool:
+    """Fake or meta tensors have shapes but no values."""
+    return value.is_meta or type(value).__name__ == "FakeTensor"

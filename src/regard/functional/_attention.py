@@ -1,0 +1,266 @@
+"""Scaled dot-product attention: the fused kernel where no map is asked for, the same numbers with a map where it is."""
+
+import math
+from typing import Literal, overload
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard._checks import (
+    check_beta,
+    check_broadcastable,
+    check_floating,
+    check_probability,
+    describe,
+    values_are_readable,
+)
+from regard.functional._softargmax import hard_logits
+
+Weights = Float[Tensor, "*batch heads queries keys"]
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    beta: float | Tensor | None = ...,
+    keep: Tensor | None = ...,
+    bias: Tensor | None = ...,
+    causal: bool = ...,
+    dropout: float = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    beta: float | Tensor | None = ...,
+    keep: Tensor | None = ...,
+    bias: Tensor | None = ...,
+    causal: bool = ...,
+    dropout: float = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    beta: float | Tensor | None = ...,
+    keep: Tensor | None = ...,
+    bias: Tensor | None = ...,
+    causal: bool = ...,
+    dropout: float = ...,
+    return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...
+def attention(
+    query: Float[Tensor, "*batch_q queries d"],
+    key: Float[Tensor, "*batch_k keys d"],
+    value: Float[Tensor, "*batch_k keys dv"],
+    *,
+    beta: float | Tensor | None = None,
+    keep: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    return_weights: bool = False,
+) -> Float[Tensor, "*batch_q queries dv"] | tuple[Float[Tensor, "*batch_q queries dv"], Float[Tensor, "..."]]:
+    r"""Every query averages the values, weighted by how well its key matches.
+
+    .. math:: \mathrm{out} = A V, \qquad A = \mathrm{softmax}(\beta\, Q K^\top + \mathrm{bias})
+        \ \text{over the kept keys}
+
+    Args:
+        query, key, value: ``(batch, heads, tokens, width)``; leading axes may be left out. Fewer key/value heads than
+            query heads are shared between neighbouring query heads (grouped heads), where they divide them.
+        beta: inverse temperature in [0, ∞] (torch calls it ``scale``); default ``1/√width``. ``0`` ignores the scores,
+            ``math.inf`` attends to the best key alone (ties share, by ``bias`` where one is given). A tensor of
+            temperatures broadcasts against ``(batch, heads, queries, 1)`` and is finite.
+        keep: True = attend. ``(queries, keys)``, or with as many axes as the scores, each of the same size or 1.
+        bias: added to the scores; same shapes as ``keep``; differentiable; −∞ hides a key.
+        causal: query i sees key j where ``j ≤ i + keys − queries``: aligned at the end, so that a cache works.
+        dropout: probability of dropping a weight (the map that is returned is the one before dropout).
+        return_weights: also return A. Without it the fused kernel runs and A is never stored.
+
+    A query with nothing to attend to gives zeros, and finite gradients.
+
+    >>> q, k, v = torch.eye(2), torch.eye(2), torch.tensor([[1.0], [3.0]])
+    >>> attention(q, k, v, beta=math.inf)
+    tensor([[1.],
+            [3.]])
+    >>> out, weights = attention(q, k, v, beta=0.0, return_weights=True)
+    >>> weights
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
+    check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
+    if beta is None:
+        beta = query.shape[-1] ** -0.5
+    hard = not isinstance(beta, Tensor) and math.isinf(beta)
+    queries, keys = query.shape[-2], key.shape[-2]
+    if return_weights or hard:
+        if causal and queries > 1:
+            keep = _and(keep, causal_keep(queries, keys, query.device))
+        return _with_weights(query, key, value, beta, keep, bias, dropout, return_weights)
+
+    if isinstance(beta, Tensor):
+        query, beta = query * beta.to(query.dtype), 1.0
+    # torch aligns its own causal flag at the start, takes it only without a mask, and one last query sees everything.
+    causal = causal and queries > 1
+    flag = causal and queries == keys and keep is None and bias is None
+    if causal and not flag:
+        keep = _and(keep, causal_keep(queries, keys, query.device))
+    return _fused(query, key, value, beta, keep, bias, dropout, flag)
+
+
+def causal_keep(queries: int, keys: int, device: torch.device | None = None) -> Bool[Tensor, "queries keys"]:
+    """True where query i may see key j: ``j ≤ i + keys − queries``.
+
+    >>> causal_keep(2, 3)
+    tensor([[ True,  True, False],
+            [ True,  True,  True]])
+    """
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def _and(left: Tensor | None, right: Tensor) -> Tensor:
+    return right if left is None else left & right
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: float,
+    keep: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    causal: bool,
+) -> Tensor:
+    mask = keep
+    if bias is not None:
+        mask = bias.to(query.dtype)
+        if keep is not None:
+            mask = mask.masked_fill(~keep, -math.inf)
+    # The CPU kernel gives zeros for a row with nothing to attend; other devices' kernels are not asked to.
+    guard = None
+    if mask is not None and query.device.type != "cpu":
+        hidden = ~mask if mask.dtype is torch.bool else mask == -math.inf
+        guard = hidden.all(-1, keepdim=True)
+        mask = mask | guard if mask.dtype is torch.bool else mask.masked_fill(guard, 0.0)
+    lead = 4 - query.ndim  # the fused kernels want four axes
+    if lead:
+        query, key, value = (x[(None,) * lead] for x in (query, key, value))
+    out = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=beta,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    out = out[(0,) * lead] if lead else out
+    return out if guard is None else out.masked_fill(guard, 0.0)
+
+
+def _with_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: float | Tensor,
+    keep: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    if not isinstance(beta, Tensor) and math.isinf(beta):
+        logits = hard_logits(_grouped(query, key.mT), bias, keep, -1)
+    else:
+        logits = _grouped(query * beta, key.mT)
+        if bias is not None:
+            logits = logits + bias
+        if keep is not None:
+            logits = logits.masked_fill(~keep, -math.inf)
+    empty = None
+    if bias is not None:
+        empty = (logits == -math.inf).all(-1, keepdim=True)
+    elif keep is not None:
+        empty = ~keep.any(-1, keepdim=True)
+    if empty is None:
+        weights = logits.softmax(-1)
+    else:
+        # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
+        weights = logits.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    weights = weights.to(value.dtype)
+    out = _grouped(F.dropout(weights, dropout) if dropout else weights, value)
+    return (out, weights) if return_weights else out
+
+
+def _grouped(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` where ``right`` may have fewer heads: neighbouring left heads share one, without copying it."""
+    if left.ndim < 3 or left.shape[-3] == right.shape[-3]:
+        return left @ right
+    heads, shared, rows = left.shape[-3], right.shape[-3], left.shape[-2]
+    stacked = left.unflatten(-3, (shared, heads // shared)).flatten(-3, -2)
+    return (stacked @ right).unflatten(-2, (heads // shared, rows)).flatten(-4, -3)
+
+
+def check_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    beta: float | Tensor | None,
+    keep: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+) -> None:
+    """Refuse what does not fit together, saying which argument and what would fit."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_floating(name, x)
+        if not 2 <= x.ndim <= 4 or x.ndim != query.ndim:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}; query, key and value must all be (batch, heads, tokens, width), "
+                f"or all leave out the same leading axes (query has shape {tuple(query.shape)})"
+            )
+        if x.dtype != query.dtype or x.device != query.device:
+            raise TypeError(f"{name} is {x.dtype} on {x.device} but query is {query.dtype} on {query.device}")
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            f"key has width {key.shape[-1]} but query has width {query.shape[-1]}: their dot product needs equal widths"
+        )
+    if value.shape[:-1] != key.shape[:-1]:
+        raise ValueError(
+            f"value has shape {tuple(value.shape)} but key has shape {tuple(key.shape)}: "
+            f"there must be one value for each key"
+        )
+    if query.ndim == 4 and key.shape[0] != query.shape[0]:
+        raise ValueError(f"key has batch size {key.shape[0]} but query has {query.shape[0]}")
+    if query.ndim >= 3 and query.shape[-3] % max(key.shape[-3], 1):
+        raise ValueError(f"key has {key.shape[-3]} heads, which do not divide query's {query.shape[-3]}")
+    scores = (*query.shape[:-1], key.shape[-2])
+    if beta is not None:
+        check_beta(beta)
+        if isinstance(beta, Tensor):
+            check_broadcastable("beta", beta, (*scores[:-1], 1), "(batch, heads, queries, 1)", same_ndim=False)
+            if values_are_readable(beta) and not bool(beta.isfinite().all()):
+                raise ValueError("beta as a tensor must be finite; for hard attention pass beta=math.inf")
+    for name, mask, dtype in (("keep", keep, torch.bool), ("bias", bias, None)):
+        if mask is None:
+            continue
+        fits = scores[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores
+        check_broadcastable(name, mask, fits, "scores", dtype=dtype)
+        if mask.device != query.device:
+            raise TypeError(f"{name} is on {mask.device} but query is on {query.device}")
+    if isinstance(bias, Tensor) and bias.dtype.itemsize > query.dtype.itemsize and not torch.is_autocast_enabled():
+        raise TypeError(f"bias is {describe(bias)} but query is {query.dtype}: pass bias.to(query.dtype)")
+    check_probability("dropout", dropout)

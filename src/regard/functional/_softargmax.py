@@ -1,0 +1,86 @@
+"""Softargmax: the soft, differentiable arg-max, with its inverse temperature β."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard._checks import check_beta, check_broadcastable, check_floating
+
+
+def softargmax(
+    scores: Float[Tensor, "..."],
+    beta: float | Tensor = 1.0,
+    *,
+    keep: Bool[Tensor, "..."] | None = None,
+    dim: int = -1,
+) -> Float[Tensor, "..."]:
+    r"""Weights that grow with the scores and sum to one along ``dim``.
+
+    .. math:: \mathrm{softargmax}_\beta(z)_i = \frac{e^{\beta z_i}}{\sum_{j \in \mathrm{keep}} e^{\beta z_j}}
+
+    Args:
+        scores: any shape.
+        beta: inverse temperature in [0, ∞], a number or a tensor that broadcasts against ``scores``.
+            ``0`` ignores the scores (uniform over what is kept), ``math.inf`` is hard: all weight on the largest
+            score, ties share evenly.
+        keep: True where attention may go; as many axes as ``scores``, each of the same size or 1.
+        dim: the axis that sums to one.
+
+    A slice with nothing to keep gives zeros, and finite gradients.
+
+    >>> softargmax(torch.tensor([1.0, 2.0, 2.0]), beta=math.inf)
+    tensor([0.0000, 0.5000, 0.5000])
+    >>> softargmax(torch.tensor([1.0, 9.0, 2.0]), 0.0, keep=torch.tensor([True, False, True]))
+    tensor([0.5000, 0.0000, 0.5000])
+    """
+    check_floating("scores", scores)
+    if scores.ndim == 0 or not -scores.ndim <= dim < scores.ndim:
+        raise ValueError(f"dim is {dim} but scores has shape {tuple(scores.shape)}, {scores.ndim} axes")
+    check_beta(beta)
+    if isinstance(beta, Tensor):
+        check_broadcastable("beta", beta, tuple(scores.shape), "scores", same_ndim=False)
+    if keep is not None:
+        check_broadcastable("keep", keep, tuple(scores.shape), "scores", dtype=torch.bool)
+    return masked_softmax(scale_scores(scores, beta, None, keep, dim), keep, dim)
+
+
+def scale_scores(
+    scores: Tensor, beta: float | Tensor, bias: Tensor | None, keep: Tensor | None, dim: int = -1
+) -> Tensor:
+    """β·scores + bias, the logits whose softmax the weights are, for every β including ∞."""
+    if isinstance(beta, Tensor):
+        hard = torch.isinf(beta)
+        finite = torch.where(hard, torch.zeros_like(beta), beta)
+        return torch.where(hard, hard_logits(scores, bias, keep, dim), finite_logits(scores, finite, bias))
+    if math.isinf(beta):
+        return hard_logits(scores, bias, keep, dim)
+    return finite_logits(scores, beta, bias)
+
+
+def finite_logits(scores: Tensor, beta: float | Tensor, bias: Tensor | None) -> Tensor:
+    logits = scores * beta
+    return logits if bias is None else logits + bias
+
+
+def hard_logits(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: int) -> Tensor:
+    """The limit β → ∞: bias (or nothing) on the best scores that may be attended, −∞ elsewhere."""
+    open_scores = scores.detach()
+    if keep is not None:
+        open_scores = open_scores.masked_fill(~keep, -math.inf)
+    if bias is not None:
+        open_scores = open_scores.masked_fill(bias == -math.inf, -math.inf)
+    best = open_scores == open_scores.amax(dim, keepdim=True)
+    # scores * 0 keeps a (zero) gradient path to the scores, as every finite β has one.
+    base = scores * 0 if bias is None else scores * 0 + bias
+    return base.masked_fill(~best, -math.inf)
+
+
+def masked_softmax(logits: Tensor, keep: Tensor | None, dim: int = -1) -> Tensor:
+    """Softmax over what is kept; zeros, with zero gradients, where nothing is."""
+    if keep is not None:
+        logits = logits.masked_fill(~keep, -math.inf)
+    # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
+    empty = (logits == -math.inf).all(dim, keepdim=True)
+    return logits.masked_fill(empty, 0.0).softmax(dim).masked_fill(empty, 0.0)

@@ -1,0 +1,54 @@
+"""What every test shares: shapes checked at run time, fixed seeds, and skips that say their reason."""
+
+import os
+import shutil
+
+import jaxtyping
+import pytest
+
+# Before regard is imported: every annotated signature is checked, in every test.
+jaxtyping.install_import_hook("regard", "beartype.beartype")
+
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+settings.register_profile(
+    "regard",
+    deadline=None,  # timings on a shared machine say nothing
+    max_examples=25,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("regard")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NEEDS = {
+    "gpu": (torch.cuda.is_available, "needs an NVIDIA GPU"),
+    "browser": (lambda: any(map(shutil.which, BROWSERS)), "needs a Chromium on the PATH"),
+    "node": (lambda: shutil.which("npm") is not None, "needs Node.js and npm"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run; ``REGARD_REQUIRE=browser,node`` turns such a skip into a failure."""
+    required = set(filter(None, os.environ.get("REGARD_REQUIRE", "").split(",")))
+    for need, (present, reason) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(need)]
+        if marked and not present():
+            if need in required:
+                pytest.exit(f"{len(marked)} tests cannot run: {reason}, and REGARD_REQUIRE asks for it", returncode=1)
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def user_errors():
+    """Run as a user would, without the run-time shape checks, so that our own error messages are what is seen."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
