@@ -103,3 +103,44 @@ def values_are_readable(value: Tensor) -> bool:
 def is_functional(value: Tensor) -> bool:
     """Fake or meta tensors have shapes but no values."""
     return value.is_meta or type(value).__name__ == "FakeTensor"
+
+
+def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
+    """Floating-point tensors that fit together, each with the names of its axes; an absent one is None.
+
+    Axes of one name have one size, ``...`` stands for leading axes that are the same everywhere, and all tensors share
+    a dtype and a device. Returns the sizes by name.
+
+    >>> check_shapes(x=(torch.ones(4, 7, 3), "... tokens dim"), w_query=(torch.ones(5, 3), "width dim"))
+    {'tokens': 7, 'dim': 3, 'width': 5}
+    """
+    sizes: dict[str, int] = {}
+    owners: dict[str, str] = {}
+    first: tuple[str, Tensor] | None = None
+    lead: tuple[str, tuple[int, ...]] | None = None
+    for name, (value, pattern) in named.items():
+        if value is None:
+            continue
+        check_floating(name, value)
+        first = first or (name, value)
+        if (value.dtype, value.device) != (first[1].dtype, first[1].device):
+            raise TypeError(
+                f"{name} is {value.dtype} on {value.device} but {first[0]} is {first[1].dtype} on {first[1].device}"
+            )
+        axes = pattern.split()
+        shape = tuple(value.shape)
+        says = f"{name} has shape {shape} but must be ({', '.join(axes)})"
+        if axes[0] == "...":
+            axes = axes[1:]
+            extra = shape[: max(0, len(shape) - len(axes))]
+            lead = lead or (name, extra)
+            if len(shape) >= len(axes) and extra != lead[1]:
+                raise ValueError(f"{says} with ... = {lead[1]}, as in {lead[0]}")
+            shape = shape[len(extra) :]
+        if len(shape) != len(axes):
+            raise ValueError(says)
+        for axis, size in zip(axes, shape, strict=True):
+            owner = owners.setdefault(axis, name)
+            if sizes.setdefault(axis, size) != size:
+                raise ValueError(f"{says} with {axis} = {sizes[axis]}, as in {owner}")
+    return sizes
