@@ -75,7 +75,16 @@ def test_gradient_into_beta():
         ({"scores": [1.0]}, TypeError, r"scores must be a tensor, got \[1.0\]"),
         ({"scores": torch.ones(2, dtype=torch.long)}, TypeError, "scores must be a floating-point tensor, got a int64"),
         ({"beta": -1.0}, ValueError, r"beta must lie in \[0, ∞\], got -1.0"),
-        ({"beta": torch.ones(3)}, ValueError, r"beta has shape \(3,\).*scores of shape \(4, 2\)"),
+        (
+            {"beta": torch.ones(3, 1)},
+            ValueError,
+            r"beta has shape \(3, 1\).*one temperature per slice, of shape",
+        ),
+        (
+            {"beta": torch.ones(4, 2)},
+            ValueError,
+            r"beta has shape \(4, 2\).*one temperature per slice, of shape",
+        ),
         ({"dim": 2}, ValueError, r"dim is 2 but scores has shape \(4, 2\)"),
         ({"keep": torch.ones(4, 2)}, TypeError, "keep must be a boolean tensor"),
         ({"keep": torch.ones(2, dtype=torch.bool)}, ValueError, r"keep has shape \(2,\)"),

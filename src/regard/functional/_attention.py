@@ -103,6 +103,11 @@ def attention(
     check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
     if beta is None:
         beta = query.shape[-1] ** -0.5
+    elif isinstance(beta, Tensor):
+        beta = beta.to(query.dtype)
+    elif beta == 0:
+        # A kernel that masks with −∞ before it scales would make 0 · −∞.
+        query, beta = query * 0.0, 1.0
     hard = not isinstance(beta, Tensor) and math.isinf(beta)
     queries, keys = query.shape[-2], key.shape[-2]
     if return_weights or hard:
@@ -111,7 +116,7 @@ def attention(
         return _with_weights(query, key, value, beta, keep, bias, dropout, return_weights)
 
     if isinstance(beta, Tensor):
-        query, beta = query * beta.to(query.dtype), 1.0
+        query, beta = query * beta, 1.0
     # torch aligns its own causal flag at the start, takes it only without a mask, and one last query sees everything.
     causal = causal and queries > 1
     flag = causal and queries == keys and keep is None and bias is None
@@ -224,7 +229,8 @@ def check_attention(
     bias: Tensor | None,
     dropout: float,
 ) -> None:
-    """Refuse what does not fit together, saying which argument and what would fit."""
+    """Refuse what does not fit together, saying which argument and what would fit. Autocast settles dtypes itself."""
+    autocast = torch.is_autocast_enabled(query.device.type) if isinstance(query, Tensor) else False
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_floating(name, x)
         if not 2 <= x.ndim <= 4 or x.ndim != query.ndim:
@@ -232,7 +238,7 @@ def check_attention(
                 f"{name} has shape {tuple(x.shape)}; query, key and value must all be (batch, heads, tokens, width), "
                 f"or all leave out the same leading axes (query has shape {tuple(query.shape)})"
             )
-        if x.dtype != query.dtype or x.device != query.device:
+        if (x.dtype != query.dtype and not autocast) or x.device != query.device:
             raise TypeError(f"{name} is {x.dtype} on {x.device} but query is {query.dtype} on {query.device}")
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(
@@ -261,6 +267,6 @@ def check_attention(
         check_broadcastable(name, mask, fits, "scores", dtype=dtype)
         if mask.device != query.device:
             raise TypeError(f"{name} is on {mask.device} but query is on {query.device}")
-    if isinstance(bias, Tensor) and bias.dtype.itemsize > query.dtype.itemsize and not torch.is_autocast_enabled():
+    if isinstance(bias, Tensor) and bias.dtype.itemsize > query.dtype.itemsize and not autocast:
         raise TypeError(f"bias is {describe(bias)} but query is {query.dtype}: pass bias.to(query.dtype)")
     check_probability("dropout", dropout)

@@ -22,13 +22,14 @@ def softargmax(
 
     Args:
         scores: any shape.
-        beta: inverse temperature in [0, ∞], a number or a tensor that broadcasts against ``scores``.
+        beta: inverse temperature in [0, ∞], a number or a tensor that broadcasts against ``scores``, with size 1
+            along ``dim``.
             ``0`` ignores the scores (uniform over what is kept), ``math.inf`` is hard: all weight on the largest
             score, ties share evenly.
         keep: True where attention may go; as many axes as ``scores``, each of the same size or 1.
         dim: the axis that sums to one.
 
-    A slice with nothing to keep gives zeros, and finite gradients.
+    A score of −∞ counts as not kept, whatever β. A slice with nothing to keep gives zeros, and finite gradients.
 
     >>> softargmax(torch.tensor([1.0, 2.0, 2.0]), beta=math.inf)
     tensor([0.0000, 0.5000, 0.5000])
@@ -40,28 +41,26 @@ def softargmax(
         raise ValueError(f"dim is {dim} but scores has shape {tuple(scores.shape)}, {scores.ndim} axes")
     check_beta(beta)
     if isinstance(beta, Tensor):
-        check_broadcastable("beta", beta, tuple(scores.shape), "scores", same_ndim=False)
+        slices = list(scores.shape)
+        slices[dim] = 1
+        check_broadcastable("beta", beta, tuple(slices), "one temperature per slice,", same_ndim=False)
     if keep is not None:
         check_broadcastable("keep", keep, tuple(scores.shape), "scores", dtype=torch.bool)
-    return masked_softmax(scale_scores(scores, beta, None, keep, dim), keep, dim)
+    hidden = scores == -math.inf
+    keep = ~hidden if keep is None else keep & ~hidden
+    scores = scores.masked_fill(hidden, 0.0)  # 0 · −∞ would be NaN
+    return masked_softmax(scale_scores(scores, beta, keep, dim), keep, dim)
 
 
-def scale_scores(
-    scores: Tensor, beta: float | Tensor, bias: Tensor | None, keep: Tensor | None, dim: int = -1
-) -> Tensor:
-    """β·scores + bias, the logits whose softmax the weights are, for every β including ∞."""
+def scale_scores(scores: Tensor, beta: float | Tensor, keep: Tensor, dim: int) -> Tensor:
+    """β·scores, the logits whose softmax the weights are, for every β including ∞."""
     if isinstance(beta, Tensor):
+        beta = beta.to(scores.dtype)
         hard = torch.isinf(beta)
-        finite = torch.where(hard, torch.zeros_like(beta), beta)
-        return torch.where(hard, hard_logits(scores, bias, keep, dim), finite_logits(scores, finite, bias))
+        return torch.where(hard, hard_logits(scores, None, keep, dim), scores * beta.masked_fill(hard, 0.0))
     if math.isinf(beta):
-        return hard_logits(scores, bias, keep, dim)
-    return finite_logits(scores, beta, bias)
-
-
-def finite_logits(scores: Tensor, beta: float | Tensor, bias: Tensor | None) -> Tensor:
-    logits = scores * beta
-    return logits if bias is None else logits + bias
+        return hard_logits(scores, None, keep, dim)
+    return scores * beta
 
 
 def hard_logits(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: int) -> Tensor:
@@ -71,16 +70,17 @@ def hard_logits(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: i
         open_scores = open_scores.masked_fill(~keep, -math.inf)
     if bias is not None:
         open_scores = open_scores.masked_fill(bias == -math.inf, -math.inf)
-    best = open_scores == open_scores.amax(dim, keepdim=True)
-    # scores * 0 keeps a (zero) gradient path to the scores, as every finite β has one.
-    base = scores * 0 if bias is None else scores * 0 + bias
-    return base.masked_fill(~best, -math.inf)
+    if not scores.shape[dim]:
+        return scores
+    best = (open_scores == open_scores.amax(dim, keepdim=True)) & (open_scores > -math.inf)
+    # Zeros with a (zero) gradient path to the scores, as every finite β has one.
+    base = scores * 0.0
+    return (base if bias is None else base + bias).masked_fill(~best, -math.inf)
 
 
-def masked_softmax(logits: Tensor, keep: Tensor | None, dim: int = -1) -> Tensor:
+def masked_softmax(logits: Tensor, keep: Tensor, dim: int = -1) -> Tensor:
     """Softmax over what is kept; zeros, with zero gradients, where nothing is."""
-    if keep is not None:
-        logits = logits.masked_fill(~keep, -math.inf)
+    logits = logits.masked_fill(~keep, -math.inf)
     # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
     empty = (logits == -math.inf).all(dim, keepdim=True)
     return logits.masked_fill(empty, 0.0).softmax(dim).masked_fill(empty, 0.0)

@@ -23,7 +23,7 @@ def softargmax(
 
     Args:
         scores: z, any shape.
-        beta: β in [0, ∞], a number or a tensor that broadcasts against ``scores``.
+        beta: β in [0, ∞], a number or a tensor that broadcasts against ``scores``, with size 1 along ``dim``.
         keep: True where weight may go; as many axes as ``scores``, each of the same size or 1.
         dim: the axis that sums to one.
 
@@ -37,7 +37,9 @@ def softargmax(
         raise ValueError(f"dim is {dim} but scores has shape {tuple(scores.shape)}, {scores.ndim} axes")
     check_beta(beta)
     if isinstance(beta, Tensor):
-        check_broadcastable("beta", beta, tuple(scores.shape), "scores", same_ndim=False)
+        slices = list(scores.shape)
+        slices[dim] = 1
+        check_broadcastable("beta", beta, tuple(slices), "one temperature per slice,", same_ndim=False)
     kept = scores > -torch.inf
     if keep is not None:
         check_broadcastable("keep", keep, tuple(scores.shape), "scores", dtype=torch.bool)
