@@ -15,16 +15,20 @@ from regard._version import __version__ as __version__
 
 # name -> module that defines it
 _NAMES = {
+    "MultiHeadAttention": "regard.layers",
     "attention": "regard.functional",
     "softargmax": "regard.functional",
 }
-_MODULES = {"functional", "reference"}
+_MODULES = {"data", "functional", "layers", "reference"}
 
 if TYPE_CHECKING:
+    from regard import data as data
     from regard import functional as functional
+    from regard import layers as layers
     from regard import reference as reference
     from regard.functional import attention as attention
     from regard.functional import softargmax as softargmax
+    from regard.layers import MultiHeadAttention as MultiHeadAttention
 
 
 def __getattr__(name: str) -> Any:

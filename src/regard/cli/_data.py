@@ -1,0 +1,85 @@
+"""``regard data``: which data sets are here, where they are, and fetching them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command's exit code: 0, or 1 where something is missing and could not be fetched."""
+    parser = argparse.ArgumentParser(prog="regard data", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="what is here, where and how large, each file's checksum compared")
+    fetch = commands.add_parser("fetch", help="bring data sets to the data folder")
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="a data set's name, or 'all'")
+    commands.add_parser("path", help="the data folder (set REGARD_DATA to choose another)")
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "list":
+        return list_data()
+    if chosen.command == "fetch":
+        return fetch_data(chosen.names)
+    return show_path()
+
+
+def list_data() -> int:
+    """A table of the data sets, each file read and compared with its published checksum."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from regard.data import data_folder, names, status
+    from regard.data._sources import source_of
+
+    table = Table("name", "what", "state", "size", "where", "licence")
+    problems = []
+    for name in names():
+        source, found = source_of(name), status(name)
+        state = {
+            "embedded": "in the package, checked",
+            "present": "here, checked",
+            "incomplete": "some files missing or damaged",
+            "absent": "not here",
+        }[found.state]
+        if found.state in ("embedded", "present"):
+            size = f"{found.size / 1e6:.1f} MB"
+        else:
+            size = f"{sum(download.size for download in source.downloads) / 1e6:.1f} MB to download"
+        problems += [problem for problem in found.problems if not problem.endswith(": absent")]
+        table.add_row(name, source.title, state, size, "\n".join(map(str, found.folders)), source.licence)
+    console = Console()
+    console.print(table)
+    console.print(f"data folder: {data_folder()}", markup=False, highlight=False, soft_wrap=True)
+    for problem in problems:
+        console.print(f"damaged: {problem}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def fetch_data(wanted: Sequence[str]) -> int:
+    """Each of these data sets, from its official home, unless it is here already."""
+    from regard.data import DataMissingError, fetch, names
+
+    unknown = [name for name in wanted if name not in (*names(), "all")]
+    if unknown:
+        print(f"no data set is called {', '.join(unknown)}; there are {', '.join(names())}, all", file=sys.stderr)
+        return 2
+    failed = False
+    for name in names() if "all" in wanted else dict.fromkeys(wanted):
+        try:
+            print(f"{name}: {fetch(name)}")
+        except DataMissingError as error:
+            print(error, file=sys.stderr)
+            failed = True
+        except OSError as error:  # a folder that cannot be written, a full disk
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = True
+    return 1 if failed else 0
+
+
+def show_path() -> int:
+    from regard.data import data_folder
+
+    print(data_folder())
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run(sys.argv[1:] if argv is None else argv)

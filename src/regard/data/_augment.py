@@ -1,0 +1,190 @@
+"""Batched augmentation on the device: what is done to images, and how much of it is drawn for which sample.
+
+Every draw is a hash of (seed, epoch, sample, purpose): see :mod:`regard.data._random`.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from regard._checks import check_choice, check_tensor, describe
+from regard.data._random import random_below, random_bits, random_coin
+
+Border = Literal["reflect", "zeros"]
+Flip = Literal["none", "random", "alternate"]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to training images. Nothing by default.
+
+    Args:
+        crop: each image moves by −crop … crop pixels along each axis, as if padded and cropped back to its size.
+        border: what comes in at the edges: the image's own reflection, or black (``"zeros"``).
+        flip: mirror left and right: ``"random"`` by a coin in every epoch, ``"alternate"`` by one coin for each image
+            and then the other way round in every epoch, so that two epochs always show both sides.
+        cutout: side of a square, all of it inside the image, that is set to the data set's mean.
+        mixup: α of the Beta(α, α) that two whole images are averaged with (0: no mixup).
+        cutmix: α of the Beta(α, α) of the share of a rectangle that comes from another image (0: no cutmix). With both,
+            a coin for each image decides which.
+
+    >>> regard.data.Augmentation(crop=4, flip="alternate", cutmix=1.0).mixes
+    True
+    """
+
+    crop: int = 0
+    border: Border = "reflect"
+    flip: Flip = "none"
+    cutout: int = 0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "cutout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number of pixels, 0 or more, got {describe(value)}")
+        for name in ("mixup", "cutmix"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be the α of a Beta(α, α), 0 or more, got {describe(value)}")
+        check_choice("border", self.border, ("reflect", "zeros"))
+        check_choice("flip", self.flip, ("none", "random", "alternate"))
+
+    @property
+    def mixes(self) -> bool:
+        """True where labels become weights over the classes."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    def check_fits(self, height: int, width: int) -> None:
+        smallest = min(height, width)
+        if self.crop >= smallest:
+            raise ValueError(f"crop is {self.crop} pixels, which leaves nothing of images of {height} × {width}")
+        if self.cutout > smallest:
+            raise ValueError(f"cutout is {self.cutout} pixels wide but images are {height} × {width}")
+
+    def draw_shift(self, index: Int[Tensor, "n"], seed: int, epoch: int) -> Int[Tensor, "n 2"]:
+        """(rows, columns) each image moves by, uniform in −crop … crop."""
+        rows, columns = (
+            random_below(index, 2 * self.crop + 1, seed, epoch, f"crop {axis}") - self.crop
+            for axis in ("rows", "columns")
+        )
+        return torch.stack((rows, columns), -1)
+
+    def draw_mirror(self, index: Int[Tensor, "n"], seed: int, epoch: int) -> Bool[Tensor, "n"]:
+        if self.flip == "alternate":
+            return ((random_bits(index, seed, "alternate flip") + epoch) & 1).bool()
+        if self.flip == "random":
+            return random_coin(index, seed, epoch, "flip")
+        return torch.zeros_like(index, dtype=torch.bool)
+
+    def draw_corner(
+        self, index: Int[Tensor, "n"], seed: int, epoch: int, height: int, width: int
+    ) -> Int[Tensor, "n 2"]:
+        """Upper left corner of the cut-out square, uniform over the places where all of it is inside."""
+        rows = random_below(index, height - self.cutout + 1, seed, epoch, "cutout rows")
+        columns = random_below(index, width - self.cutout + 1, seed, epoch, "cutout columns")
+        return torch.stack((rows, columns), -1)
+
+
+def move(
+    images: Shaped[Tensor, "n channels height width"],
+    shift: Int[Tensor, "n 2"],
+    mirror: Bool[Tensor, "n"] | None = None,
+    *,
+    border: Border = "reflect",
+) -> Shaped[Tensor, "n channels height width"]:
+    """Crop and flip in one gather: ``out[i, :, r, c] = images[i, :, r + shift[i, 0], c + shift[i, 1]]``.
+
+    A mirrored image is mirrored first, then moved. What lies outside is the reflection without the edge
+    (``c b | a b c | b a``, torch's ``"reflect"``), or 0.
+
+    >>> from regard.data import move
+    >>> image = torch.arange(4.0).reshape(1, 1, 1, 4)
+    >>> move(image, torch.tensor([[0, 1]]))
+    tensor([[[[1., 2., 3., 2.]]]])
+    >>> move(image, torch.tensor([[0, 1]]), torch.tensor([True]), border="zeros")
+    tensor([[[[2., 1., 0., 0.]]]])
+    """
+    check_tensor("images", images)
+    if images.ndim != 4:
+        raise ValueError(f"images must be (n, channels, height, width), got {describe(images)}")
+    if shift.shape != (len(images), 2):
+        raise ValueError(f"shift must be (n, 2) for {len(images)} images, got {describe(shift)}")
+    check_choice("border", border, ("reflect", "zeros"))
+    channels, height, width = images.shape[1:]
+    rows = torch.arange(height, device=images.device) + shift[:, :1]  # (n, height)
+    columns = torch.arange(width, device=images.device) + shift[:, 1:]  # (n, width)
+    inside = None
+    if border == "zeros":
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+        rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    else:
+        rows, columns = _reflect(rows, height), _reflect(columns, width)
+    if mirror is not None:
+        columns = torch.where(mirror[:, None], width - 1 - columns, columns)
+    pixels = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)  # (n, height·width)
+    moved = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1)).view_as(images)
+    return moved if inside is None else moved * inside[:, None]
+
+
+def _reflect(at: Tensor, size: int) -> Tensor:
+    return (size - 1) - ((size - 1) - at.abs()).abs()
+
+
+def cutout(
+    images: Float[Tensor, "n channels height width"], corner: Int[Tensor, "n 2"], side: int, *, fill: float = 0.0
+) -> Float[Tensor, "n channels height width"]:
+    """A square of ``side`` × ``side`` pixels from ``corner`` on is set to ``fill``.
+
+    >>> from regard.data import cutout
+    >>> cutout(torch.ones(1, 1, 3, 3), torch.tensor([[0, 1]]), 2)
+    tensor([[[[1., 0., 0.],
+              [1., 0., 0.],
+              [1., 1., 1.]]]])
+    """
+    if corner.shape != (len(images), 2):
+        raise ValueError(f"corner must be (n, 2) for {len(images)} images, got {describe(corner)}")
+    return images.masked_fill(box(corner, corner + side, *images.shape[2:])[:, None], fill)
+
+
+def box(low: Int[Tensor, "n 2"], high: Int[Tensor, "n 2"], height: int, width: int) -> Bool[Tensor, "n height width"]:
+    """True where ``low ≤ (row, column) < high``.
+
+    >>> from regard.data._augment import box
+    >>> box(torch.tensor([[0, 1]]), torch.tensor([[1, 3]]), 2, 3).long()
+    tensor([[[0, 1, 1],
+             [0, 0, 0]]])
+    """
+    rows = torch.arange(height, device=low.device)
+    columns = torch.arange(width, device=low.device)
+    in_rows = (rows >= low[:, :1]) & (rows < high[:, :1])
+    in_columns = (columns >= low[:, 1:]) & (columns < high[:, 1:])
+    return in_rows[:, :, None] & in_columns[:, None, :]
+
+
+def normalise(
+    images: Shaped[Tensor, "n channels height width"], mean: tuple[float, ...], std: tuple[float, ...]
+) -> Float[Tensor, "n channels height width"]:
+    """Bytes to float32: ``(images / 255 − mean) / std``, per channel.
+
+    >>> from regard.data import normalise
+    >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), (0.5,), (0.25,)).round(decimals=4)
+    tensor([[[[-2.,  2.]]]])
+    """
+    if len(mean) != images.shape[1] or len(std) != images.shape[1]:
+        raise ValueError(f"mean has {len(mean)} and std {len(std)} numbers but images have {images.shape[1]} channels")
+    scale, offset = _affine(tuple(mean), tuple(std), images.device)
+    return torch.addcmul(offset, images.float(), scale)
+
+
+@lru_cache(maxsize=64)
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(scale, offset), one multiplication and one addition for each pixel; kept, so that no batch waits for a copy."""
+    scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(-1, 1, 1)
+    offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(-1, 1, 1)
+    return scale, offset

@@ -1,0 +1,129 @@
+"""Which samples make up which batch, as a function of (epoch, step) and nothing else."""
+
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from regard._checks import check_positive, describe
+from regard.data._random import random_order
+
+Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+class Examples(Protocol[Batch_co]):
+    """Something with numbered samples: :class:`AugmentedImages`, :class:`CaseTask`, :class:`MaskedText` …"""
+
+    @property
+    def index_device(self) -> torch.device:
+        """Where it wants its indices."""
+
+    def __len__(self) -> int:
+        """Samples in an epoch."""
+
+    def batch(self, index: Tensor, *, seed: int, epoch: int) -> Batch_co:
+        """These samples. What is drawn for one depends on (seed, epoch, its index), never on its neighbours."""
+
+
+class Loader(Generic[Batch_co]):
+    """Batches of ``examples``, in an order keyed by (seed, epoch).
+
+    A loader holds no position: :meth:`batch` gives any step of any epoch, so a run resumes from (epoch, step). A global
+    batch is cut into ``world_size`` neighbouring parts, one for each process; put side by side they are exactly the
+    batch of a single process.
+
+    Args:
+        batch_size: of all processes together, a multiple of ``world_size``.
+        seed: of the order and of everything ``examples`` draw.
+        shuffle: else the samples come in their own order.
+        drop_last: leave out a last batch that is not full. Otherwise its parts may differ in size by one sample, down
+            to none; :meth:`total` says how many it has over all processes.
+
+    >>> from regard.data import AugmentedImages, Loader, load
+    >>> loader = Loader(AugmentedImages(load("fashion-mini").train), batch_size=256)
+    >>> len(loader)
+    21
+    >>> images, labels, indices = loader.batch(epoch=3, step=20)
+    >>> tuple(images.shape), images.dtype
+    ((256, 1, 28, 28), torch.float32)
+    >>> halves = [Loader(loader.examples, 256, rank=rank, world_size=2).batch(3, 20).images for rank in (0, 1)]
+    >>> bool((torch.cat(halves) == images).all())
+    True
+    """
+
+    def __init__(
+        self,
+        examples: Examples[Batch_co],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        check_positive("batch_size", batch_size)
+        check_positive("world_size", world_size)
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0 … {world_size - 1} (world_size is {world_size}), got {describe(rank)}")
+        if batch_size % world_size:
+            raise ValueError(
+                f"batch_size is that of all processes together: {batch_size} cannot be shared by {world_size} evenly"
+            )
+        if drop_last and batch_size > len(examples):
+            raise ValueError(
+                f"batch_size {batch_size} is more than the {len(examples)} samples there are, so with drop_last there "
+                f"would be no batch"
+            )
+        self.examples = examples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.rank = rank
+        self.world_size = world_size
+        self._order: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Steps in an epoch."""
+        full, rest = divmod(len(self.examples), self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def total(self, step: int) -> int:
+        """Samples in this step's batch, over all processes."""
+        self._check_step(step)
+        return min(self.batch_size, len(self.examples) - step * self.batch_size)
+
+    def index(self, epoch: int, step: int) -> Int[Tensor, "n"]:
+        """The samples of this process in a step."""
+        begin, total = step * self.batch_size, self.total(step)
+        first, last = (begin + total * part // self.world_size for part in (self.rank, self.rank + 1))
+        return self._epoch_order(epoch)[first:last]
+
+    def batch(self, epoch: int, step: int) -> Batch_co:
+        """This process's part of a step's batch."""
+        return self.examples.batch(self.index(epoch, step), seed=self.seed, epoch=epoch)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch_co]:
+        """The batches of an epoch, from step ``start`` on."""
+        if start < 0 or start > len(self):
+            raise ValueError(f"start must be in 0 … {len(self)}, the steps of an epoch, got {start}")
+        return (self.batch(epoch, step) for step in range(start, len(self)))
+
+    def _epoch_order(self, epoch: int) -> Tensor:
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"epoch must be a whole number of 0 or more, got {describe(epoch)}")
+        if self._order is None or self._order[0] != epoch:
+            count, device = len(self.examples), self.examples.index_device
+            if self.shuffle:
+                order = random_order(count, self.seed, epoch, "order", device=device)
+            else:
+                order = torch.arange(count, device=device)
+            self._order = epoch, order
+        return self._order[1]
+
+    def _check_step(self, step: Any) -> None:
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < len(self):
+            raise ValueError(f"step must be in 0 … {len(self) - 1}, got {describe(step)}")

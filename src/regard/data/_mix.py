@@ -1,0 +1,150 @@
+"""Mixup and cutmix: two images become one, and their labels weights."""
+
+import math
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard._checks import describe
+from regard.data._augment import Augmentation, box
+from regard.data._random import random_coin, random_order, random_uniform
+
+_KNOTS = 4096
+
+
+def mixup(
+    images: Float[Tensor, "n channels height width"],
+    others: Float[Tensor, "n channels height width"],
+    weight: Float[Tensor, "n"],
+) -> Float[Tensor, "n channels height width"]:
+    """``weight · images + (1 − weight) · others``, a weight for each image.
+
+    >>> from regard.data import mixup
+    >>> mixup(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0.25]))
+    tensor([[[[0.2500, 0.2500]]]])
+    """
+    if others.shape != images.shape:
+        raise ValueError(f"others has shape {tuple(others.shape)} but images has {tuple(images.shape)}")
+    return torch.lerp(others, images, weight[:, None, None, None])
+
+
+def cutmix(
+    images: Float[Tensor, "n channels height width"],
+    others: Float[Tensor, "n channels height width"],
+    where: Bool[Tensor, "n height width"],
+) -> Float[Tensor, "n channels height width"]:
+    """``others`` where True, ``images`` elsewhere.
+
+    >>> from regard.data import cutmix
+    >>> cutmix(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([[[True, False]]]))
+    tensor([[[[0., 1.]]]])
+    """
+    if others.shape != images.shape:
+        raise ValueError(f"others has shape {tuple(others.shape)} but images has {tuple(images.shape)}")
+    if where.shape != images[:, 0].shape:
+        raise ValueError(f"where must be (n, height, width) of images {tuple(images.shape)}, got {describe(where)}")
+    return torch.where(where[:, None], others, images)
+
+
+def partners(count: int, seed: int, epoch: int, device: torch.device | str | None = None) -> Int[Tensor, "count"]:
+    """Whom each sample of a data set is mixed with in an epoch: a permutation of all samples, so that each is the other
+    one exactly once, however batches are cut and spread over processes.
+
+    >>> from regard.data import partners
+    >>> partners(4, seed=0, epoch=0).sort().values
+    tensor([0, 1, 2, 3])
+    """
+    return random_order(count, seed, epoch, "partner", device=device)
+
+
+def mix(
+    images: Float[Tensor, "n channels height width"],
+    others: Float[Tensor, "n channels height width"],
+    index: Int[Tensor, "n"],
+    augmentation: Augmentation,
+    *,
+    seed: int,
+    epoch: int,
+) -> tuple[Float[Tensor, "n channels height width"], Float[Tensor, "n"]]:
+    """Mixup or cutmix as ``augmentation`` asks; also returns the weight that each image itself has kept."""
+    height, width = images.shape[2:]
+    use_cutmix = torch.full_like(index, augmentation.cutmix > 0, dtype=torch.bool)
+    if augmentation.mixup and augmentation.cutmix:
+        use_cutmix = random_coin(index, seed, epoch, "mixup or cutmix")
+    weight = torch.zeros(len(index), device=index.device)
+    mixed = images
+    if augmentation.cutmix:
+        low, high = _draw_box(index, augmentation.cutmix, seed, epoch, height, width)
+        area = (high - low).prod(-1)
+        weight = torch.where(use_cutmix, 1 - area / (height * width), weight)
+        mixed = cutmix(mixed, others, box(low, high, height, width) & use_cutmix[:, None, None])
+    if augmentation.mixup:
+        blend = beta_quantile(random_uniform(index, seed, epoch, "mixup"), augmentation.mixup)
+        weight = torch.where(use_cutmix, weight, blend)
+        mixed = mixup(mixed, others, torch.where(use_cutmix, torch.ones_like(blend), blend))
+    return mixed, weight
+
+
+def label_weights(
+    labels: Int[Tensor, "n"], others: Int[Tensor, "n"], weight: Float[Tensor, "n"], classes: int
+) -> Float[Tensor, "n classes"]:
+    """``weight`` for an image's own class, the rest for the other's; rows sum to 1, as cross-entropy takes them.
+
+    >>> from regard.data import label_weights
+    >>> label_weights(torch.tensor([0]), torch.tensor([2]), torch.tensor([0.75]), 3)
+    tensor([[0.7500, 0.0000, 0.2500]])
+    """
+    weights = torch.zeros(len(labels), classes, device=labels.device)
+    weights.scatter_add_(1, labels[:, None], weight[:, None])
+    return weights.scatter_add_(1, others[:, None], 1 - weight[:, None])
+
+
+def _draw_box(index: Tensor, alpha: float, seed: int, epoch: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """A rectangle of the image's own proportions around a uniform center, clipped at the edges; before clipping its
+    share of the area is 1 − λ, λ from Beta(α, α)."""
+    share = (1 - beta_quantile(random_uniform(index, seed, epoch, "cutmix"), alpha)).sqrt()
+    low, high = [], []
+    for axis, size in (("rows", height), ("columns", width)):
+        side = (share * size).long()
+        first = (random_uniform(index, seed, epoch, f"cutmix {axis}") * size).long() - side // 2
+        low.append(first.clamp(min=0))
+        high.append((first + side).clamp(max=size))
+    return torch.stack(low, -1), torch.stack(high, -1)
+
+
+def beta_quantile(p: Float[Tensor, "*shape"], alpha: float) -> Float[Tensor, "*shape"]:
+    r"""The value below which Beta(α, α) lies with probability p, to about 1e-6; uniform draws become Beta draws.
+
+    With x = sin²θ the density is :math:`(\sin\theta\cos\theta)^{2\alpha-1}`, whose singularity at 0 (α < ½) the
+    substitution u = θ^{2α} takes away: u is smooth in p and is interpolated in a table.
+
+    >>> from regard.data import beta_quantile
+    >>> beta_quantile(torch.tensor([0.25, 0.5, 0.75]), 1.0)
+    tensor([0.2500, 0.5000, 0.7500])
+    """
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    table = _beta_table(float(alpha), p.device)
+    # Symmetric about ½: the table covers the lower half.
+    at = 2 * torch.minimum(p, 1 - p) * _KNOTS
+    left = at.long().clamp(max=_KNOTS - 1)
+    u = torch.lerp(table[left], table[left + 1], at - left)
+    lower = (math.pi / 4 * u ** (1 / (2 * alpha))).sin().square()
+    return torch.where(p <= 0.5, lower, 1 - lower)
+
+
+@lru_cache(maxsize=16)
+def _beta_table(alpha: float, device: torch.device) -> Float[Tensor, "knots"]:
+    """u = (4θ/π)^{2α} ∈ [0, 1] at evenly spaced probabilities 0 … ½."""
+    u = torch.linspace(0, 1, 16 * _KNOTS + 1, dtype=torch.float64)
+    angle = math.pi / 4 * u ** (1 / (2 * alpha))
+    # (sin θ cos θ / θ)^{2α−1}, which is 1 at θ = 0
+    density = (torch.sinc(2 * angle / math.pi)) ** (2 * alpha - 1)
+    cumulative = torch.cat((torch.zeros(1, dtype=torch.float64), torch.cumulative_trapezoid(density, u)))
+    cumulative = cumulative / cumulative[-1]
+    wanted = torch.linspace(0, 1, _KNOTS + 1, dtype=torch.float64)
+    right = torch.searchsorted(cumulative, wanted).clamp(1, len(u) - 1)
+    span = cumulative[right] - cumulative[right - 1]
+    return torch.lerp(u[right - 1], u[right], (wanted - cumulative[right - 1]) / span).float().to(device)

@@ -1,0 +1,220 @@
+"""The embedded text, and samples of it with masked tokens or with the next token as target."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int, Int64
+from torch import Tensor
+
+from regard._checks import check_positive, check_probability, describe
+from regard.data._chronicle import chronicle
+from regard.data._random import random_below, random_number, random_uniform
+from regard.data._vocabulary import Level, Vocabulary
+
+IGNORE = -100
+_DAYS = 168  # six times round the seasons
+_HELD_OUT = 0.1
+
+
+@lru_cache(maxsize=1)
+def embedded_text() -> str:
+    """The text inside the package: a story of a village, then its diary.
+
+    >>> text = regard.data.embedded_text()
+    >>> text[:57], len(text) > 50_000
+    ('The village of Sallow lies where the river meets the sea.', True)
+    """
+    story = (Path(__file__).parent / "files" / "village.txt").read_text(encoding="utf-8")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in story.split("\n\n")]
+    return "\n\n".join([*paragraphs, chronicle(_DAYS)]) + "\n"
+
+
+@dataclass(frozen=True, eq=False)
+class TextData:
+    """A text as token numbers, cut at paragraphs: the last tenth is for testing, the tenth before for validation."""
+
+    text: str
+    level: Level
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Every character, or every word of the training part."""
+        words_of = self._part(0.0, 1 - 2 * _HELD_OUT)
+        return Vocabulary.of(self.text if self.level == "character" else words_of, level=self.level)
+
+    @cached_property
+    def train(self) -> Int64[Tensor, "n"]:
+        return self._tokens(0.0, 1 - 2 * _HELD_OUT)
+
+    @cached_property
+    def validation(self) -> Int64[Tensor, "n"]:
+        return self._tokens(1 - 2 * _HELD_OUT, 1 - _HELD_OUT)
+
+    def test(self) -> Int64[Tensor, "n"]:
+        """The part for the last measurement of a finished model, and nothing else."""
+        return self._tokens(1 - _HELD_OUT, 1.0)
+
+    def _part(self, begin: float, end: float) -> str:
+        first, last = (self._cut(share) for share in (begin, end))
+        return self.text[first:last]
+
+    def _cut(self, share: float) -> int:
+        at = round(share * len(self.text))
+        if at in (0, len(self.text)):
+            return at
+        paragraph = self.text.find("\n\n", at)
+        return len(self.text) if paragraph < 0 else paragraph + 2
+
+    def _tokens(self, begin: float, end: float) -> Tensor:
+        return torch.tensor(self.vocabulary.encode(self._part(begin, end)), dtype=torch.int64)
+
+
+def load_text(level: Level = "word") -> TextData:
+    """The embedded text, split.
+
+    >>> data = regard.data.load_text("word")
+    >>> data.vocabulary.decode(data.train[:6])
+    'the village of sallow lies where'
+    """
+    return TextData(embedded_text(), level)
+
+
+class MaskedBatch(NamedTuple):
+    """``tokens`` with some masked; ``targets`` holds what was there, and −100 (which cross-entropy ignores) where
+    nothing is asked; ``keep`` is True on tokens, which here is everywhere."""
+
+    tokens: Int64[Tensor, "n tokens"]
+    targets: Int64[Tensor, "n tokens"]
+    keep: Bool[Tensor, "n tokens"]
+    indices: Int[Tensor, "n"]
+
+
+class NextTokenBatch(NamedTuple):
+    """``targets[:, t]`` is the token after ``tokens[:, t]``."""
+
+    tokens: Int64[Tensor, "n tokens"]
+    targets: Int64[Tensor, "n tokens"]
+    indices: Int[Tensor, "n"]
+
+
+class _Windows:
+    """Neighbouring windows of a text; where the first begins differs from epoch to epoch."""
+
+    def __init__(self, tokens: Int64[Tensor, "n"], length: int, span: int, device: torch.device | str) -> None:
+        check_positive("length", length)
+        if tokens.ndim != 1 or tokens.dtype != torch.int64:
+            raise ValueError(f"tokens must be an int64 tensor (n,), got {describe(tokens)}")
+        self.length, self.span = length, span
+        self.count = (len(tokens) - span + 1) // length
+        if self.count < 1:
+            raise ValueError(f"tokens has {len(tokens)} of them, which is too short for windows of {length}")
+        self.tokens = tokens.to(device)
+        # As far as windows can begin later and still all be inside.
+        self.slack = len(tokens) - span - (self.count - 1) * length
+
+    @property
+    def index_device(self) -> torch.device:
+        return self.tokens.device
+
+    def __len__(self) -> int:
+        return self.count
+
+    def windows(self, index: Tensor, seed: int, epoch: int) -> Tensor:
+        shift = random_number(self.slack + 1, seed, epoch, "window")
+        at = index[:, None] * self.length + shift + torch.arange(self.span, device=index.device)
+        return self.tokens[at]
+
+
+class MaskedText(_Windows):
+    """Samples for the masked-token objective: windows of ``length`` tokens, masked by :func:`mask_tokens`, with a
+    ``<class>`` token before them where ``class_token`` is set.
+
+    >>> from regard.data import MaskedText, load_text
+    >>> data = load_text("word")
+    >>> batch = MaskedText(data.train, data.vocabulary, length=32).batch(torch.arange(4), seed=0, epoch=0)
+    >>> tuple(batch.tokens.shape), bool((batch.targets == -100).any())
+    ((4, 32), True)
+    """
+
+    def __init__(
+        self,
+        tokens: Int64[Tensor, "n"],
+        vocabulary: Vocabulary,
+        length: int,
+        *,
+        rate: float = 0.15,
+        class_token: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(tokens, length, length, device)
+        check_probability("rate", rate)
+        self.vocabulary, self.rate, self.class_token = vocabulary, rate, class_token
+
+    def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> MaskedBatch:
+        windows = self.windows(index, seed, epoch)
+        if self.class_token:
+            windows = torch.cat((torch.full_like(windows[:, :1], self.vocabulary.class_), windows), 1)
+        tokens, targets = mask_tokens(windows, self.vocabulary, index, rate=self.rate, seed=seed, epoch=epoch)
+        return MaskedBatch(tokens, targets, torch.ones_like(tokens, dtype=torch.bool), index)
+
+
+class NextTokens(_Windows):
+    """Samples for a language model: windows of ``length`` tokens, and the same ones a token later.
+
+    >>> from regard.data import NextTokens, load_text
+    >>> data = load_text("character")
+    >>> batch = NextTokens(data.train, length=32).batch(torch.arange(4), seed=0, epoch=0)
+    >>> bool((batch.tokens[:, 1:] == batch.targets[:, :-1]).all())
+    True
+    """
+
+    def __init__(self, tokens: Int64[Tensor, "n"], length: int, *, device: torch.device | str = "cpu") -> None:
+        super().__init__(tokens, length, length + 1, device)
+
+    def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> NextTokenBatch:
+        windows = self.windows(index, seed, epoch)
+        return NextTokenBatch(windows[:, :-1], windows[:, 1:], index)
+
+
+def mask_tokens(
+    tokens: Int64[Tensor, "n tokens"],
+    vocabulary: Vocabulary,
+    index: Int[Tensor, "n"],
+    *,
+    rate: float = 0.15,
+    seed: int = 0,
+    epoch: int = 0,
+) -> tuple[Int64[Tensor, "n tokens"], Int64[Tensor, "n tokens"]]:
+    """BERT's masking: ``rate`` of the tokens are asked for; of these 80 % become ``<mask>``, 10 % another token, 10 %
+    stay. Special tokens are left alone; each row with any text is asked for one token at least.
+
+    Returns the masked tokens, and the targets: what was there where it is asked for, −100 elsewhere. Draws are keyed by
+    (seed, epoch, index of the row).
+
+    >>> from regard.data import Vocabulary, mask_tokens
+    >>> vocabulary = Vocabulary("ab")
+    >>> masked, targets = mask_tokens(torch.tensor([[6, 7, 6, 0]]), vocabulary, torch.tensor([0]), rate=0.5)
+    >>> targets[0, 3].item(), bool((targets == -100).all())
+    (-100, False)
+    """
+    check_probability("rate", rate)
+    if tokens.ndim != 2:
+        raise ValueError(f"tokens must be (n, tokens), got {describe(tokens)}")
+    if index.shape != tokens.shape[:1]:
+        raise ValueError(f"index must hold one number for each of the {len(tokens)} rows, got {describe(index)}")
+    width = tokens.shape[1]
+    place = index[:, None] * width + torch.arange(width, device=tokens.device)
+    key = (seed, epoch, "mask")
+    is_text = tokens >= vocabulary.special_count
+    draw = random_uniform(place, *key, "asked").masked_fill(~is_text, 2.0)
+    asked = (draw < rate) | (draw == draw.amin(1, keepdim=True))
+    asked = asked & is_text
+    fate = random_uniform(place, *key, "fate")
+    words = len(vocabulary) - vocabulary.special_count
+    another = vocabulary.special_count + random_below(place, words, *key, "other")
+    masked = torch.where(asked & (fate < 0.8), vocabulary.mask, tokens)
+    masked = torch.where(asked & (fate >= 0.8) & (fate < 0.9), another, masked)
+    return masked, torch.where(asked, tokens, IGNORE)
