@@ -64,6 +64,14 @@ def test_scores_of_minus_infinity_are_not_kept_whatever_beta(beta):
     assert torch.autograd.grad(weights.sum(), nothing)[0].isfinite().all()
 
 
+def test_a_score_of_minus_infinity_leaves_the_gradient_into_beta_finite():
+    scores = torch.tensor([[1.0, -math.inf, 2.0]])
+    beta = torch.tensor([[0.5]], requires_grad=True)
+    expected = softargmax(scores[:, [0, 2]], beta)[0, 1]
+    given = softargmax(scores, beta)[0, 2]
+    torch.testing.assert_close(torch.autograd.grad(given, beta), torch.autograd.grad(expected, beta))
+
+
 @pytest.mark.parametrize("beta", [0.0, 1.0, math.inf])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_slice_with_nothing_to_keep_gives_zeros_and_finite_gradients(beta, dtype):
