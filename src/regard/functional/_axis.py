@@ -1,0 +1,132 @@
+"""Axis matrices: the attention of Gaussian heads along one axis of a grid. Everything Gaussian is built from them."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard._checks import check_choice, check_floating, check_positive, describe, values_are_readable
+
+Border = Literal["native", "zeros", "reflect", "replicate", "circular"]
+
+
+def axis_matrix(
+    targets: Float[Tensor, "heads outputs"],
+    sharpness: Float[Tensor, " heads"],
+    size: int,
+    *,
+    border: Border = "native",
+    padding: tuple[int, int] = (0, 0),
+) -> Float[Tensor, "heads outputs {size}"]:
+    r"""Which inputs of one axis each output attends to, for heads with Gaussian encoding.
+
+    .. math:: A_{oj} = \frac{e^{-\alpha (j - t_o)^2}}{\sum_{j'} e^{-\alpha (j' - t_o)^2}}
+
+    Args:
+        targets: the coordinate :math:`t_o` that output ``o`` of each head looks at; it may lie outside the axis.
+        sharpness: :math:`\alpha \ge 0` per head.
+        size: the number of inputs of the axis.
+        border: ``native`` attends to the inputs that exist. The others attend over the padded coordinates
+            ``-before … size-1+after`` and then bring what fell on padding home: ``zeros`` drops it; ``reflect``,
+            ``replicate`` and ``circular`` add it onto the input that the padding copies.
+        padding: ``(before, after)``, for every border but ``native``.
+
+    The matrix is built in float32 or better, whatever the dtype of the arguments, and is never NaN: the scores are
+    taken relative to the key nearest to the target, so that nothing cancels and the largest is exactly zero.
+
+    >>> axis_matrix(torch.tensor([[0.0, 1.0, 2.0]]) + 1, torch.tensor([50.0]), 3).round()
+    tensor([[[0., 1., 0.],
+             [0., 0., 1.],
+             [0., 0., 1.]]])
+    >>> axis_matrix(torch.tensor([[0.0, 1.0, 2.0]]) + 1, torch.tensor([50.0]), 3, border="zeros", padding=(1, 1)).round()
+    tensor([[[0., 1., 0.],
+             [0., 0., 1.],
+             [0., 0., 0.]]])
+    """
+    check_axis(targets, sharpness, size, border, padding)
+    before, after = padding
+    dtype = build_dtype(targets, sharpness)
+    coordinates = torch.arange(-before, size + after, device=targets.device, dtype=dtype)
+    scores = nearest_scores(targets.to(dtype), sharpness.to(dtype), coordinates, -before, size - 1 + after)
+    return fold(scores.softmax(-1), size, border, before)
+
+
+def build_dtype(*tensors: Tensor) -> torch.dtype:
+    """Float32 or better."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def nearest_scores(
+    targets: Float[Tensor, "heads *outputs"],
+    sharpness: Float[Tensor, " heads"],
+    coordinates: Float[Tensor, "..."],
+    low: int,
+    high: int,
+) -> Float[Tensor, "heads *outputs coordinates"]:
+    """−α((j − t)² − (c − t)²), with c the existing coordinate in ``low … high`` nearest to the target t.
+
+    Written as −α(j − c)(j − c + 2(c − t)): softmax does not see the difference, and rounding does not either.
+    """
+    nearest = targets.detach().round().clamp(low, high)
+    steps = coordinates - nearest.unsqueeze(-1)
+    shift = (nearest - targets).unsqueeze(-1)
+    alpha = sharpness.reshape(-1, *[1] * (steps.ndim - 1))
+    return -alpha * (steps * (steps + 2 * shift))
+
+
+def fold(padded: Float[Tensor, "heads outputs padded"], size: int, border: Border, before: int) -> Tensor:
+    """Bring the columns that lie on padding home to the inputs."""
+    inside = padded[..., before : before + size]
+    if border in ("native", "zeros") or padded.shape[-1] == size:
+        return inside
+    outside = torch.cat([padded[..., :before], padded[..., before + size :]], -1)
+    coordinates = torch.arange(-before, padded.shape[-1] - before, device=padded.device)
+    away = torch.cat([coordinates[:before], coordinates[before + size :]])
+    home = torch.nn.functional.one_hot(source_coordinate(away, size, border), size).to(padded.dtype)
+    return inside + outside @ home
+
+
+def source_coordinate(coordinates: Int[Tensor, " n"], size: int, border: Border) -> Int[Tensor, " n"]:
+    """The input that a padded coordinate copies.
+
+    >>> source_coordinate(torch.arange(-2, 5), 3, "reflect")
+    tensor([2, 1, 0, 1, 2, 1, 0])
+    """
+    if border == "replicate" or size == 1:
+        return coordinates.clamp(0, size - 1)
+    if border == "circular":
+        return coordinates % size
+    period = 2 * (size - 1)
+    wrapped = coordinates % period
+    return torch.minimum(wrapped, period - wrapped)
+
+
+def check_axis(targets: Tensor, sharpness: Tensor, size: int, border: str, padding: tuple[int, int]) -> None:
+    check_floating("targets", targets)
+    check_floating("sharpness", sharpness)
+    if targets.ndim != 2 or sharpness.shape != targets.shape[:1]:
+        raise ValueError(
+            f"targets must be (heads, outputs) and sharpness (heads,), got {describe(targets)} and {describe(sharpness)}"
+        )
+    check_positive("size", size)
+    check_border(border, padding)
+    check_sharpness(sharpness)
+
+
+def check_border(border: str, *paddings: tuple[int, int]) -> None:
+    check_choice("border", border, get_args(Border))
+    for padding in paddings:
+        if len(padding) != 2 or any(not isinstance(p, int) or p < 0 for p in padding):
+            raise ValueError(f"padding must be (before, after) whole numbers of 0 or more for each axis, got {padding!r}")
+        if border == "native" and any(padding):
+            raise ValueError(f"border 'native' attends to existing inputs only and takes no padding, got {padding!r}")
+
+
+def check_sharpness(sharpness: Tensor) -> None:
+    if values_are_readable(sharpness) and not bool(((sharpness >= 0) & sharpness.isfinite()).all()):
+        raise ValueError(f"sharpness must be finite and 0 or more, but its values go from {sharpness.min().item():g} "
+                         f"to {sharpness.max().item():g}")

@@ -1,0 +1,290 @@
+"""Mixing values along the axes of a grid with one small matrix per head and axis.
+
+A head's attention over a grid is a Kronecker product of axis matrices; this file multiplies values with it without
+ever forming it. Each axis is cut into blocks of outputs; a block reads one window of inputs. A full axis matrix is one
+block whose window is the whole axis; a banded one has many blocks with narrow windows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AxisBlocks:
+    """How one axis is cut, for every head of a group: block k of head h covers outputs ``k·block …`` and reads the
+    ``window`` inputs from ``starts[h][k]`` on."""
+
+    outputs: int
+    inputs: int
+    block: int
+    window: int
+    starts: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def whole(cls, outputs: int, inputs: int, heads: int) -> "AxisBlocks":
+        return cls(outputs, inputs, outputs, inputs, ((0,),) * heads)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.block == self.outputs and self.window == self.inputs
+
+    def spans(self, head: int) -> list[tuple[int, int, int, int]]:
+        """(first output, last output, first input, last input) of every block, lasts excluded."""
+        return [
+            (k * self.block, min((k + 1) * self.block, self.outputs), start, start + self.window)
+            for k, start in enumerate(self.starts[head])
+        ]
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """Heads that are computed the same way."""
+
+    heads: tuple[int, ...]
+    axes: tuple[AxisBlocks, ...]
+
+
+Matrices = Sequence[Float[Tensor, "heads blocks block window"]]
+
+
+def mix(
+    value: Float[Tensor, "batch value_heads tokens width"],
+    groups: Sequence[HeadGroup],
+    matrices: Sequence[Matrices],
+) -> Float[Tensor, "batch heads outputs width"]:
+    """Every head's values mixed along every axis. ``value`` may have one head that all share.
+
+    On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
+    intermediates stay in cache and no axis matrix is copied. Elsewhere the same product is written in plain tensor
+    operations, which compilers and exporters understand.
+    """
+    if _can_tile(value, matrices):
+        flat = [matrix for group in matrices for matrix in group]
+        return _TiledMix.apply(value, tuple(groups), *flat)
+    return _plain_mix(value, groups, matrices)
+
+
+def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:
+    return (
+        value.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and value.dtype in (torch.float32, torch.float64)
+        and all(type(x) in (Tensor, torch.nn.Parameter) for x in (value, *(m for group in matrices for m in group)))
+    )
+
+
+def _plain_mix(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequence[Matrices]) -> Tensor:
+    if len(groups) == 1 and groups[0].heads == tuple(range(len(groups[0].heads))):
+        return _plain_group(value, groups[0], matrices[0])
+    parts = []
+    for group, group_matrices in zip(groups, matrices, strict=True):
+        index = torch.tensor(group.heads, device=value.device)
+        shared = value.shape[1] == 1
+        parts.append(_plain_group(value if shared else value.index_select(1, index), group, group_matrices))
+    order = torch.tensor([head for group in groups for head in group.heads], device=value.device).argsort()
+    return torch.cat(parts, 1).index_select(1, order)
+
+
+def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
+    batch, heads = value.shape[0], len(group.heads)
+    matrices = [matrix.to(value.dtype) for matrix in matrices]
+    if value.shape[1] == 1 and len(group.axes) == 1 and group.axes[0].is_whole:
+        # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
+        # "b h n d -> b n (h d)" afterwards is a view.
+        folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
+        return (folded @ value[:, 0]).unflatten(1, (-1, heads)).transpose(1, 2)
+    x = value.unflatten(2, [axis.inputs for axis in group.axes])
+    if value.shape[1] == 1:
+        x = x.expand(-1, heads, *x.shape[2:])
+    for i, (axis, matrix) in enumerate(zip(group.axes, matrices, strict=True)):
+        x = x.movedim(2 + i, 2)  # (batch, heads, axis, ...)
+        rest = x.shape[3:]
+        if axis.is_whole:
+            x = torch.einsum("hon,bhnr->bhor", matrix[:, 0], x.flatten(3))
+        else:
+            starts = torch.tensor(axis.starts, device=x.device)  # (heads, blocks)
+            columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
+            index = columns.flatten(1)[None, :, :, None].expand(batch, -1, -1, rest.numel())
+            windows = x.flatten(3).gather(2, index).unflatten(2, (-1, axis.window))
+            x = torch.einsum("hkon,bhknr->bhkor", matrix, windows).flatten(2, 3)[:, :, : axis.outputs]
+        x = x.unflatten(3, rest).movedim(2, 2 + i)
+    return x.flatten(2, -2)
+
+
+class _TiledMix(torch.autograd.Function):
+    """The CPU way. Nothing but the inputs is kept for the backward pass; intermediates are made again, tile by tile."""
+
+    @staticmethod
+    def forward(ctx, value, groups, *flat):  # type: ignore[no-untyped-def]
+        value = value.contiguous()
+        ctx.groups = groups
+        ctx.save_for_backward(value, *flat)
+        return _tiled_forward(value, groups, _by_group(groups, flat))
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        value, *flat = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of this gradient is asked for: plain operations record it
+            inputs = (value, *flat)
+            wanted = [x for x, need in zip(inputs, _needs(ctx), strict=True) if need]
+            out = _plain_mix(value, ctx.groups, _by_group(ctx.groups, flat))
+            found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+            grads = [next(found) if need else None for need in _needs(ctx)]
+            return grads[0], None, *grads[1:]
+        needs = _needs(ctx)
+        grads = _tiled_backward(grad.contiguous(), value, ctx.groups, _by_group(ctx.groups, flat), needs[0], any(needs[1:]))
+        return grads[0], None, *grads[1:]
+
+
+def _needs(ctx: torch.autograd.function.FunctionCtx) -> list[bool]:
+    value, _, *flat = ctx.needs_input_grad  # type: ignore[attr-defined]
+    return [value, *flat]
+
+
+def _by_group(groups: Sequence[HeadGroup], flat: Sequence[Tensor]) -> list[list[Tensor]]:
+    rest = iter(flat)
+    return [[next(rest) for _ in group.axes] for group in groups]
+
+
+TILE_BYTES = 1 << 20  # a tile of intermediates that stays in a core's second-level cache
+
+
+def _row_tiles(spans: list[tuple[int, int, int, int]], row_bytes: int) -> list[tuple[int, int, int, int, int]]:
+    """The blocks of the first axis, cut further where a tile would not stay in cache: (block, rows, window)."""
+    rows = max(8, TILE_BYTES // max(row_bytes, 1))
+    tiles = []
+    for k, (first, last, start, stop) in enumerate(spans):
+        for row in range(first, last, rows):
+            tiles.append((k, row, min(row + rows, last), start, stop))
+    return tiles
+
+
+def _tiled_forward(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequence[Sequence[Tensor]]) -> Tensor:
+    batch, value_heads, _, width = value.shape
+    heads = sum(len(group.heads) for group in groups)
+    outputs = [1] * len(groups)
+    for g, group in enumerate(groups):
+        for axis in group.axes:
+            outputs[g] *= axis.outputs
+    out = value.new_empty(batch, heads, outputs[0], width)
+    for group, group_matrices in zip(groups, matrices, strict=True):
+        for i, head in enumerate(group.heads):
+            spans = [axis.spans(i) for axis in group.axes]
+            weights = [matrix[i].to(value.dtype) for matrix in group_matrices]
+            for b in range(batch):
+                x = value[b, head if value_heads > 1 else 0].view(group.axes[0].inputs, -1)
+                y = out[b, head].view(group.axes[0].outputs, -1)
+                for k, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
+                    rows = weights[0][k, first - k * group.axes[0].block : last - k * group.axes[0].block]
+                    if len(group.axes) == 1:
+                        torch.mm(rows, x[start:stop], out=y[first:last])
+                    else:
+                        _later_axes(rows @ x[start:stop], group.axes, weights, spans, width, y[first:last])
+    return out
+
+
+def _later_axes(
+    tile: Tensor,
+    axes: Sequence[AxisBlocks],
+    weights: Sequence[Tensor],
+    spans: Sequence[list[tuple[int, int, int, int]]],
+    width: int,
+    out: Tensor | None,
+) -> list[Tensor]:
+    """Passes over the second axis and on. Returns what entered each pass; the last result goes to ``out``."""
+    entered = []
+    left = tile.shape[0]
+    for a in range(1, len(axes)):
+        x = tile.view(left, axes[a].inputs, -1)
+        entered.append(x)
+        last_axis = a == len(axes) - 1
+        if last_axis and out is None:
+            break
+        shape = (left, axes[a].outputs, x.shape[2])
+        y = out.view(shape) if last_axis and out is not None else x.new_empty(shape)
+        for k, (first, last, start, stop) in enumerate(spans[a]):
+            _bmm_shared(weights[a][k, : last - first], x[:, start:stop], y[:, first:last])
+        tile, left = y, left * axes[a].outputs
+    return entered
+
+
+def _bmm_shared(matrix: Tensor, x: Tensor, out: Tensor) -> None:
+    """``out[i] = matrix @ x[i]``: the matrix is expanded, not copied."""
+    expanded = matrix.expand(x.shape[0], *matrix.shape)
+    if out.is_contiguous():
+        torch.bmm(expanded, x, out=out)
+    else:
+        out.copy_(torch.bmm(expanded, x))
+
+
+def _tiled_backward(
+    grad: Tensor,
+    value: Tensor,
+    groups: Sequence[HeadGroup],
+    matrices: Sequence[Sequence[Tensor]],
+    needs_value: bool,
+    needs_matrices: bool,
+) -> list[Tensor | None]:
+    batch, value_heads, _, width = value.shape
+    grad_value = torch.zeros_like(value) if needs_value else None
+    grad_matrices = [[torch.zeros_like(matrix) if needs_matrices else None for matrix in group] for group in matrices]
+    for g, group in enumerate(groups):
+        axes = group.axes
+        for i, head in enumerate(group.heads):
+            spans = [axis.spans(i) for axis in axes]
+            weights = [matrix[i].to(value.dtype) for matrix in matrices[g]]
+            sums = [None if m is None else m[i] for m in grad_matrices[g]]
+            for b in range(batch):
+                source = head if value_heads > 1 else 0
+                x = value[b, source].view(axes[0].inputs, -1)
+                gy = grad[b, head].view(axes[0].outputs, -1)
+                gx = None if grad_value is None else grad_value[b, source].view(axes[0].inputs, -1)
+                for k, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
+                    offset = k * axes[0].block
+                    rows = weights[0][k, first - offset : last - offset]
+                    window = x[start:stop]
+                    tile_grad = gy[first:last]
+                    if len(axes) > 1:
+                        entered: list[Tensor] = []
+                        if needs_matrices:
+                            entered = _later_axes(rows @ window, axes, weights, spans, width, None)
+                        tile_grad = _later_axes_backward(tile_grad, axes, weights, spans, entered, sums)
+                    if sums[0] is not None:
+                        sums[0][k, first - offset : last - offset].addmm_(tile_grad, window.mT)
+                    if gx is not None:
+                        gx[start:stop].addmm_(rows.mT, tile_grad)
+    return [grad_value, *(m for group_grads in grad_matrices for m in group_grads)]
+
+
+def _later_axes_backward(
+    grad: Tensor,
+    axes: Sequence[AxisBlocks],
+    weights: Sequence[Tensor],
+    spans: Sequence[list[tuple[int, int, int, int]]],
+    entered: Sequence[Tensor],
+    sums: Sequence[Tensor | None],
+) -> Tensor:
+    rows = grad.shape[0]
+    for a in range(len(axes) - 1, 0, -1):
+        left = rows
+        for axis in axes[1:a]:
+            left *= axis.outputs
+        g = grad.reshape(left, axes[a].outputs, -1)
+        whole = axes[a].is_whole
+        gx = g.new_empty(left, axes[a].inputs, g.shape[2]) if whole else g.new_zeros(left, axes[a].inputs, g.shape[2])
+        for k, (first, last, start, stop) in enumerate(spans[a]):
+            matrix, part = weights[a][k, : last - first], g[:, first:last]
+            if whole:
+                _bmm_shared(matrix.mT, part, gx)
+            else:
+                gx[:, start:stop] += torch.bmm(matrix.mT.expand(left, -1, -1), part)
+            total = sums[a]
+            if total is not None:
+                total[k, : last - first] += torch.bmm(part, entered[a - 1][:, start:stop].mT).sum(0)
+        grad = gx
+    return grad.reshape(rows, -1)
