@@ -37,6 +37,13 @@ def check_ndim(name: str, value: Any, axes: str) -> None:
         )
 
 
+def check_width(name: str, value: Any, width: int) -> None:
+    """The last axis has this size."""
+    check_floating(name, value)
+    if value.ndim == 0 or value.shape[-1] != width:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
+
+
 def check_beta(beta: Any, name: str = "beta") -> None:
     """An inverse temperature in [0, ∞]. A tensor's values are checked where that costs no wait for a device."""
     if isinstance(beta, Tensor):

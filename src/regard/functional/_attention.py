@@ -4,9 +4,10 @@ import math
 from typing import Literal, overload
 
 import torch
+import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._checks import (
     check_beta,
@@ -188,35 +189,66 @@ def _with_weights(
     return_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
     if not isinstance(beta, Tensor) and math.isinf(beta):
-        logits = hard_logits(_grouped(query, key.mT), bias, keep, -1)
+        logits = hard_logits(_scores(query, key, 1.0), bias, keep, -1)
     else:
-        logits = _grouped(query * beta, key.mT)
+        logits = _scores(query * beta, key, 1.0) if isinstance(beta, Tensor) else _scores(query, key, beta)
+        # The map is the largest thing here, and its fresh memory costs as much as its numbers: change it in place.
+        # Nothing saved for the backward pass is touched, a product being differentiated by its factors.
+        in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
         if bias is not None:
-            logits = logits + bias
+            logits = logits.add_(bias) if in_place and bias.dtype == logits.dtype else logits + bias
         if keep is not None:
-            logits = logits.masked_fill(~keep, -math.inf)
+            logits = logits.masked_fill_(~keep, -math.inf) if in_place else logits.masked_fill(~keep, -math.inf)
     empty = None
     if bias is not None:
         empty = (logits == -math.inf).all(-1, keepdim=True)
     elif keep is not None:
         empty = ~keep.any(-1, keepdim=True)
-    if empty is None:
-        weights = logits.softmax(-1)
-    else:
-        # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
-        weights = logits.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    if empty is not None and _is_plain(empty) and values_are_readable(empty) and not bool(empty.any()):
+        empty = None
+    # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
+    weights = _softmax(logits if empty is None else logits.masked_fill(empty, 0.0))
+    if empty is not None:
+        weights = weights.masked_fill(empty, 0.0)
     weights = weights.to(value.dtype)
-    out = _grouped(F.dropout(weights, dropout) if dropout else weights, value)
+    out = _averages(F.dropout(weights, dropout) if dropout else weights, value)
     return (out, weights) if return_weights else out
 
 
-def _grouped(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` where ``right`` may have fewer heads: neighbouring left heads share one, without copying it."""
-    if left.ndim < 3 or left.shape[-3] == right.shape[-3]:
-        return left @ right
-    heads, shared, rows = left.shape[-3], right.shape[-3], left.shape[-2]
-    stacked = left.unflatten(-3, (shared, heads // shared)).flatten(-3, -2)
-    return (stacked @ right).unflatten(-2, (heads // shared, rows)).flatten(-4, -3)
+def _scores(query: Tensor, key: Tensor, beta: float) -> Tensor:
+    """β·q·kᵀ as one product; query heads that share a key head are stacked as rows of it."""
+    rows, shared = _fold(query, _group(query, key)), _fold(key)
+    scores = torch.baddbmm(query.new_empty(()), rows, shared.mT, beta=0, alpha=beta)  # beta=0: the empty one is unread
+    return scores.view(*query.shape[:-1], key.shape[-2])
+
+
+def _averages(weights: Tensor, value: Tensor) -> Tensor:
+    out = torch.bmm(_fold(weights, _group(weights, value)), _fold(value))
+    return out.view(*weights.shape[:-1], value.shape[-1])
+
+
+def _group(left: Tensor, right: Tensor) -> int:
+    """How many neighbouring heads of ``left`` share one of ``right``."""
+    return 1 if left.ndim < 3 or not right.shape[-3] else left.shape[-3] // right.shape[-3]
+
+
+def _fold(x: Tensor, group: int = 1) -> Tensor:
+    """``(batch · heads / group, group · tokens, width)``, whichever of the leading axes there are."""
+    return x.reshape(math.prod(x.shape[:-2]) // group, group * x.shape[-2], x.shape[-1])
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    """Over the last axis, into the logits' own memory where nothing will ask for them again."""
+    if logits.requires_grad or torch.is_autocast_enabled(logits.device.type) or not _is_plain(logits):
+        return logits.softmax(-1)
+    return torch.softmax(logits, -1, out=logits)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """No subclass, nor being traced or transformed (vmap, jvp): others are not written into, nor with."""
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter):
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x) and fwAD.unpack_dual(x).tangent is None
 
 
 def check_attention(

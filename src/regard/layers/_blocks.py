@@ -1,0 +1,219 @@
+"""The blocks of a transformer's encoder and decoder."""
+
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard._checks import check_choice, check_ndim, check_width, describe
+from regard.layers._cache import KeyValueCache
+from regard.layers._feed_forward import FeedForward
+from regard.layers._layer_norm import LayerNorm
+from regard.layers._multi_head import MultiHeadAttention
+
+NORMS = ("pre", "post")
+
+
+class DecoderWeights(NamedTuple):
+    """The two maps of a decoder block, each ``(batch, heads, tokens, keys)``."""
+
+    attention: Tensor
+    cross_attention: Tensor
+
+
+class DecoderCache(NamedTuple):
+    """What a decoder block keeps between steps: its own tokens' keys and values, and the memory's."""
+
+    attention: KeyValueCache
+    cross_attention: KeyValueCache
+
+    @classmethod
+    def empty(cls) -> "DecoderCache":
+        return cls(KeyValueCache(), KeyValueCache())
+
+
+class _Block(nn.Module):
+    """What both blocks share: sub-layers with residual paths around them, and a norm before or after each."""
+
+    def __init__(
+        self, dim: int, hidden: int | None, activation: str, dropout: float, norm: str, epsilon: float
+    ) -> None:
+        super().__init__()
+        check_choice("norm", norm, NORMS)
+        self.dim, self.norm, self.dropout = dim, norm, dropout
+        self.feed_forward = FeedForward(dim, hidden, activation=activation, dropout=dropout)
+        self.feed_forward_norm = LayerNorm(dim, epsilon=epsilon)
+
+    def _before(self, x: Tensor, norm: nn.Module) -> Tensor:
+        return norm(x) if self.norm == "pre" else x
+
+    def _after(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+        x = x + F.dropout(change, self.dropout, self.training)
+        return x if self.norm == "pre" else norm(x)
+
+    def _feed_forward_step(self, x: Tensor) -> Tensor:
+        change = self.feed_forward(self._before(x, self.feed_forward_norm))
+        return self._after(x, change, self.feed_forward_norm)
+
+    def _check_tokens(self, name: str, x: Tensor) -> None:
+        check_ndim(name, x, "batch tokens dim")
+        check_width(name, x, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, norm={self.norm!r}, dropout={self.dropout}"
+
+
+class EncoderBlock(_Block):
+    r"""Attention, then a feed-forward network, each with a residual path around it.
+
+    .. math:: \text{pre:}\quad  x \leftarrow x + f(\mathrm{norm}(x)) \qquad
+        \text{post:}\quad x \leftarrow \mathrm{norm}(x + f(x)) \qquad
+        f = \text{attention, feed-forward}
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads of the attention that is made.
+        hidden: width inside the feed-forward network, default ``4 · dim``.
+        activation: of the feed-forward network, see :class:`FeedForward`.
+        dropout: probability, in training, of dropping attention weights, hidden features and sub-layer outputs.
+        norm: ``"pre"`` or ``"post"``.
+        epsilon: ε of the layer norms.
+        attention: used instead of making one: any module from ``(batch, tokens, dim)`` to the same.
+
+    >>> from regard.layers import EncoderBlock
+    >>> block = EncoderBlock(16, 4)
+    >>> out, weights = block(torch.randn(2, 5, 16), causal=True, return_weights=True)
+    >>> out.shape, weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int | None = None,
+        hidden: int | None = None,
+        *,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        norm: str = "pre",
+        epsilon: float = 1e-5,
+        attention: nn.Module | None = None,
+    ) -> None:
+        super().__init__(dim, hidden, activation, dropout, norm, epsilon)
+        self.attention = _attention_or_new("attention", attention, dim, heads, dropout)
+        self.attention_norm = LayerNorm(dim, epsilon=epsilon)
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens dim"], *, return_weights: bool = False, **options: Any
+    ) -> Float[Tensor, "batch tokens dim"] | tuple[Float[Tensor, "batch tokens dim"], Tensor]:
+        """
+        Args:
+            x: ``(batch, tokens, dim)``.
+            return_weights: also return the attention map.
+            options: what else the attention module takes: ``keep``, ``bias``, ``causal`` and ``cache`` for
+                :class:`MultiHeadAttention`, ``grid`` for a positional one.
+        """
+        self._check_tokens("x", x)
+        change, weights = _attend(self.attention, self._before(x, self.attention_norm), return_weights, **options)
+        out = self._feed_forward_step(self._after(x, change, self.attention_norm))
+        return (out, weights) if return_weights else out
+
+
+class DecoderBlock(_Block):
+    """Causal self-attention, attention to the encoder's output (the memory), then a feed-forward network.
+
+    The residual paths and norms are those of :class:`EncoderBlock`.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads of the attentions that are made.
+        hidden, activation, dropout, norm, epsilon: see :class:`EncoderBlock`.
+        memory_dim: width of the memory, default ``dim``.
+        attention, cross_attention: used instead of making them. The first maps ``(batch, tokens, dim)`` to the same,
+            the second takes the memory as well.
+
+    >>> from regard.layers import DecoderBlock
+    >>> block = DecoderBlock(16, 4)
+    >>> out, weights = block(torch.randn(2, 5, 16), torch.randn(2, 7, 16), return_weights=True)
+    >>> weights.attention.shape, weights.cross_attention.shape
+    (torch.Size([2, 4, 5, 5]), torch.Size([2, 4, 5, 7]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int | None = None,
+        hidden: int | None = None,
+        *,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        norm: str = "pre",
+        epsilon: float = 1e-5,
+        memory_dim: int | None = None,
+        attention: nn.Module | None = None,
+        cross_attention: nn.Module | None = None,
+    ) -> None:
+        super().__init__(dim, hidden, activation, dropout, norm, epsilon)
+        self.attention = _attention_or_new("attention", attention, dim, heads, dropout)
+        self.attention_norm = LayerNorm(dim, epsilon=epsilon)
+        self.cross_attention = _attention_or_new("cross_attention", cross_attention, dim, heads, dropout, memory_dim)
+        self.cross_attention_norm = LayerNorm(dim, epsilon=epsilon)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        memory: Float[Tensor, "batch keys memory_dim"],
+        *,
+        causal: bool = True,
+        memory_keep: Bool[Tensor, "..."] | None = None,
+        cache: DecoderCache | None = None,
+        return_weights: bool = False,
+        **options: Any,
+    ) -> Float[Tensor, "batch tokens dim"] | tuple[Float[Tensor, "batch tokens dim"], DecoderWeights]:
+        """
+        Args:
+            x: ``(batch, tokens, dim)``.
+            memory: ``(batch, keys, memory_dim)``, what the encoder gave.
+            causal: whether a token sees only itself and those before it.
+            memory_keep: which memory tokens may be attended, True = attend; shapes as in :class:`MultiHeadAttention`.
+            cache: of earlier steps; then ``x`` holds the new tokens alone.
+            return_weights: also return both maps.
+            options: what else the self-attention takes, such as ``keep`` and ``bias``.
+        """
+        self._check_tokens("x", x)
+        own, cross = (None, None) if cache is None else cache
+        own_options = {**options, **_given(causal=causal or None, cache=own)}
+        change, weights = _attend(self.attention, self._before(x, self.attention_norm), return_weights, **own_options)
+        x = self._after(x, change, self.attention_norm)
+        cross_options = _given(context=memory, keep=memory_keep, cache=cross)
+        change, cross_weights = _attend(
+            self.cross_attention, self._before(x, self.cross_attention_norm), return_weights, **cross_options
+        )
+        x = self._after(x, change, self.cross_attention_norm)
+        out = self._feed_forward_step(x)
+        return (out, DecoderWeights(weights, cross_weights)) if return_weights else out
+
+
+def _attention_or_new(
+    name: str, attention: nn.Module | None, dim: int, heads: int | None, dropout: float, context_dim: int | None = None
+) -> nn.Module:
+    if attention is None:
+        if heads is None:
+            raise ValueError(f"heads is needed to make {name}; or pass {name}, a module")
+        return MultiHeadAttention(dim, heads, context_dim=context_dim, dropout=dropout)
+    if not isinstance(attention, nn.Module):
+        raise TypeError(f"{name} must be an nn.Module, got {describe(attention)}")
+    return attention
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that were passed: a module that is plugged in need not know the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _attend(attention: nn.Module, x: Tensor, return_weights: bool, **options: Any) -> tuple[Tensor, Any]:
+    if return_weights:
+        out, weights = attention(x, return_weights=True, **options)
+        return out, weights
+    return attention(x, **options), None
