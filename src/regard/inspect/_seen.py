@@ -1,0 +1,183 @@
+"""One attention that was seen: what is needed to build its map, to check it, and to put another output in its place."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+# A selection along an axis: everything, a slice, or whole numbers.
+Selection = slice | Tensor
+
+
+@dataclass
+class Seen:
+    """One attention, once.
+
+    Attributes:
+        name: module path; a second attention of the same call of a module ends in ``#2``.
+        module: the module that attends.
+        kind: how it was recognised: "sdpa", "flex", "softmax", "fast path", "gaussian", "flash_attn", …
+        output: ``(batch, heads, queries, width)``: the heads' outputs, in the graph of whoever computed them; None
+            where only a later output of the layer exists.
+        value: ``(batch, heads or a divisor, keys, width)``.
+        shape: ``(batch, heads, queries, keys)`` of the whole map.
+        build: weights and the logsumexp of the scores (None where there are no scores) for a selection of rows and
+            heads; float32, or float64 where the model computes in it.
+        against: what the map is checked against: "kernel", "product", "layer", or how else it is known.
+        check: the largest error of these weights for that selection of rows and heads.
+        logsumexp: ``(batch, heads, queries)`` as the kernel returned it.
+        restore: from ``(batch, heads, queries, width)`` back to the layout the model expects.
+        kernel: the operator that ran, where it is known.
+        windows: where each window's tokens lie on the image, for windowed attention.
+    """
+
+    name: str
+    module: nn.Module | None
+    kind: str
+    shape: tuple[int, int, int, int]
+    build: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
+    check: Callable[[Tensor, Selection, Selection], Tensor | None]
+    against: str
+    output: Tensor | None = None
+    value: Tensor | None = None
+    logsumexp: Tensor | None = None
+    restore: Callable[[Tensor], Tensor] | None = None
+    kernel: str | None = None
+    windows: "Any" = None
+    grid: tuple[int, ...] | None = None
+    prefix: int | None = None
+    query_grid: tuple[int, ...] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Sink(Protocol):
+    """Who is told of every attention."""
+
+    def attended(self, seen: Seen) -> Tensor | None:
+        """Take note; a returned tensor, laid out like ``seen.output``, takes the output's place."""
+        ...
+
+    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None: ...
+
+    def wants(self, name: str) -> bool:
+        """False where a map would be thrown away, so that nothing is recomputed for it."""
+        ...
+
+
+def exact(x: Tensor) -> Tensor:
+    """In the type that maps are computed in: float64 stays, everything else becomes float32."""
+    return x if x.dtype in (torch.float64, torch.float32) else x.float()
+
+
+def group(value: Tensor, heads: Selection, count: int) -> Tensor:
+    """The value (or key) heads that the selected ones of ``count`` query heads use: neighbours share one."""
+    shared = value.shape[1]
+    if shared == count:
+        return value[:, heads]
+    if shared == 1:
+        return value
+    index = torch.arange(count, device=value.device)[heads] // (count // shared)
+    return value[:, index]
+
+
+def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selection, heads: Selection) -> Tensor:
+    """max |weights @ value − output|, over the selected rows and heads. Comparing with what was really returned is a
+    check, not a proof: another map can give the same output where values are linearly dependent."""
+    found = weights @ group(exact(value), heads, output.shape[1]).to(weights.dtype)
+    expected = output[:, heads][:, :, rows].to(weights.dtype)
+    if found.numel() == 0:
+        return weights.new_zeros(())
+    return (found.sub_(expected) if not found.requires_grad else found - expected).abs_().amax()
+
+
+@dataclass
+class Scores:
+    """softmax(scale · q·kᵀ + bias) over the kept keys, for any selection of rows and heads.
+
+    Attributes:
+        query, key: ``(batch, heads, tokens, width)``; key may have fewer heads.
+        keep, bias: broadcast against ``(batch, heads, queries, keys)``; keep: True = attend.
+        causal: "start" (key j ≤ query i), "end" (j ≤ i + keys − queries) or None.
+        change: a last change of the scores, given them and the row and head numbers.
+        mask: a last choice of kept keys, given the row and head numbers.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    keep: Tensor | None = None
+    bias: Tensor | None = None
+    causal: str | None = None
+    change: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    mask: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        batch, heads, queries, _ = self.query.shape
+        return batch, heads, queries, self.key.shape[2]
+
+    def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
+        count, queries, keys = self.query.shape[1], self.query.shape[2], self.key.shape[2]
+        query = exact(self.query)[:, heads][:, :, rows] * self.scale
+        key = group(exact(self.key), heads, count)
+        scores = query @ key.mT
+        device = scores.device
+        if self.bias is not None:
+            scores = scores + _part(self.bias, rows, heads).to(scores.dtype)
+        needs_numbers = self.causal or self.change or self.mask
+        row = torch.arange(queries, device=device)[rows] if needs_numbers else None
+        head = torch.arange(count, device=device)[heads] if self.change or self.mask else None
+        if self.change is not None and row is not None and head is not None:
+            scores = self.change(scores, row, head)
+        if self.keep is not None:
+            scores = scores.masked_fill(~_part(self.keep, rows, heads), -math.inf)
+        if self.mask is not None and row is not None and head is not None:
+            scores = scores.masked_fill(~self.mask(row, head), -math.inf)
+        if self.causal and row is not None:
+            last = row if self.causal == "start" else row + (keys - queries)
+            scores = scores.masked_fill(torch.arange(keys, device=device) > last[:, None], -math.inf)
+        return softmax(scores)
+
+
+def softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and logsumexp; a row with nothing to attend to is zero."""
+    if scores.shape[-1] == 0:
+        return scores, scores.new_full(scores.shape[:-1], -math.inf)
+    total = scores.logsumexp(-1, keepdim=True)
+    # exp(−∞ − 0) = 0 where the row is empty, and never ∞ − ∞.
+    weights = scores.sub_(total.masked_fill(total == -math.inf, 0.0)).exp_()
+    return weights, total.squeeze(-1)
+
+
+def _part(mask: Tensor, rows: Selection, heads: Selection) -> Tensor:
+    """The selected rows and heads of a mask whose axes may be missing or of size 1."""
+    mask = mask[(None,) * (4 - mask.ndim)]
+    if mask.shape[1] > 1:
+        mask = mask[:, heads]
+    if mask.shape[2] > 1:
+        mask = mask[:, :, rows]
+    return mask
+
+
+def canonical(x: Tensor, heads: int = 1) -> Tensor:
+    """``(batch, heads, tokens, width)`` from any number of leading axes; three axes are ``(batch·heads, …)`` where the
+    module says how many heads it has."""
+    if x.ndim == 4:
+        return x
+    if x.ndim == 2:
+        return x[None, None]
+    if x.ndim == 3:
+        return x.unflatten(0, (-1, heads)) if heads > 1 and x.shape[0] % heads == 0 else x[:, None]
+    return x.flatten(0, -4)
+
+
+def heads_of(module: nn.Module | None) -> int:
+    """How many heads a module says it has, by the names in use; 1 where it does not say."""
+    for attribute in ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head"):
+        count = getattr(module, attribute, None)
+        if isinstance(count, int) and not isinstance(count, bool):
+            return count
+    return 1

@@ -1,0 +1,237 @@
+"""Attention written by hand, recognised by its shape: a softmax whose result is multiplied with values.
+
+Results of softmax are followed through whatever keeps them a map (casts, masks, reshaping, dropout) until a product
+consumes them. What enters the product is the map; where dropout lies between, the map is what entered dropout.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
+PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "mm"})
+_RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
+_JOINS = frozenset({"cat", "concat", "concatenate"})
+
+
+@dataclass
+class Use:
+    """A softmax that is expected to be multiplied with values: if it never is, that is worth a word."""
+
+    name: str
+    shape: tuple[int, ...]
+    done: bool = False
+
+
+@dataclass
+class Trace:
+    """Where a tensor comes from.
+
+    Attributes:
+        kind: "scores" (a product, not normalised yet) or "weights" (a softmax was taken).
+        scored: for weights, whether the softmax was taken of a product.
+        shape: the shape it had before it was merely reshaped.
+        source: what entered dropout, brought along; None without dropout.
+        kept: the probability that dropout keeps a weight.
+        use: whether the softmax of a product was ever used by a product.
+    """
+
+    kind: str
+    scored: bool
+    shape: tuple[int, ...]
+    source: Tensor | None = None
+    kept: float = 1.0
+    use: Use | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """weights @ value as the model computed it, as ``(…, queries, keys) @ (…, keys, width)``."""
+
+    weights: Tensor
+    dropped: Tensor | None
+    value: Tensor
+    shape: tuple[int, ...]
+    trace: Trace
+    arrange: Callable[[Tensor], Tensor]
+    restore: Callable[[Tensor], Tensor]
+
+
+class Tracker:
+    def __init__(self) -> None:
+        self._traces: dict[int, tuple[weakref.ref[Tensor], Trace]] = {}
+        self.uses: list[Use] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._traces)
+
+    def get(self, x: Any) -> Trace | None:
+        entry = self._traces.get(id(x))
+        return entry[1] if entry is not None and entry[0]() is x else None
+
+    def _set(self, x: Tensor, trace: Trace) -> None:
+        key = id(x)
+        self._traces[key] = (weakref.ref(x, lambda _: self._traces.pop(key, None)), trace)
+
+    def softmax(self, scores: Any, weights: Any, name: Callable[[], str | None]) -> None:
+        if isinstance(weights, Tensor) and weights.ndim >= 2:
+            before = self.get(scores)
+            scored = before is not None and before.kind == "scores"
+            where = name() if scored else None
+            use = None if where is None else Use(where, tuple(weights.shape))
+            if use is not None:
+                self.uses.append(use)
+            self._set(weights, Trace("weights", scored, tuple(weights.shape), use=use))
+
+    def dropout(self, trace: Trace, before: Tensor, after: Any, rate: float) -> None:
+        """``before`` is what entered, or a copy of it where dropout worked in place."""
+        if isinstance(after, Tensor):
+            source = before if trace.source is None else trace.source
+            self._set(after, replace(trace, source=source, kept=trace.kept * (1 - rate)))
+
+    def scores(self, args: tuple[Any, ...], out: Any) -> None:
+        """A product that completes no attention may be the scores of one, unless it is a layer's own weights."""
+        if isinstance(out, Tensor) and out.ndim >= 3 and not any(isinstance(x, nn.Parameter) for x in args):
+            self._set(out, Trace("scores", True, tuple(out.shape)))
+
+    def follow(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
+        """Does the result still stand for the same scores or weights?"""
+        if not isinstance(out, Tensor) or not out.is_floating_point() or out.ndim < 2:
+            return
+        for index, x in enumerate(args[:3]):
+            if name in _JOINS and isinstance(x, list | tuple):
+                x = next((part for part in x if self.get(part) is not None), None)
+            trace = self.get(x)
+            if trace is None or x is out or not _same_map(name, x, out):
+                continue
+            if name in _JOINS and trace.kind != "scores":
+                continue
+            plain = name in _RESHAPES or out.shape == x.shape
+            source = trace.source
+            if source is not None:
+                rest = list(args)
+                rest[index] = source
+                with torch.no_grad(), torch._C.DisableTorchFunction():
+                    source = func(*rest, **kwargs)
+            self._set(out, replace(trace, shape=trace.shape if plain else tuple(out.shape), source=source))
+            return
+
+    def product(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
+        """The attention that this product completes, if it does."""
+        if name == "einsum":
+            return self._einsum(args)
+        operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        if name == "baddbmm" or len(operands) != 2:
+            return None
+        left, right = operands[::-1] if name == "__rmatmul__" else operands
+        if left.ndim < 2 or right.ndim < 2:
+            return None
+        trace = self._attends(left, right)
+        if trace is not None:
+            return Product(_before(left, trace), _dropped(left, trace), right, trace.shape, trace, _same, _same)
+        trace = self._attends(right, left)
+        if trace is not None:  # (values)ᵀ times (weights)ᵀ
+            weights = _before(right, trace).mT
+            dropped = _dropped(right, trace)
+            shape = (*trace.shape[:-2], trace.shape[-1], trace.shape[-2])
+            dropped = None if dropped is None else dropped.mT
+            return Product(weights, dropped, left.mT, shape, trace, _transpose, _transpose)
+        return None
+
+    def _attends(self, weights: Tensor, value: Tensor) -> Trace | None:
+        trace = self.get(weights)
+        if trace is None or trace.kind != "weights" or isinstance(value, nn.Parameter):
+            return None
+        # softmax(q) · (kᵀ v), as in linear attention, has features where a map has keys.
+        other = self.get(value)
+        if not trace.scored and other is not None and other.kind == "scores":
+            return None
+        return trace
+
+    def _einsum(self, args: tuple[Any, ...]) -> Product | None:
+        if not args or not isinstance(args[0], str) or "->" not in args[0]:
+            return None
+        operands = list(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else list(args[1:])
+        labels, result = _labels(args[0], operands)
+        for (w, of_weights), (v, of_value) in (
+            zip(operands, labels, strict=True),
+            zip(operands[::-1], labels[::-1], strict=True),
+        ):
+            trace = self._attends(w, v)
+            summed = [a for a in of_weights if a in of_value and a not in result]
+            width = [a for a in of_value if a not in of_weights and a in result]
+            kept = [a for a in of_weights if a in result]
+            free = [a for a in kept if a not in of_value]
+            if trace is None or len(summed) != 1 or len(width) != 1 or not free:
+                continue
+            if len(kept) + 1 != len(of_weights) or len(kept) + 1 != len(result):
+                continue
+            lead = [a for a in kept if a != free[-1]]  # other free axes are heads that share their values
+            order = [of_weights.index(a) for a in (*lead, free[-1], *summed)]
+            value = v.permute([of_value.index(a) for a in (*lead, *summed, *width) if a in of_value])
+            for axis, a in enumerate(lead):
+                if a not in of_value:
+                    value = value.unsqueeze(axis)
+            target = [result.index(a) for a in (*lead, free[-1], *width)]
+            back = [target.index(i) for i in range(len(target))]
+            weights, dropped = _before(w, trace).permute(order), _dropped(w, trace)
+            return Product(
+                weights,
+                None if dropped is None else dropped.permute(order),
+                value,
+                tuple(weights.shape),
+                trace,
+                lambda out, target=target: out.permute(target),  # type: ignore[misc]
+                lambda out, back=back: out.permute(back),  # type: ignore[misc]
+            )
+        return None
+
+
+def _labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
+    """The letters of each of two operands and of the result, an ellipsis written out; nothing for other equations."""
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    labels = inputs.split(",")
+    if len(labels) != 2 or len(operands) != 2 or not all(isinstance(x, Tensor) for x in operands):
+        return [], ""
+    spare = [letter for letter in "ZYXWVUTSRQ" if letter not in equation]
+    most = 0
+    for index, (label, x) in enumerate(zip(labels, operands, strict=True)):
+        if "..." in label:
+            count = x.ndim - len(label.replace("...", ""))
+            most = max(most, count)
+            labels[index] = label.replace("...", "".join(spare[:count][::-1]))
+    return labels, result.replace("...", "".join(spare[:most][::-1]))
+
+
+def _same_map(name: str, x: Tensor, out: Tensor) -> bool:
+    if out.shape == x.shape:
+        return True
+    if name in _JOINS:
+        return out.ndim == x.ndim
+    if name in _RESHAPES and out.numel() == x.numel():
+        return True
+    if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # broadcast against more heads or batch
+        return True
+    return out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()  # any other view
+
+
+def _before(x: Tensor, trace: Trace) -> Tensor:
+    return x if trace.source is None else trace.source
+
+
+def _dropped(x: Tensor, trace: Trace) -> Tensor | None:
+    return None if trace.source is None else x
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _transpose(x: Tensor) -> Tensor:
+    return x.mT

@@ -1,0 +1,307 @@
+"""Watching a model run: every attention it computes is recognised, named, and told to a sink."""
+
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard._observe import Observation, listen
+from regard.inspect import _fast_path, _foreign, _handwritten, _kernels
+from regard.inspect._names import Names, Place
+from regard.inspect._process import outer_watches, overrides, paused, watching
+from regard.inspect._seen import Seen, Sink, canonical, product_error
+from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Tracker
+from regard.inspect._windows import windows_of
+
+_ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
+
+
+class Watcher(TorchFunctionMode):
+    """A torch function mode that knows attention. Enter it with :func:`watch`."""
+
+    def __init__(self, model: nn.Module, sink: Sink, keeps_path: bool) -> None:
+        super().__init__()
+        self.sink = sink
+        self.keeps_path = keeps_path
+        self.names = Names(model)
+        self.tracker = Tracker()
+        self.patches: tuple[int, ...] | None = None
+        self._last: weakref.ref[Tensor] | None = None
+        self._handlers: dict[str, Callable[..., Any]] = {
+            "scaled_dot_product_attention": self._fused,
+            "multi_head_attention_forward": self._multi_head,
+            "_native_multi_head_attention": self._native,
+            "_transformer_encoder_layer_fwd": self._native,
+            "dropout": self._dropout,
+            "dropout_": self._dropout,
+            "conv2d": self._convolution,
+            **dict.fromkeys(SOFTMAXES, self._softmax),
+            **dict.fromkeys(PRODUCTS, self._product),
+        }
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        handler = self._handlers.get(name)
+        # Inside a backward pass only activation checkpointing calls the model: it has been seen before.
+        if handler is not None and torch._C._current_graph_task_id() == -1:
+            return handler(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if self.tracker:
+            self.tracker.follow(name, func, args, kwargs, out)
+        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and _ATTENTION_LIKE.search(str(func)):
+            self._miss(None, f"the operator {func} computes attention in a way that is not known here")
+        return out
+
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    def _miss(self, place: Place | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        place = place or self.names.locate(count=False)
+        self.sink.missed(place.name if place else "(outside the model)", reason, shape)
+
+    def _tell(self, seen: Seen, place: Place, out: Any) -> Any:
+        """``out`` is what the model goes on with, unless the sink puts another output in its place."""
+        seen.windows = windows_of(seen.shape, self.names.parents(place.name), place)
+        self._last = weakref.ref(out[0] if isinstance(out, tuple) else out)
+        with torch._C.DisableTorchFunction():
+            new = self.sink.attended(seen)
+            if new is None or seen.restore is None:
+                return out
+            new = seen.restore(new)
+        return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    def _wanted(self, like: Any) -> Place | None:
+        """Where this attention is, if the sink wants it and it can be read."""
+        place = self.names.locate()
+        if place is None:
+            self._miss(None, "attention was computed outside of the model", tuple(like.shape))
+            return None
+        if not self.sink.wants(place.name):
+            return None
+        reason = _unreadable(like)
+        if reason:
+            self._miss(place, reason)
+            return None
+        return place
+
+    # -- fused kernels -----------------------------------------------------------------------------------------
+
+    def _fused(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        place = self._wanted(args[0] if args else kwargs["query"])
+        if place is None:
+            return func(*args, **kwargs)
+        with _kernels.Evidence() as evidence:
+            out = func(*args, **kwargs)
+        seen = _kernels.seen_sdpa(place, func, args, kwargs, out, evidence)
+        return self._tell(seen, place, out)
+
+    def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function asks whether a mode is active and, if so, hands itself to it. Here the same code runs with the
+        answer no and this mode on, so that the attention inside is seen like any other."""
+        if any(overrides(x) for x in (*args, *kwargs.values())):
+            self._miss(None, "a tensor subclass handles multi_head_attention_forward itself")
+            return func(*args, **kwargs)
+        scope = {**vars(F), "has_torch_function": lambda relevant: False}
+        inner = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+        inner.__kwdefaults__ = func.__kwdefaults__
+        with self:
+            return inner(*args, **kwargs)
+
+    def _native(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        owner = self.names.locate(count=False)
+        if owner is None:
+            self._miss(None, "attention was computed outside of the model")
+            return out
+        place = self.names.locate(member=_fast_path.attention_in(owner.module, args))
+        if place is None or not self.sink.wants(place.name):
+            return out
+        seen = _fast_path.seen(func.__name__, place, args, out)
+        if isinstance(seen, str):
+            self._miss(place, seen)
+            return out
+        return self._tell(seen, place, out)
+
+    # -- written by hand ---------------------------------------------------------------------------------------
+
+    def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        self.tracker.softmax(args[0] if args else kwargs.get("input"), out, self._name)
+        return out
+
+    def _name(self) -> str | None:
+        place = self.names.locate(count=False)
+        return None if place is None else place.name
+
+    def _dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before, rate, training, inplace = _handwritten.dropout_arguments(func, args, kwargs)
+        trace = self.tracker.get(before)
+        if trace is None or not training or rate == 0:
+            out = func(*args, **kwargs)
+            self.tracker.follow("dropout", func, args, kwargs, out)
+            return out
+        kept = before.detach().clone() if inplace else before
+        out = func(*args, **kwargs)
+        self.tracker.dropout(trace, kept, out, rate)
+        return out
+
+    def _product(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        product = self.tracker.product(func.__name__, args, kwargs) if self.tracker else None
+        out = func(*args, **kwargs)
+        if product is None:
+            self.tracker.scores(args, out)
+            return out
+        if product.trace.use is not None:
+            product.trace.use.done = True
+        place = self._wanted(product.weights)
+        if place is None:
+            return out
+        return self._tell(_handwritten.seen(place, product, out), place, out)
+
+    def _convolution(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A convolution whose windows do not overlap cuts an image into patches: its output has the patches' grid."""
+        out = func(*args, **kwargs)
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        stride = args[3] if len(args) > 3 else kwargs.get("stride", 1)
+        if isinstance(weight, Tensor) and isinstance(out, Tensor):
+            steps = (stride, stride) if isinstance(stride, int) else tuple(stride)
+            if tuple(weight.shape[2:]) == steps * (2 // len(steps)) and min(steps) > 1:
+                self.patches = tuple(out.shape[-2:])
+        return out
+
+    # -- told by others ----------------------------------------------------------------------------------------
+
+    def observed(self, seen: Observation) -> Tensor:
+        """One of our own layers says what it attended to (unless it was seen already)."""
+        last = self._last() if self._last is not None else None
+        if last is not None and last.untyped_storage().data_ptr() == seen.output.untyped_storage().data_ptr():
+            return seen.output
+        if torch._C._current_graph_task_id() != -1:
+            return seen.output
+        place = self.names.locate(module=seen.module)
+        if place is None or not self.sink.wants(place.name):
+            return seen.output
+        return self._tell(_observed(place, seen), place, seen.output)  # type: ignore[no-any-return]
+
+    def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function that no mode sees was called (see :mod:`regard.inspect._process`)."""
+        outer = outer_watches(self)
+
+        def run() -> Any:
+            if outer:
+                return outer[0].called(name, original, args, kwargs)
+            with _without_modes(), paused():
+                return _foreign.compiled_as_called(original)(*args, **kwargs)
+
+        if torch._C._current_graph_task_id() != -1:
+            return run()
+        like = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        place = None if like is None else self._wanted(like)
+        out = run()
+        if place is None:
+            return out
+        with torch.no_grad(), _without_modes(), paused():
+            seen = _foreign.seen(name, place, args, kwargs, out, original)
+        if isinstance(seen, str):
+            self._miss(place, seen)
+            return out
+        return self._tell(seen, place, out)
+
+    def finish(self) -> None:
+        """Say which softmax of scores was never multiplied with values, and let go of everything."""
+        for use in self.tracker.uses:
+            if not use.done and self.sink.wants(use.name):
+                self.sink.missed(use.name, "a softmax of scores was not followed by a product with values", use.shape)
+        self.tracker.uses.clear()
+        self.names.forget()
+
+
+@contextmanager
+def watch(model: nn.Module, sink: Sink, *, keeps_path: bool = True) -> Iterator[Watcher]:
+    """Tell ``sink`` of every attention that ``model`` computes in this thread, inside the block.
+
+    Args:
+        keeps_path: keep the fast path of ``nn.TransformerEncoder``; there a sink can put no other output in place.
+    """
+    watcher = Watcher(model, sink, keeps_path)
+    with ExitStack() as stack:
+        stack.enter_context(watching(watcher))
+        stack.enter_context(listen(watcher))
+        stack.enter_context(watcher)
+        try:
+            yield watcher
+        finally:
+            watcher.finish()
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """No function mode of ours on the stack: compiled code compares the stack with the one it was compiled under."""
+    stack = []
+    while torch._C._len_torch_function_stack():
+        stack.append(torch.overrides._pop_mode())
+    others = [mode for mode in reversed(stack) if not isinstance(mode, Watcher)]
+    for mode in others:
+        torch.overrides._push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in others:
+            torch.overrides._pop_mode()
+        for mode in reversed(stack):
+            torch.overrides._push_mode(mode)
+
+
+def _unreadable(x: Any) -> str | None:
+    if not isinstance(x, Tensor):
+        return f"its input is no tensor but {type(x).__name__}"
+    if x.is_nested:
+        return "its tensors are nested: pad them to see their maps"
+    if x.is_meta or type(x).__name__ == "FakeTensor":
+        return "its tensors have shapes but no values"
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "it runs inside torch.func.vmap or grad, where single maps do not exist"
+    if x.ndim < 2:
+        return f"its tensors have {x.ndim} axes"
+    return None
+
+
+def _observed(place: Place, seen: Observation) -> Seen:
+    output = canonical(seen.output)
+    value = None if seen.value is None else canonical(seen.value)
+    made: list[Tensor] = []
+
+    def whole() -> Tensor:
+        if not made:
+            made.append(canonical(seen.weights().detach()))
+        return made[0]
+
+    keys = value.shape[2] if value is not None else whole().shape[3]
+    single = seen.output.ndim == 3
+
+    return Seen(
+        name=place.name,
+        module=place.module,
+        kind=seen.kind,
+        shape=(output.shape[0], output.shape[1], output.shape[2], keys),
+        build=lambda rows, heads: (whole()[:, heads][:, :, rows], None),
+        check=lambda weights, rows, heads: (
+            None if value is None else product_error(weights, value, output, rows, heads)
+        ),
+        against="layer's heads" if value is not None else "nothing: the layer's output is no product of the map",
+        output=output,
+        value=value,
+        restore=(lambda out: out[:, 0]) if single else (lambda out: out),
+        grid=seen.grid,
+        prefix=seen.prefix,
+        query_grid=seen.query_grid,
+    )

@@ -1,0 +1,82 @@
+"""Windowed attention (Swin): which token of the image each token of a window is, so that maps can be put back."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.inspect._names import Place
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How an image was cut: padded to whole windows, rolled by ``shift``, and cut into windows, row by row.
+
+    >>> Windows((2, 4), (2, 2), (0, 0)).index.tolist()
+    [[0, 1, 4, 5], [2, 3, 6, 7]]
+    """
+
+    grid: tuple[int, int]
+    window: tuple[int, int]
+    shift: tuple[int, int]
+
+    @property
+    def index(self) -> Int[Tensor, "windows area"]:
+        """The number of the image's token at each place of each window; −1 where it is padding."""
+        rows, columns = self.grid
+        height, width = (-(-n // w) * w for n, w in zip(self.grid, self.window, strict=True))
+        index = torch.full((height, width), -1)
+        index[:rows, :columns] = torch.arange(rows * columns).reshape(rows, columns)
+        index = index.roll([-s for s in self.shift], (0, 1))
+        cut = index.reshape(height // self.window[0], self.window[0], width // self.window[1], self.window[1])
+        return cut.transpose(1, 2).reshape(-1, self.window[0] * self.window[1])
+
+    @property
+    def count(self) -> int:
+        return self.index.shape[0]
+
+    def on_image(
+        self, weights: Float[Tensor, "batch_windows heads area area"]
+    ) -> Float[Tensor, "batch heads tokens tokens"]:
+        """The map over the whole image. Zero between windows; weight on padding is left out, as it is no token."""
+        index = self.index.to(weights.device)
+        tokens = self.grid[0] * self.grid[1]
+        parts = weights.unflatten(0, (-1, index.shape[0]))
+        # One more row and column take what belongs to padding.
+        full = weights.new_zeros(parts.shape[0], parts.shape[2], tokens + 1, tokens + 1)
+        place = torch.where(index < 0, tokens, index)
+        full[:, :, place[:, :, None], place[:, None, :]] = parts.transpose(1, 2)
+        return full[:, :, :tokens, :tokens]
+
+
+def windows_of(shape: tuple[int, ...], modules: list[nn.Module], place: Place) -> Windows | None:
+    """The windows of a known windowed layer around this attention; None where there is none or it does not fit."""
+    for module in modules:
+        kind = type(module).__name__
+        window, shift = _pair(getattr(module, "window_size", None)), _pair(getattr(module, "shift_size", 0))
+        grid: Any = None
+        if kind == "SwinTransformerBlock":  # timm
+            grid = (place.local("_attn", "H"), place.local("_attn", "W"))
+        elif kind.endswith("Layer") and "Swin" in kind:  # transformers: Swin, Swinv2, DonutSwin, MaskFormerSwin
+            grid = place.local("forward", "input_dimensions")
+        elif kind == "ShiftedWindowAttention":  # torchvision
+            shift = _pair(place.local("shifted_window_attention", "shift_size"))
+            source = place.local("shifted_window_attention", "input")
+            grid = source.shape[1:3] if isinstance(source, Tensor) else None
+        if grid is None or window is None or shift is None or not all(isinstance(n, int) for n in grid):
+            continue
+        found = Windows((grid[0], grid[1]), window, shift)
+        area = window[0] * window[1]
+        if shape[2:] == (area, area) and shape[0] % found.count == 0:
+            return found
+    return None
+
+
+def _pair(x: Any) -> tuple[int, int] | None:
+    if isinstance(x, int):
+        return x, x
+    if isinstance(x, list | tuple) and len(x) == 2:
+        return int(x[0]), int(x[1])
+    return None
