@@ -19,12 +19,13 @@ _NAMES = {
     "attention": "regard.functional",
     "softargmax": "regard.functional",
 }
-_MODULES = {"data", "functional", "layers", "reference"}
+_MODULES = {"data", "functional", "layers", "plots", "reference"}
 
 if TYPE_CHECKING:
     from regard import data as data
     from regard import functional as functional
     from regard import layers as layers
+    from regard import plots as plots
     from regard import reference as reference
     from regard.functional import attention as attention
     from regard.functional import softargmax as softargmax
