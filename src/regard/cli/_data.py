@@ -29,7 +29,10 @@ def list_data() -> int:
     from regard.data import data_folder, names, status
     from regard.data._sources import source_of
 
-    table = Table("name", "what", "state", "size", "where", "licence")
+    table = Table()
+    for column in ("name", "state", "size", "licence"):
+        table.add_column(column, no_wrap=column == "name")
+    table.add_column("where", overflow="fold")
     problems = []
     for name in names():
         source, found = source_of(name), status(name)
@@ -44,7 +47,7 @@ def list_data() -> int:
         else:
             size = f"{sum(download.size for download in source.downloads) / 1e6:.1f} MB to download"
         problems += [problem for problem in found.problems if not problem.endswith(": absent")]
-        table.add_row(name, source.title, state, size, "\n".join(map(str, found.folders)), source.licence)
+        table.add_row(name, state, size, source.licence, "\n".join(map(str, found.folders)))
     console = Console()
     console.print(table)
     console.print(f"data folder: {data_folder()}", markup=False, highlight=False, soft_wrap=True)

@@ -140,7 +140,7 @@ def _open(request: Request, part: Path, timeout: float) -> Iterator[Any]:
 
 def _read(response: Any) -> bytes:
     try:
-        return response.read(_CHUNK)
+        return response.read1(_CHUNK)  # what has come: a full read that times out would throw it away
     except (OSError, HTTPException) as error:
         raise _NetworkError(error) from error
 

@@ -1,7 +1,7 @@
 """Which samples make up which batch, as a function of (epoch, step) and nothing else."""
 
 from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -13,6 +13,7 @@ from regard.data._random import random_order
 Batch_co = TypeVar("Batch_co", covariant=True)
 
 
+@runtime_checkable
 class Examples(Protocol[Batch_co]):
     """Something with numbered samples: :class:`AugmentedImages`, :class:`CaseTask`, :class:`MaskedText` …"""
 
@@ -64,6 +65,11 @@ class Loader(Generic[Batch_co]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        if not isinstance(examples, Examples):
+            raise TypeError(
+                f"examples must have numbered samples, as AugmentedImages, CaseTask or MaskedText do, "
+                f"got {type(examples).__name__}"
+            )
         check_positive("batch_size", batch_size)
         check_positive("world_size", world_size)
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world_size:

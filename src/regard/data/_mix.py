@@ -115,10 +115,10 @@ def _draw_box(index: Tensor, alpha: float, seed: int, epoch: int, height: int, w
 
 
 def beta_quantile(p: Float[Tensor, "*shape"], alpha: float) -> Float[Tensor, "*shape"]:
-    r"""The value below which Beta(α, α) lies with probability p, to about 1e-6; uniform draws become Beta draws.
+    r"""The value below which Beta(α, α) lies with probability p: uniform draws become Beta draws.
 
-    With x = sin²θ the density is :math:`(\sin\theta\cos\theta)^{2\alpha-1}`, whose singularity at 0 (α < ½) the
-    substitution u = θ^{2α} takes away: u is smooth in p and is interpolated in a table.
+    With x = sin²θ the density is :math:`(\sin\theta\cos\theta)^{2\alpha-1}`. u = θ^{2α} is all but linear in p near 0,
+    singular density (α < ½) or not, and is interpolated in a table.
 
     >>> from regard.data import beta_quantile
     >>> beta_quantile(torch.tensor([0.25, 0.5, 0.75]), 1.0)
@@ -138,13 +138,15 @@ def beta_quantile(p: Float[Tensor, "*shape"], alpha: float) -> Float[Tensor, "*s
 @lru_cache(maxsize=16)
 def _beta_table(alpha: float, device: torch.device) -> Float[Tensor, "knots"]:
     """u = (4θ/π)^{2α} ∈ [0, 1] at evenly spaced probabilities 0 … ½."""
-    u = torch.linspace(0, 1, 16 * _KNOTS + 1, dtype=torch.float64)
-    angle = math.pi / 4 * u ** (1 / (2 * alpha))
-    # (sin θ cos θ / θ)^{2α−1}, which is 1 at θ = 0
-    density = (torch.sinc(2 * angle / math.pi)) ** (2 * alpha - 1)
-    cumulative = torch.cat((torch.zeros(1, dtype=torch.float64), torch.cumulative_trapezoid(density, u)))
+    # Integrated over s, θ = (π/4) s^power, where the integrand is bounded for every α.
+    power = max(1.0, 1 / (2 * alpha))
+    s = torch.linspace(0, 1, 16 * _KNOTS + 1, dtype=torch.float64)
+    # (sin θ cos θ)^{2α−1} dθ/ds, with sin θ cos θ = θ sinc(2θ/π)
+    density = torch.sinc(s**power / 2) ** (2 * alpha - 1) * s ** (2 * alpha * power - 1)
+    cumulative = torch.cat((torch.zeros(1, dtype=torch.float64), torch.cumulative_trapezoid(density, s)))
     cumulative = cumulative / cumulative[-1]
     wanted = torch.linspace(0, 1, _KNOTS + 1, dtype=torch.float64)
-    right = torch.searchsorted(cumulative, wanted).clamp(1, len(u) - 1)
+    right = torch.searchsorted(cumulative, wanted).clamp(1, len(s) - 1)
     span = cumulative[right] - cumulative[right - 1]
-    return torch.lerp(u[right - 1], u[right], (wanted - cumulative[right - 1]) / span).float().to(device)
+    at = torch.lerp(s[right - 1], s[right], (wanted - cumulative[right - 1]) / span)
+    return (at ** (2 * alpha * power)).float().to(device)

@@ -101,7 +101,8 @@ class NextTokenBatch(NamedTuple):
 
 
 class _Windows:
-    """Neighbouring windows of a text; where the first begins differs from epoch to epoch."""
+    """Neighbouring windows of a text, one fewer than would fit, so that the first may begin anywhere within a window's
+    length; where it does differs from epoch to epoch."""
 
     def __init__(self, tokens: Int64[Tensor, "n"], length: int, span: int, device: torch.device | str) -> None:
         check_positive("length", length)
