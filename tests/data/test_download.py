@@ -86,8 +86,10 @@ def test_a_bad_part_is_thrown_away(site, target, part):
 def test_a_range_from_another_place_is_not_appended(site, target):
     part_of(target).write_bytes(CONTENT[:1000])
     behave(site, {"offset": 7})
-    get(site, target)
+    seen = []
+    get(site, target, report=lambda done, total: seen.append(done))
     assert target.read_bytes() == CONTENT
+    assert seen == sorted(seen), "refused before its bytes are taken"
 
 
 def test_corruption_is_detected_and_replaced(site, target):
