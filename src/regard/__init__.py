@@ -17,18 +17,27 @@ from regard._version import __version__ as __version__
 _NAMES = {
     "MultiHeadAttention": "regard.layers",
     "attention": "regard.functional",
+    "capture": "regard.inspect",
+    "locality": "regard.inspect",
+    "relevance": "regard.inspect",
+    "rollout": "regard.inspect",
     "softargmax": "regard.functional",
 }
-_MODULES = {"data", "functional", "layers", "plots", "reference"}
+_MODULES = {"data", "functional", "inspect", "layers", "plots", "reference"}
 
 if TYPE_CHECKING:
     from regard import data as data
     from regard import functional as functional
+    from regard import inspect as inspect
     from regard import layers as layers
     from regard import plots as plots
     from regard import reference as reference
     from regard.functional import attention as attention
     from regard.functional import softargmax as softargmax
+    from regard.inspect import capture as capture
+    from regard.inspect import locality as locality
+    from regard.inspect import relevance as relevance
+    from regard.inspect import rollout as rollout
     from regard.layers import MultiHeadAttention as MultiHeadAttention
 
 

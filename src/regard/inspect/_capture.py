@@ -42,7 +42,7 @@ class Capture:
         stream: str | Path | None,
     ) -> None:
         self.model = model
-        self.patterns = None if only is None else [only] if isinstance(only, str) else list(only)
+        self.only = only
         self.rows, self.heads = rows, heads
         self.dtype = dtype
         self.reduce = reduce
@@ -82,9 +82,7 @@ class Capture:
     # -- being told (see Sink) ---------------------------------------------------------------------------------
 
     def wants(self, name: str) -> bool:
-        if self.patterns is None:
-            return True
-        wanted = any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+        wanted = matches(name, self.only)
         if not wanted:
             self._skipped.add(name)
         return wanted
@@ -204,7 +202,7 @@ class Capture:
             )
         if not self.maps and not self.maps.missed:
             if self._skipped:
-                text = f"only={self.patterns} matches none of {', '.join(sorted(self._skipped))}"
+                text = f"only={self.only!r} matches none of {', '.join(sorted(self._skipped))}"
             else:
                 text = f"no attention was seen: did {type(self.model).__name__} run inside the block?"
             warnings.warn(text, stacklevel=3)
@@ -276,6 +274,16 @@ def capture(
         prefix=prefix,
         stream=stream,
     )
+
+
+def matches(name: str, only: str | Sequence[str] | None) -> bool:
+    """Whether a name matches one of the patterns; without patterns every name does.
+
+    >>> matches("blocks.3.attn", "blocks.*"), matches("head", ["blocks.*", "neck"])
+    (True, False)
+    """
+    patterns = [only] if isinstance(only, str) else only
+    return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _check_selection(name: str, chosen: Any) -> None:

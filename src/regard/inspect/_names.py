@@ -74,7 +74,10 @@ class Names:
             count: False where it is not (yet) certain that there is attention to number.
         """
         frames = list(_frames())
-        self.compiled = self.compiled or any(frame.f_code.co_name == "compile_wrapper" for frame in frames)
+        wrappers = [depth for depth, frame in enumerate(frames) if frame.f_code.co_name == "compile_wrapper"]
+        # A function that is handed over from compiled code (…/_process.py) is run compiled.
+        handed = [depth + 2 for depth, frame in enumerate(frames) if frame.f_code.co_name == "handed_over"]
+        self.compiled = self.compiled or any(depth not in handed for depth in wrappers)
         self._running = [entry for entry in self._running if any(entry[0] is frame for frame in frames)]
         for depth, frame in enumerate(frames):
             found = _first_argument(frame)

@@ -90,7 +90,7 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
     expected = output[:, heads][:, :, rows].to(weights.dtype)
     if found.numel() == 0:
         return weights.new_zeros(())
-    return (found.sub_(expected) if not found.requires_grad else found - expected).abs_().amax()
+    return (found - expected).abs_().amax()
 
 
 @dataclass
@@ -139,17 +139,21 @@ class Scores:
         if self.causal and row is not None:
             last = row if self.causal == "start" else row + (keys - queries)
             scores = scores.masked_fill(torch.arange(keys, device=device) > last[:, None], -math.inf)
-        return softmax(scores)
+        hides = self.keep, self.bias, self.mask, self.change
+        return softmax(scores, any(x is not None for x in hides) or self.causal == "end")
 
 
-def softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
+def softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with nothing to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
-    total = scores.logsumexp(-1, keepdim=True)
-    # exp(−∞ − 0) = 0 where the row is empty, and never ∞ − ∞.
-    weights = scores.sub_(total.masked_fill(total == -math.inf, 0.0)).exp_()
-    return weights, total.squeeze(-1)
+    weights = scores.softmax(-1)
+    largest = scores.amax(-1)
+    if may_be_empty:
+        weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
+    # At the largest score s the weight is exp(s − logsumexp): cheaper than a second pass of exponentials.
+    total = largest - weights.amax(-1).log()
+    return weights, total.masked_fill(largest == -math.inf, -math.inf)
 
 
 def _part(mask: Tensor, rows: Selection, heads: Selection) -> Tensor:

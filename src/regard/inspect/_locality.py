@@ -1,0 +1,150 @@
+"""How much like a convolution each head is: the Gaussian that fits its map best, and how well it fits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.functional import gaussian_weights
+from regard.inspect._fit import fit_gaussians
+from regard.inspect._layout import Layout
+from regard.inspect._maps import Map, Maps
+from regard.inspect._statistics import coordinates, on_grid
+from regard.inspect._table import columns
+
+
+@dataclass(frozen=True)
+class Head:
+    """The Gaussian that fits one head.
+
+    Attributes:
+        name, head: the map and the head in it.
+        center: Δ, key − query in tokens, per axis: where the head looks.
+        sharpness: α: the weight falls by e for each 1/√α tokens from the center (squared).
+        fit: 1 − KL(map ‖ Gaussian) / KL(map ‖ uniform): 1 is a Gaussian head, 0 is no better than uniform.
+        overlap: the share of attention that lies where the Gaussian puts it, 1 − ½ Σ|A − G|, averaged over queries.
+        prefix: the share of attention that goes to each prefix token (class, registers).
+        distance: how far the head looks, in tokens.
+    """
+
+    name: str
+    head: int
+    center: tuple[float, ...]
+    sharpness: float
+    fit: float
+    overlap: float
+    prefix: tuple[float, ...]
+    distance: float
+
+
+class Locality:
+    """All heads of some maps, fitted. Iterates over :class:`Head`; prints as a table.
+
+    Attributes:
+        heads: in the order of the maps.
+        layouts: how the tokens of each map lie.
+    """
+
+    def __init__(self, heads: list[Head], layouts: dict[str, Layout]) -> None:
+        self.heads = heads
+        self.layouts = layouts
+
+    def __iter__(self) -> Iterator[Head]:
+        return iter(self.heads)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, key: tuple[str, int]) -> Head:
+        for head in self.heads:
+            if (head.name, head.head) == key:
+                return head
+        raise KeyError(f"there is no head {key!r}; there are {[(head.name, head.head) for head in self.heads]}")
+
+    def best(self, count: int) -> "Locality":
+        """The ``count`` heads whose attention a Gaussian overlaps most."""
+        return Locality(sorted(self.heads, key=lambda head: -head.overlap)[:count], self.layouts)
+
+    def where(self, *, fit: float = 0.0, overlap: float = 0.0) -> "Locality":
+        """The heads that a Gaussian fits at least this well."""
+        chosen = [head for head in self.heads if head.fit >= fit and head.overlap >= overlap]
+        return Locality(chosen, self.layouts)
+
+    def __repr__(self) -> str:
+        rows: list[tuple[str, ...]] = [("name", "head", "center", "sharpness", "fit", "overlap", "prefix", "distance")]
+        for head in self.heads:
+            center = "(" + ", ".join(f"{c:.2f}" for c in head.center) + ")"
+            rows.append(
+                (
+                    head.name,
+                    str(head.head),
+                    center,
+                    f"{head.sharpness:.3g}",
+                    f"{head.fit:.2f}",
+                    f"{head.overlap:.2f}",
+                    f"{sum(head.prefix):.2f}",
+                    f"{head.distance:.2f}",
+                )
+            )
+        return "\n".join(columns(rows))
+
+
+def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:
+    r"""Fit each head's attention with a Gaussian around a fixed offset, the form that a convolution's taps take.
+
+    .. math:: G_{qk} = \mathrm{softmax}_k\bigl(-\alpha \lVert (k - q) - \Delta \rVert^2\bigr), \qquad
+        (\Delta, \alpha) = \arg\max \sum_q \sum_k A_{qk} \log G_{qk}
+
+    The likelihood is concave in (α, αΔ), so the fit is the best there is. What is fitted is attention from the grid to
+    the grid, over all samples of the batch at once: a head that follows content and not position fits badly.
+
+    Args:
+        maps: of self-attention over an image's (or a text's) tokens.
+        grid, prefix: how the tokens lie, for models that do not say it themselves; a text is ``grid=(tokens,)``.
+
+    >>> from regard.functional import gaussian_weights
+    >>> from regard.inspect import Call, Map, Maps
+    >>> center, sharpness = torch.tensor([[0.0, 1.0]]), torch.tensor([0.7])
+    >>> gaussian = Call(gaussian_weights(center, sharpness, (5, 5))[None], 1, None, None, None, "kernel", "sdpa")
+    >>> head = regard.locality(Maps([Map("attn", [gaussian])]), grid=(5, 5))["attn", 0]
+    >>> [abs(round(x, 3)) for x in (*head.center, head.sharpness, head.fit, head.overlap)]
+    [0.0, 1.0, 0.7, 1.0, 1.0]
+    """
+    heads: list[Head] = []
+    layouts: dict[str, Layout] = {}
+    for name, found in maps.items():
+        layouts[name] = found.layout(grid, prefix)
+        heads += _fitted(found, layouts[name])
+    return Locality(heads, layouts)
+
+
+def _fitted(found: Map, layout: Layout) -> list[Head]:
+    local = on_grid(found, layout).double()
+    fitted = fit_gaussians(local, layout.grid)
+    places = coordinates(layout.grid, local.device, local.dtype)
+    away = (local * torch.cdist(places, places)).sum(-1).mean((0, 2))
+    outside = found.weights[:, :, layout.prefix :, : layout.prefix].double().mean((0, 2))
+    numbers = found.latest.heads or tuple(range(local.shape[1]))
+    heads = []
+    for i, number in enumerate(numbers):
+        center, sharpness = fitted.center[i], fitted.sharpness[i]
+        overlap = _overlap(local[:, i], gaussian_weights(center[None], sharpness[None], layout.grid)[0])
+        heads.append(
+            Head(
+                found.name,
+                number,
+                tuple(center.tolist()),
+                float(sharpness),
+                float(fitted.fit[i]),
+                overlap,
+                tuple(outside[i].tolist()),
+                float(away[i]),
+            )
+        )
+    return heads
+
+
+def _overlap(local: Float[Tensor, "batch tokens tokens"], gaussian: Float[Tensor, "tokens tokens"]) -> float:
+    return float(1 - 0.5 * (local - gaussian.to(local)).abs().sum(-1).mean())
