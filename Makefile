@@ -36,7 +36,8 @@ demo: $(VENV)/.demo
 	$(BIN)/regard demo
 
 test: $(VENV)/.dev
-	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal tests
+	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal --ignore tests/compiled tests
+	$(TEST_ENV) REGARD_TYPECHECK=0 $(BIN)/python -m pytest -q tests/compiled
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

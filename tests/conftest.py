@@ -1,13 +1,21 @@
 """What every test shares: shapes checked at run time, fixed seeds, and skips that say their reason."""
 
+import importlib.util
 import os
 import shutil
+import sys
 
 import jaxtyping
 import pytest
 
-# Before regard is imported: every annotated signature is checked, in every test.
-jaxtyping.install_import_hook("regard", "beartype.beartype")
+# On some processors torch's bfloat16 products pick an instruction set that the machine then refuses (SIGILL).
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# Before regard is imported: every annotated signature is checked, in every test but those of tests/compiled, which
+# torch.compile and torch.export could not trace then. `make test` runs those on their own, with REGARD_TYPECHECK=0.
+TYPECHECK = os.environ.get("REGARD_TYPECHECK", "1") != "0"
+if TYPECHECK:
+    jaxtyping.install_import_hook("regard", "beartype.beartype")
 
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
@@ -31,6 +39,9 @@ NEEDS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run; ``REGARD_REQUIRE=browser,node`` turns such a skip into a failure."""
+    for item in items:
+        if TYPECHECK and "compiled" in item.path.parts:
+            item.add_marker(pytest.mark.skip(reason="run it with REGARD_TYPECHECK=0, as make test does"))
     required = set(filter(None, os.environ.get("REGARD_REQUIRE", "").split(",")))
     for need, (present, reason) in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(need)]
@@ -52,3 +63,21 @@ def user_errors():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def timm():
+    """timm, to compare with. It imports torchvision, of which a build without its compiled operators will do."""
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed (extra: parity)")
+    kept = []  # a library takes its operators along when it goes
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        kept.append(torch.library.Library("torchvision", "DEF"))
+        for operator in ("nms", "qnms"):
+            kept[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    yield importlib.import_module("timm")
+    kept.clear()

@@ -121,12 +121,16 @@ def check_border(border: str, *paddings: tuple[int, int]) -> None:
     check_choice("border", border, get_args(Border))
     for padding in paddings:
         if len(padding) != 2 or any(not isinstance(p, int) or p < 0 for p in padding):
-            raise ValueError(f"padding must be (before, after) whole numbers of 0 or more for each axis, got {padding!r}")
+            raise ValueError(
+                f"padding must be (before, after) whole numbers of 0 or more for each axis, got {padding!r}"
+            )
         if border == "native" and any(padding):
             raise ValueError(f"border 'native' attends to existing inputs only and takes no padding, got {padding!r}")
 
 
 def check_sharpness(sharpness: Tensor) -> None:
     if values_are_readable(sharpness) and not bool(((sharpness >= 0) & sharpness.isfinite()).all()):
-        raise ValueError(f"sharpness must be finite and 0 or more, but its values go from {sharpness.min().item():g} "
-                         f"to {sharpness.max().item():g}")
+        raise ValueError(
+            f"sharpness must be finite and 0 or more, but its values go from {sharpness.min().item():g} "
+            f"to {sharpness.max().item():g}"
+        )

@@ -5,16 +5,16 @@ ever forming it. Each axis is cut into blocks of outputs; a block reads one wind
 block whose window is the whole axis; a banded one has many blocks with narrow windows.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class AxisBlocks:
+class AxisBlocks(NamedTuple):
     """How one axis is cut, for every head of a group: block k of head h covers outputs ``k·block …`` and reads the
     ``window`` inputs from ``starts[h][k]`` on."""
 
@@ -40,15 +40,15 @@ class AxisBlocks:
         ]
 
 
-@dataclass(frozen=True)
-class HeadGroup:
+class HeadGroup(NamedTuple):
     """Heads that are computed the same way."""
 
     heads: tuple[int, ...]
     axes: tuple[AxisBlocks, ...]
 
 
-Matrices = Sequence[Float[Tensor, "heads blocks block window"]]
+# (heads, blocks, block, window) for each axis
+Matrices = Sequence[Float[Tensor, "_ _ _ _"]]
 
 
 def mix(
@@ -62,6 +62,7 @@ def mix(
     intermediates stay in cache and no axis matrix is copied. Elsewhere the same product is written in plain tensor
     operations, which compilers and exporters understand.
     """
+    matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
     if _can_tile(value, matrices):
         flat = [matrix for group in matrices for matrix in group]
         return _TiledMix.apply(value, tuple(groups), *flat)
@@ -92,28 +93,29 @@ def _plain_mix(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequence[Ma
 
 def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
     batch, heads = value.shape[0], len(group.heads)
-    matrices = [matrix.to(value.dtype) for matrix in matrices]
     if value.shape[1] == 1 and len(group.axes) == 1 and group.axes[0].is_whole:
         # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
         # "b h n d -> b n (h d)" afterwards is a view.
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
         return (folded @ value[:, 0]).unflatten(1, (-1, heads)).transpose(1, 2)
-    x = value.unflatten(2, [axis.inputs for axis in group.axes])
+    x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])
     if value.shape[1] == 1:
         x = x.expand(-1, heads, *x.shape[2:])
+    letters = "ijklmnop"[: len(group.axes)]
     for i, (axis, matrix) in enumerate(zip(group.axes, matrices, strict=True)):
+        if axis.is_whole:
+            mixed = letters.replace(letters[i], "o")
+            x = torch.einsum(f"bh{letters}d,ho{letters[i]}->bh{mixed}d", x, matrix[:, 0])
+            continue
         x = x.movedim(2 + i, 2)  # (batch, heads, axis, ...)
         rest = x.shape[3:]
-        if axis.is_whole:
-            x = torch.einsum("hon,bhnr->bhor", matrix[:, 0], x.flatten(3))
-        else:
-            starts = torch.tensor(axis.starts, device=x.device)  # (heads, blocks)
-            columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
-            index = columns.flatten(1)[None, :, :, None].expand(batch, -1, -1, rest.numel())
-            windows = x.flatten(3).gather(2, index).unflatten(2, (-1, axis.window))
-            x = torch.einsum("hkon,bhknr->bhkor", matrix, windows).flatten(2, 3)[:, :, : axis.outputs]
+        starts = torch.tensor(axis.starts, device=x.device)  # (heads, blocks)
+        columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
+        index = columns.flatten(1)[None, :, :, None].expand(batch, -1, -1, rest.numel())
+        windows = x.flatten(3).gather(2, index).unflatten(2, (-1, axis.window))
+        x = torch.einsum("hkon,bhknr->bhkor", matrix, windows).flatten(2, 3)[:, :, : axis.outputs]
         x = x.unflatten(3, rest).movedim(2, 2 + i)
-    return x.flatten(2, -2)
+    return x.reshape(batch, heads, math.prod([axis.outputs for axis in group.axes]), value.shape[3])
 
 
 class _TiledMix(torch.autograd.Function):
@@ -137,7 +139,9 @@ class _TiledMix(torch.autograd.Function):
             grads = [next(found) if need else None for need in _needs(ctx)]
             return grads[0], None, *grads[1:]
         needs = _needs(ctx)
-        grads = _tiled_backward(grad.contiguous(), value, ctx.groups, _by_group(ctx.groups, flat), needs[0], any(needs[1:]))
+        grads = _tiled_backward(
+            grad.contiguous(), value, ctx.groups, _by_group(ctx.groups, flat), needs[0], any(needs[1:])
+        )
         return grads[0], None, *grads[1:]
 
 
@@ -175,7 +179,7 @@ def _tiled_forward(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequenc
     for group, group_matrices in zip(groups, matrices, strict=True):
         for i, head in enumerate(group.heads):
             spans = [axis.spans(i) for axis in group.axes]
-            weights = [matrix[i].to(value.dtype) for matrix in group_matrices]
+            weights = [matrix[i] for matrix in group_matrices]
             for b in range(batch):
                 x = value[b, head if value_heads > 1 else 0].view(group.axes[0].inputs, -1)
                 y = out[b, head].view(group.axes[0].outputs, -1)
@@ -237,7 +241,7 @@ def _tiled_backward(
         axes = group.axes
         for i, head in enumerate(group.heads):
             spans = [axis.spans(i) for axis in axes]
-            weights = [matrix[i].to(value.dtype) for matrix in matrices[g]]
+            weights = [matrix[i] for matrix in matrices[g]]
             sums = [None if m is None else m[i] for m in grad_matrices[g]]
             for b in range(batch):
                 source = head if value_heads > 1 else 0

@@ -3,15 +3,15 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import describe
-from regard.functional._axis import Border, check_border
+from regard._checks import describe, values_are_readable
+from regard.functional._axis import Border
+from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
 
 Way = Literal["dense", "separable", "banded", "full"]
@@ -22,21 +22,23 @@ NEGLIGIBLE = {torch.float64: 42.0, torch.float32: 18.0, torch.float16: 12.0, tor
 # Up to this many tokens one dense product per head beats thin passes (benchmarks/crossover.py measures both).
 DENSE_TOKENS = {"cpu": 100, "cuda": 256}
 
-# A band pays where its windows read at most this share of the axis; blocks of this many outputs share a window.
+# A band pays where its windows read at most this share of the axis.
 BAND_SHARE = 0.5
-BAND_BLOCK = 32
 
 
-@dataclass(frozen=True)
-class HeadPlan:
+def band_block(outputs: int) -> int:
+    """How many outputs share a window: few read less, many make larger products."""
+    return min(32, max(8, outputs // 4), outputs)
+
+
+class HeadPlan(NamedTuple):
     """How one head is computed. ``radius`` is the band's reach per axis (banded heads alone)."""
 
     way: Way
     radius: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
-class GaussianPlan:
+class GaussianPlan(NamedTuple):
     """A frozen choice per head, made by :func:`plan_for` from the heads' values.
 
     A banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall below what
@@ -86,47 +88,55 @@ def plan_for(
     >>> print(plan_for(center, sharpness, (256, 256)))
     GaussianPlan(256×256: 1 banded, radius 3×3, 1 separable)
     """
-    from regard.functional._gaussian import resolve  # the boundary check lives beside the public function
-
     call = resolve(center, sharpness, grid, queries, border, padding)
     if dtype not in NEGLIGIBLE:
         raise TypeError(f"dtype must be one of {', '.join(map(str, NEGLIGIBLE))}, got {dtype}")
     if not isinstance(slack, int | float) or not slack >= 0:
         raise ValueError(f"slack must be a number of 0 or more, got {describe(slack)}")
-    heads, device = center.shape[0], center.device.type
-    full = sharpness.ndim == 3
-    default = "full" if full else choose_way(call.grid, call.outputs, device)
-    alphas = [] if full else call.axis_sharpness(sharpness).detach().double().cpu().tolist()
-    reach = [
-        None if full or default == "dense" or border not in ("native", "zeros") else
-        tuple(band_radius(alpha, dtype, slack) for alpha in alphas[h])
-        for h in range(heads)
-    ]  # fmt: skip
-    centers = center.detach().double().cpu()
-    members: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    plans: list[HeadPlan] = []
-    for h in range(heads):
-        widths = band_widths(reach[h], call.grid, call.outputs, call.coordinates, centers[h], slack)
-        if widths is None:
-            plans.append(HeadPlan(default))
-            members[default, None].append(h)
-        else:
-            plans.append(HeadPlan("banded", reach[h]))
-            members["banded", widths].append(h)
-    groups = []
-    for (way, widths), which in members.items():
-        if way == "banded":
-            axes = tuple(
-                band_blocks(call, a, [centers[h, a].item() for h in which], width)  # type: ignore[arg-type]
-                for a, width in enumerate(widths)  # type: ignore[arg-type]
-            )
-        else:
-            axes = whole_blocks(way, call.grid, call.outputs, len(which))  # type: ignore[arg-type]
-        groups.append(HeadGroup(tuple(which), axes))
+    default: Way = "full" if call.is_full else choose_way(call.grid, call.outputs, center.device.type)
+    centers: list[list[float]] = center.detach().double().tolist()
+    alphas: list[list[float]] = [] if call.is_full else call.axis_sharpness.detach().double().tolist()
+    can_band = default == "separable" and border in ("native", "zeros")
+    heads: list[HeadPlan] = []
+    members: dict[tuple[int | None, ...] | None, list[int]] = defaultdict(list)  # windows per axis -> heads
+    for h in range(call.heads):
+        radius = tuple(band_radius(alpha, dtype, slack) for alpha in alphas[h]) if can_band else None
+        windows = band_windows(call, radius) if radius is not None else None
+        heads.append(HeadPlan(default) if windows is None else HeadPlan("banded", radius))
+        members[windows].append(h)
+    groups = [
+        HeadGroup(
+            tuple(which),
+            whole_blocks(default, call, len(which))
+            if windows is None
+            else tuple(
+                band_blocks(call, axis, [centers[h][axis] for h in which], window)
+                for axis, window in enumerate(windows)
+            ),
+        )
+        for windows, which in members.items()
+    ]
     return GaussianPlan(
-        tuple(plans), call.grid, call.outputs, border, float(slack), tuple(groups),
-        tuple(map(tuple, centers.tolist())), tuple(map(tuple, alphas)),
+        tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)),
     )  # fmt: skip
+
+
+def groups_for(call: GaussianCall, plan: str | GaussianPlan, device: str) -> tuple[HeadGroup, ...]:
+    """The groups a call computes its heads in."""
+    check_plan(plan)
+    if isinstance(plan, GaussianPlan):
+        check_plan_holds(plan, call)
+        return plan.groups
+    way: Way
+    if call.is_full:
+        way = "full"
+    elif plan == "auto":
+        # An exported program keeps one way for every size, and only separable suits them all.
+        way = "separable" if torch.compiler.is_exporting() else choose_way(call.grid, call.outputs, device)
+    else:
+        way = "dense" if plan == "dense" else "separable"
+    return (HeadGroup(tuple(range(call.heads)), whole_blocks(way, call, call.heads)),)
 
 
 def choose_way(grid: Sequence[int], outputs: Sequence[int], device: str) -> Way:
@@ -137,10 +147,10 @@ def choose_way(grid: Sequence[int], outputs: Sequence[int], device: str) -> Way:
     return "dense" if tokens <= DENSE_TOKENS.get(device, DENSE_TOKENS["cuda"]) else "separable"
 
 
-def whole_blocks(way: Way, grid: Sequence[int], outputs: Sequence[int], heads: int) -> tuple[AxisBlocks, ...]:
+def whole_blocks(way: Way, call: GaussianCall, heads: int) -> tuple[AxisBlocks, ...]:
     if way == "separable":
-        return tuple(AxisBlocks.whole(o, n, heads) for o, n in zip(outputs, grid, strict=True))
-    return (AxisBlocks.whole(math.prod(outputs), math.prod(grid), heads),)
+        return tuple(AxisBlocks.whole(o, n, heads) for o, n in zip(call.outputs, call.grid, strict=True))
+    return (AxisBlocks.whole(math.prod(call.outputs), math.prod(call.grid), heads),)
 
 
 def band_radius(alpha: float, dtype: torch.dtype, slack: float = 0.0) -> int:
@@ -154,47 +164,31 @@ def band_radius(alpha: float, dtype: torch.dtype, slack: float = 0.0) -> int:
     return int((1 + math.sqrt(1 + 4 * NEGLIGIBLE[dtype] / alpha)) / 2 + math.ceil(slack)) if alpha > 1e-12 else 1 << 30
 
 
-def band_widths(
-    radius: tuple[int, ...] | None,
-    grid: Sequence[int],
-    outputs: Sequence[int],
-    coordinates: Sequence[Tensor],
-    center: Tensor,
-    slack: float,
-) -> tuple[int | None, ...] | None:
+def band_windows(call: GaussianCall, radius: tuple[int, ...]) -> tuple[int | None, ...] | None:
     """The window per axis (None: the whole axis), or None where no axis gains from a band."""
-    if radius is None:
-        return None
-    widths: list[int | None] = []
-    for r, n, o, coordinate in zip(radius, grid, outputs, coordinates, strict=True):
-        block = min(BAND_BLOCK, o)
-        if r >= n:
-            widths.append(None)
-            continue
-        nearest = coordinate.detach().double().cpu().round()
-        spread = max(int((part.max() - part.min()).item()) for part in nearest.split(block))
-        width = spread + 2 * r + 2
-        widths.append(width if width <= BAND_SHARE * n else None)
-    return None if all(width is None for width in widths) else tuple(widths)
+    windows: list[int | None] = []
+    for reach, inputs, coordinate in zip(radius, call.grid, call.coordinates, strict=True):
+        blocks = coordinate.detach().double().cpu().split(band_block(coordinate.shape[0]))
+        spread = max(math.ceil((block.max() - block.min()).item()) for block in blocks)
+        window = spread + 2 * reach + 2
+        windows.append(window if window <= BAND_SHARE * inputs else None)
+    return None if all(window is None for window in windows) else tuple(windows)
 
 
-def band_blocks(call: "object", axis: int, centers: list[float], width: int | None) -> AxisBlocks:
+def band_blocks(call: GaussianCall, axis: int, centers: list[float], window: int | None) -> AxisBlocks:
     """Cut one axis into blocks whose windows hold every key that matters to any of the block's outputs."""
-    n, o = call.grid[axis], call.outputs[axis]  # type: ignore[attr-defined]
-    if width is None:
-        return AxisBlocks.whole(o, n, len(centers))
-    block = min(BAND_BLOCK, o)
-    coordinate = call.coordinates[axis].detach().double().cpu()  # type: ignore[attr-defined]
-    before, after = call.padding[axis]  # type: ignore[attr-defined]
+    inputs, outputs = call.grid[axis], call.outputs[axis]
+    if window is None:
+        return AxisBlocks.whole(outputs, inputs, len(centers))
+    block = band_block(outputs)
+    coordinate = call.coordinates[axis].detach().double().cpu()
+    before, after = call.padding[axis]
     starts = []
     for center in centers:
-        nearest = (coordinate + center).round().clamp(-before, n - 1 + after)
-        row = []
-        for part in nearest.split(block):
-            middle = (part.min() + part.max()) / 2
-            row.append(int(min(max(math.floor(middle - (width - 1) / 2), 0), n - width)))
-        starts.append(tuple(row))
-    return AxisBlocks(o, n, block, width, tuple(starts))
+        nearest = (coordinate + center).round().clamp(-before, inputs - 1 + after)
+        middles = [((part.min() + part.max()) / 2).item() for part in nearest.split(block)]
+        starts.append(tuple(min(max(math.floor(middle - (window - 1) / 2), 0), inputs - window) for middle in middles))
+    return AxisBlocks(outputs, inputs, block, window, tuple(starts))
 
 
 def check_plan(plan: object) -> None:
@@ -208,4 +202,22 @@ def check_plan(plan: object) -> None:
     raise ValueError(f"plan must be 'auto', 'dense', 'separable' or what plan_for returned, got {describe(plan)}")
 
 
-__all__ = ["GaussianPlan", "HeadPlan", "check_border", "plan_for"]
+def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
+    made_for = (plan.grid, plan.outputs, plan.border, len(plan.heads))
+    if made_for != (call.grid, call.outputs, call.border, call.heads):
+        raise ValueError(
+            f"plan was made for {len(plan.heads)} heads, grid {plan.grid}, outputs {plan.outputs}, border "
+            f"{plan.border!r}, but this call has {call.heads} heads, grid {call.grid}, outputs {call.outputs}, border "
+            f"{call.border!r}: call plan_for again"
+        )
+    banded = [h for h, head in enumerate(plan.heads) if head.way == "banded"]
+    if not banded or not values_are_readable(call.center):
+        return
+    moved = (call.center.detach().double() - torch.tensor(plan.center, dtype=torch.float64)).abs()[banded].max().item()
+    frozen = torch.tensor(plan.sharpness, dtype=torch.float64)[banded]
+    softened = bool((call.axis_sharpness.detach().double()[banded] < frozen * (1 - 1e-6)).any())
+    if moved > plan.slack + 1e-6 or softened:
+        raise ValueError(
+            f"plan no longer holds: a banded head's center moved by {moved:.3g} (slack {plan.slack:g})"
+            f"{' and a head became softer' if softened else ''}; call plan_for again, or with more slack"
+        )

@@ -1,0 +1,136 @@
+"""The arguments of Gaussian attention: checked once, with defaults filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard._checks import check_floating, check_ndim, describe, values_are_readable
+from regard.functional._axis import Border, build_dtype, check_border, check_sharpness
+
+
+class GaussianCall(NamedTuple):
+    """Gaussian heads on a grid. ``coordinates`` holds the queries' coordinates, one 1-D tensor per axis."""
+
+    center: Tensor
+    sharpness: Tensor
+    grid: tuple[int, ...]
+    coordinates: tuple[Tensor, ...]
+    border: Border
+    padding: tuple[tuple[int, int], ...]
+
+    @property
+    def heads(self) -> int:
+        return self.center.shape[0]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return tuple(coordinate.shape[0] for coordinate in self.coordinates)
+
+    @property
+    def is_full(self) -> bool:
+        """A full sharpness matrix per head does not factorise over the axes."""
+        return self.sharpness.ndim == 3
+
+    @property
+    def axis_sharpness(self) -> Tensor:
+        """(heads, axes), from one sharpness per head or from one per head and axis."""
+        return self.sharpness if self.sharpness.ndim == 2 else self.sharpness.unsqueeze(-1).expand(-1, len(self.grid))
+
+    def check_value(self, value: Tensor) -> None:
+        check_ndim("value", value, "batch heads tokens width")
+        if value.shape[1] not in (1, self.heads):
+            raise ValueError(f"value has {value.shape[1]} heads but center has {self.heads}; one head is shared by all")
+        tokens = math.prod(self.grid)
+        if value.shape[2] != tokens:
+            sizes = " × ".join(map(str, self.grid))
+            raise ValueError(f"value has {value.shape[2]} tokens but grid {self.grid} has {sizes} = {tokens}")
+        if value.device != self.center.device:
+            raise ValueError(f"value is on {value.device} but center is on {self.center.device}")
+
+
+def resolve(
+    center: Tensor,
+    sharpness: Tensor,
+    grid: Sequence[int],
+    queries: Sequence[Tensor] | None,
+    border: Border,
+    padding: Sequence[tuple[int, int]] | None,
+) -> GaussianCall:
+    """Check the arguments that describe the heads and the grid, and fill in the defaults."""
+    grid = check_grid(grid)
+    axes = len(grid)
+    check_floating("center", center)
+    check_floating("sharpness", sharpness)
+    if center.ndim != 2:
+        raise ValueError(f"center must be (heads, axes), got {describe(center)}")
+    heads = center.shape[0]
+    if center.shape[1] != axes:
+        raise ValueError(f"center has shape {tuple(center.shape)} but grid {grid} has {axes} axes")
+    fits = [(heads,), (heads, axes), (heads, axes, axes)]
+    if tuple(sharpness.shape) not in fits:
+        raise ValueError(
+            f"sharpness has shape {tuple(sharpness.shape)}; for {heads} heads on a grid of {axes} axes it must be one of "
+            f"{', '.join(map(str, fits))}"
+        )
+    if sharpness.device != center.device:
+        raise ValueError(f"sharpness is on {sharpness.device} but center is on {center.device}")
+    if sharpness.ndim == 3:
+        check_full_sharpness(sharpness)
+    else:
+        check_sharpness(sharpness)
+    if values_are_readable(center) and not bool(center.isfinite().all()):
+        raise ValueError("center must be finite, but holds NaN or infinite values")
+    if padding is None:
+        if border != "native":
+            raise ValueError(f"border {border!r} needs padding: ((before, after), …), one pair per axis of grid {grid}")
+        padding = ((0, 0),) * axes
+    if len(padding) != axes:
+        raise ValueError(f"padding has {len(padding)} pairs but grid {grid} has {axes} axes")
+    check_border(border, *padding)
+    coordinates = query_coordinates(queries, grid, center)
+    return GaussianCall(center, sharpness, grid, coordinates, border, tuple((int(b), int(a)) for b, a in padding))
+
+
+def query_coordinates(queries: Sequence[Tensor] | None, grid: tuple[int, ...], center: Tensor) -> tuple[Tensor, ...]:
+    if queries is None:
+        dtype = build_dtype(center)
+        return tuple(torch.arange(n, device=center.device, dtype=dtype) for n in grid)
+    if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 for q in queries):
+        raise ValueError(
+            f"queries must be one 1-D tensor of coordinates for each axis of grid {grid}, got "
+            f"[{', '.join(describe(q) for q in queries)}]"
+        )
+    return tuple(queries)
+
+
+def check_grid(grid: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(grid, int) or not isinstance(grid, Sequence):
+        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
+    sizes = tuple(grid)
+    if not sizes or any(isinstance(n, bool) or not isinstance(n, int | torch.SymInt) for n in sizes):
+        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
+    if not torch.compiler.is_compiling() and any(n < 1 for n in sizes):
+        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
+    return sizes
+
+
+def check_full_sharpness(sharpness: Tensor) -> None:
+    if not values_are_readable(sharpness):
+        return
+    matrix = sharpness.detach().double()
+    scale = matrix.abs().amax((-2, -1)).clamp_min(1e-30)
+    if not bool(matrix.isfinite().all()):
+        raise ValueError("sharpness must be finite, but holds NaN or infinite values")
+    if bool(((matrix - matrix.mT).abs().amax((-2, -1)) > 1e-5 * scale).any()):
+        raise ValueError("sharpness as (heads, axes, axes) must be symmetric matrices")
+    lowest = torch.linalg.eigvalsh(matrix).amin(-1)
+    if bool((lowest < -1e-5 * scale).any()):
+        raise ValueError(
+            f"sharpness as (heads, axes, axes) must be positive semi-definite, but its smallest eigenvalue is "
+            f"{lowest.min().item():g}"
+        )

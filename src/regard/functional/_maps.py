@@ -1,0 +1,110 @@
+"""The matrices that Gaussian heads mix values with: whole axes, bands of them, or the full map."""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.functional._axis import Border, axis_matrix, build_dtype, fold, nearest_scores
+from regard.functional._call import GaussianCall
+from regard.functional._mix import AxisBlocks, HeadGroup
+
+
+def matrices_for(call: GaussianCall, group: HeadGroup, dtype: torch.dtype) -> list[Float[Tensor, "_ _ _ _"]]:
+    """One ``(heads, blocks, block, window)`` tensor per axis that the group mixes along."""
+    center, sharpness = call.center, call.axis_sharpness if not call.is_full else call.sharpness
+    # Without one nearest key to measure from, a full matrix' large scores cancel far from the grid: double keeps what
+    # is left.
+    build = torch.float64 if call.is_full else build_dtype(center, sharpness, torch.empty((), dtype=dtype))
+    if group.heads != tuple(range(call.heads)):
+        index = torch.tensor(group.heads, device=center.device)
+        center, sharpness = center.index_select(0, index), sharpness.index_select(0, index)
+    center, sharpness = center.to(build), sharpness.to(build)
+    targets = [coordinate.to(build) + center[:, axis, None] for axis, coordinate in enumerate(call.coordinates)]
+    if call.is_full:
+        return [full_matrix(targets, sharpness, call.grid, call.border, call.padding).unsqueeze(1)]
+    flat = len(group.axes) == 1 and len(call.grid) > 1
+    axes = [AxisBlocks.whole(o, n, 1) for o, n in zip(call.outputs, call.grid, strict=True)] if flat else group.axes
+    matrices = [
+        axis_matrix(target, alpha, axis.inputs, border=call.border, padding=padding).unsqueeze(1)
+        if axis.is_whole
+        else band_matrix(target, alpha, axis, padding)
+        for target, alpha, axis, padding in zip(targets, sharpness.unbind(-1), axes, call.padding, strict=True)
+    ]
+    if not flat:
+        return matrices
+    whole = matrices[0][:, 0]
+    for matrix in matrices[1:]:  # the Kronecker product
+        whole = torch.einsum("hon,hpm->hopnm", whole, matrix[:, 0]).flatten(3, 4).flatten(1, 2)
+    return [whole.unsqueeze(1)]
+
+
+def band_matrix(
+    targets: Float[Tensor, "heads outputs"],
+    sharpness: Float[Tensor, " heads"],
+    axis: AxisBlocks,
+    padding: tuple[int, int] = (0, 0),
+) -> Float[Tensor, "heads blocks block window"]:
+    """The blocks of an axis matrix that hold all its weight, without the rest of it."""
+    blocks = len(axis.starts[0])
+    missing = blocks * axis.block - axis.outputs
+    if missing:  # the last block's unused rows: any target will do
+        targets = torch.cat([targets, targets[:, -1:].expand(-1, missing)], 1)
+    before, after = padding
+    low, high = -before, axis.inputs - 1 + after
+    starts = torch.tensor(axis.starts, device=targets.device, dtype=targets.dtype)
+    columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=targets.device, dtype=targets.dtype)
+    blocked = targets.unflatten(1, (blocks, axis.block))
+    scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
+    if not (before or after):
+        return scores.softmax(-1)
+    # Padding takes part in the sum although it carries no value: its share of the normaliser is added back.
+    reach = torch.arange(-axis.window, axis.window + 1, device=targets.device, dtype=targets.dtype)
+    nearest = blocked.detach().round().clamp(low, high)
+    around = nearest.unsqueeze(-1) + reach
+    everything = nearest_scores(blocked, sharpness, around, low, high)
+    everything = everything.masked_fill((around < low) | (around > high), -math.inf)
+    return scores.exp() / everything.exp().sum(-1, keepdim=True)
+
+
+def full_matrix(
+    targets: Sequence[Float[Tensor, "heads _"]],
+    sharpness: Float[Tensor, "heads axes axes"],
+    grid: tuple[int, ...],
+    border: Border,
+    padding: Sequence[tuple[int, int]],
+) -> Float[Tensor, "heads outputs inputs"]:
+    """The N×N map of heads with a full sharpness matrix, relative to the key nearest to each target."""
+    axes = len(grid)
+    steps, shifts = [], []
+    for axis, (target, n, (before, after)) in enumerate(zip(targets, grid, padding, strict=True)):
+        coordinate = torch.arange(-before, n + after, device=target.device, dtype=target.dtype)
+        nearest = target.detach().round().clamp(-before, n - 1 + after)
+        step = coordinate - nearest.unsqueeze(-1)  # (heads, outputs, inputs)
+        steps.append(
+            step.reshape(step.shape[0], *_spread(step.shape[1], axis, axes), *_spread(step.shape[2], axis, axes))
+        )
+        shift = nearest - target
+        shifts.append(shift.reshape(shift.shape[0], *_spread(shift.shape[1], axis, axes), *[1] * axes))
+    # (m + e)ᵀS(m + e) − eᵀSe = Σ_ab S_ab (m_a (m_b + e_b) + e_a m_b), for steps m from the nearest key, which lies
+    # e from the target: no large constant is there to cancel.
+    alpha = sharpness.reshape(*sharpness.shape, *[1] * (2 * axes))
+    pairs = [(a, b) for a in range(axes) for b in range(axes)]
+    terms = [alpha[:, a, b] * (steps[a] * (steps[b] + shifts[b]) + shifts[a] * steps[b]) for a, b in pairs]
+    weights = (-functools.reduce(operator.add, terms)).flatten(1 + axes).softmax(-1)
+    padded = [n + before + after for n, (before, after) in zip(grid, padding, strict=True)]
+    weights = weights.unflatten(-1, padded)
+    for axis, (n, (before, _)) in enumerate(zip(grid, padding, strict=True)):
+        moved = weights.movedim(1 + axes + axis, -1)
+        lead = moved.shape[:-1]
+        folded = fold(moved.reshape(lead[0], -1, moved.shape[-1]), n, border, before)
+        weights = folded.reshape(*lead, n).movedim(-1, 1 + axes + axis)
+    return weights.flatten(1 + axes).flatten(1, axes)
+
+
+def _spread(size: int, axis: int, axes: int) -> list[int]:
+    return [1] * axis + [size] + [1] * (axes - 1 - axis)
