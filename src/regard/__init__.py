@@ -15,11 +15,15 @@ from regard._version import __version__ as __version__
 
 # name -> module that defines it
 _NAMES = {
+    "GaussianAttention": "regard.layers",
     "MultiHeadAttention": "regard.layers",
     "attention": "regard.functional",
     "capture": "regard.inspect",
+    "gaussian_attention": "regard.functional",
     "locality": "regard.inspect",
+    "prune_heads": "regard.inspect",
     "relevance": "regard.inspect",
+    "replace_heads": "regard.inspect",
     "rollout": "regard.inspect",
     "softargmax": "regard.functional",
 }
@@ -33,11 +37,15 @@ if TYPE_CHECKING:
     from regard import plots as plots
     from regard import reference as reference
     from regard.functional import attention as attention
+    from regard.functional import gaussian_attention as gaussian_attention
     from regard.functional import softargmax as softargmax
     from regard.inspect import capture as capture
     from regard.inspect import locality as locality
+    from regard.inspect import prune_heads as prune_heads
     from regard.inspect import relevance as relevance
+    from regard.inspect import replace_heads as replace_heads
     from regard.inspect import rollout as rollout
+    from regard.layers import GaussianAttention as GaussianAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention
 
 

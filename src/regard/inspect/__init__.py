@@ -1,6 +1,13 @@
 """Looking at attention: the maps of any model, each one checked, and what can be learnt and changed with them."""
 
+from regard.inspect._capture import Capture as Capture
 from regard.inspect._capture import capture as capture
+from regard.inspect._heads import mask_heads as mask_heads
+from regard.inspect._importance import Importance as Importance
+from regard.inspect._importance import PruningPoint as PruningPoint
+from regard.inspect._importance import importance as importance
+from regard.inspect._importance import pruning_curve as pruning_curve
+from regard.inspect._layout import Layout as Layout
 from regard.inspect._locality import Head as Head
 from regard.inspect._locality import Locality as Locality
 from regard.inspect._locality import locality as locality
@@ -8,7 +15,16 @@ from regard.inspect._maps import Call as Call
 from regard.inspect._maps import Map as Map
 from regard.inspect._maps import Maps as Maps
 from regard.inspect._maps import Missed as Missed
+from regard.inspect._measure import accuracy as accuracy
+from regard.inspect._pruning import PrunedMultiheadAttention as PrunedMultiheadAttention
+from regard.inspect._pruning import prune_heads as prune_heads
 from regard.inspect._relevance import relevance as relevance
+from regard.inspect._replace import ReplacedHeads as ReplacedHeads
+from regard.inspect._replace import ReplacementCost as ReplacementCost
+from regard.inspect._replace import replace_heads as replace_heads
 from regard.inspect._rollout import rollout as rollout
 from regard.inspect._statistics import distance as distance
 from regard.inspect._statistics import entropy as entropy
+from regard.inspect._trajectory import Trajectory as Trajectory
+from regard.inspect._trajectory import trajectory as trajectory
+from regard.inspect._windows import Windows as Windows

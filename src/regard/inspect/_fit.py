@@ -24,13 +24,16 @@ class Fitted:
     fit: Float[Tensor, " heads"]
 
 
-def fit_gaussians(local: Float[Tensor, "batch heads tokens tokens"], grid: tuple[int, ...]) -> Fitted:
+def fit_gaussians(
+    local: Float[Tensor, "batch heads tokens tokens"], grid: tuple[int, ...], causal: bool = False
+) -> Fitted:
     """
     Args:
         local: float64 maps over the grid; rows sum to 1 (or to 0, then they do not count).
         grid: the size of each axis.
+        causal: queries see keys up to their own place; one axis.
     """
-    moments = _Moments(local, grid)
+    moments = _Moments(local, grid, causal)
     axes, heads = len(grid), local.shape[1]
     reach = REACH * torch.tensor(grid, dtype=local.dtype, device=local.device)
     alpha = (0.5 * axes / moments.variance.clamp_min(0.05)).clamp(SMALLEST, LARGEST)
@@ -56,8 +59,7 @@ def fit_gaussians(local: Float[Tensor, "batch heads tokens tokens"], grid: tuple
         active = active & (gain > 1e-13)
         if not bool(active.any()):
             break
-    uniform = math.log(math.prod(grid))
-    known, gained = uniform - moments.entropy, uniform + value
+    known, gained = moments.uniform - moments.entropy, moments.uniform + value
     fit = torch.where(known > 1e-9, gained / known.clamp_min(1e-9), 1.0)
     return Fitted(theta[:, :-1] / (2 * theta[:, -1:]), theta[:, -1], fit.clamp(max=1.0))
 
@@ -65,8 +67,8 @@ def fit_gaussians(local: Float[Tensor, "batch heads tokens tokens"], grid: tuple
 class _Moments:
     """What the likelihood needs of the maps."""
 
-    def __init__(self, local: Tensor, grid: tuple[int, ...]) -> None:
-        self.grid = grid
+    def __init__(self, local: Tensor, grid: tuple[int, ...], causal: bool) -> None:
+        self.causal = causal
         count = (local.sum(-1) > 0).sum((0, 2)).clamp_min(1)  # rows that attend to something
         places = [torch.arange(n, dtype=local.dtype, device=local.device) for n in grid]
         means, squares, self.rows = [], [], []
@@ -85,6 +87,9 @@ class _Moments:
         self.variance = self.square - (self.mean**2).sum(-1)
         self.offsets = [place[None, :] - place[:, None] for place in places]
         self.entropy = torch.special.entr(local).sum((0, 2, 3)) / count
+        self.uniform = torch.full_like(self.entropy, math.log(math.prod(grid)))
+        if causal:
+            self.uniform = (self.rows[0] * (places[0] + 1).log()).sum(-1)
 
     def likelihood(self, theta: Float[Tensor, "heads parameters"]) -> tuple[Tensor, Tensor, Tensor]:
         """Mean log-likelihood per row, its gradient and its Hessian in (η, α), head by head."""
@@ -95,6 +100,8 @@ class _Moments:
         hessian = theta.new_zeros(heads, count, count)
         for axis, (offset, rows) in enumerate(zip(self.offsets, self.rows, strict=True)):
             scores = theta[:, axis, None, None] * offset - alpha[:, None, None] * offset**2
+            if self.causal:
+                scores = scores.masked_fill(offset > 0, -math.inf)
             total = scores.logsumexp(-1)
             weights = (scores - total[..., None]).exp()
             features = torch.stack([offset, -(offset**2)])  # of η and of α

@@ -1,7 +1,7 @@
 """How much like a convolution each head is: the Gaussian that fits its map best, and how well it fits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,7 @@ class Head:
         overlap: the share of attention that lies where the Gaussian puts it, 1 − ½ Σ|A − G|, averaged over queries.
         prefix: the share of attention that goes to each prefix token (class, registers).
         distance: how far the head looks, in tokens.
+        causal: whether the map is causal, and with it the Gaussian: later keys have no weight.
     """
 
     name: str
@@ -37,6 +38,16 @@ class Head:
     overlap: float
     prefix: tuple[float, ...]
     distance: float
+    causal: bool = False
+
+    def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "tokens tokens"]:
+        """The Gaussian's own map over a grid of any size."""
+        center = torch.tensor([self.center], dtype=torch.float64)
+        found = gaussian_weights(center, torch.tensor([self.sharpness], dtype=torch.float64), grid)[0]
+        if self.causal:
+            found = found.tril()
+            found = found / found.sum(-1, keepdim=True)
+        return found
 
 
 class Locality:
@@ -98,7 +109,8 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
         (\Delta, \alpha) = \arg\max \sum_q \sum_k A_{qk} \log G_{qk}
 
     The likelihood is concave in (α, αΔ), so the fit is the best there is. What is fitted is attention from the grid to
-    the grid, over all samples of the batch at once: a head that follows content and not position fits badly.
+    the grid, over all samples of the batch at once: a head that follows content and not position fits badly. A causal
+    map of a text is fitted with a Gaussian over the keys that its queries see.
 
     Args:
         maps: of self-attention over an image's (or a text's) tokens.
@@ -122,29 +134,30 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
 
 def _fitted(found: Map, layout: Layout) -> list[Head]:
     local = on_grid(found, layout).double()
-    fitted = fit_gaussians(local, layout.grid)
+    causal = _is_causal(local, layout)
+    fitted = fit_gaussians(local, layout.grid, causal)
     places = coordinates(layout.grid, local.device, local.dtype)
     away = (local * torch.cdist(places, places)).sum(-1).mean((0, 2))
     outside = found.weights[:, :, layout.prefix :, : layout.prefix].double().mean((0, 2))
     numbers = found.latest.heads or tuple(range(local.shape[1]))
     heads = []
     for i, number in enumerate(numbers):
-        center, sharpness = fitted.center[i], fitted.sharpness[i]
-        overlap = _overlap(local[:, i], gaussian_weights(center[None], sharpness[None], layout.grid)[0])
-        heads.append(
-            Head(
-                found.name,
-                number,
-                tuple(center.tolist()),
-                float(sharpness),
-                float(fitted.fit[i]),
-                overlap,
-                tuple(outside[i].tolist()),
-                float(away[i]),
-            )
+        head = Head(
+            name=found.name,
+            head=number,
+            center=tuple(fitted.center[i].tolist()),
+            sharpness=float(fitted.sharpness[i]),
+            fit=float(fitted.fit[i]),
+            overlap=0.0,
+            prefix=tuple(outside[i].tolist()),
+            distance=float(away[i]),
+            causal=causal,
         )
+        gaussian = head.weights(layout.grid).to(local)
+        overlap = 1 - 0.5 * (local[:, i] - gaussian).abs().sum(-1).mean()
+        heads.append(replace(head, overlap=float(overlap)))
     return heads
 
 
-def _overlap(local: Float[Tensor, "batch tokens tokens"], gaussian: Float[Tensor, "tokens tokens"]) -> float:
-    return float(1 - 0.5 * (local - gaussian.to(local)).abs().sum(-1).mean())
+def _is_causal(local: Tensor, layout: Layout) -> bool:
+    return len(layout.grid) == 1 and layout.prefix == 0 and layout.tokens > 1 and not bool(local.triu(1).any())

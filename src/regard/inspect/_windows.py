@@ -50,6 +50,23 @@ class Windows:
         full[:, :, place[:, :, None], place[:, None, :]] = parts.transpose(1, 2)
         return full[:, :, :tokens, :tokens]
 
+    def merge(self, x: Float[Tensor, "batch_windows heads area width"]) -> Float[Tensor, "batch heads tokens width"]:
+        """Values of windows, put back onto the image."""
+        index = self.index.to(x.device)
+        parts = x.unflatten(0, (-1, index.shape[0])).transpose(1, 2)
+        full = x.new_zeros(*parts.shape[:2], self.grid[0] * self.grid[1], x.shape[-1])
+        full[:, :, index[index >= 0]] = parts[:, :, index >= 0]
+        return full
+
+    def cut(
+        self, full: Float[Tensor, "batch heads tokens width"], like: Float[Tensor, "batch_windows heads area width"]
+    ) -> Float[Tensor, "batch_windows heads area width"]:
+        """Values of the image, cut into windows; padding stays as in ``like``."""
+        index = self.index.to(full.device)
+        parts = full[:, :, index.clamp_min(0)].transpose(1, 2).flatten(0, 1)
+        present = (index >= 0).repeat(full.shape[0], 1)
+        return torch.where(present[:, None, :, None], parts, like)
+
 
 def windows_of(shape: tuple[int, ...], modules: list[nn.Module], place: Place) -> Windows | None:
     """The windows of a known windowed layer around this attention; None where there is none or it does not fit."""
