@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ class Observation:
     query_grid: tuple[int, ...] | None
 
 
+@runtime_checkable
 class Observer(Protocol):
     def observed(self, seen: Observation) -> Tensor:
         """Take note of it, and return the output the layer shall go on with."""

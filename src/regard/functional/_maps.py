@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,8 +15,14 @@ from regard.functional._call import GaussianCall
 from regard.functional._mix import AxisBlocks, HeadGroup
 
 
-def matrices_for(call: GaussianCall, group: HeadGroup, dtype: torch.dtype) -> list[Float[Tensor, "_ _ _ _"]]:
-    """One ``(heads, blocks, block, window)`` tensor per axis that the group mixes along."""
+def matrices_for(
+    call: GaussianCall, group: HeadGroup, dtype: torch.dtype, dropout: float = 0.0
+) -> list[Float[Tensor, "_ _ _ _"]]:
+    """One ``(heads, blocks, block, window)`` tensor per axis that the group mixes along.
+
+    Dropout stays separable: each axis matrix drops entries with probability 1 − (1 − p)^(1/axes) and is rescaled, so
+    that a weight of the whole map, a product of one entry per axis, is kept with probability 1 − p and has its mean.
+    """
     center, sharpness = call.center, call.axis_sharpness if not call.is_full else call.sharpness
     # Without one nearest key to measure from, a full matrix' large scores cancel far from the grid: double keeps what
     # is left.
@@ -26,7 +33,8 @@ def matrices_for(call: GaussianCall, group: HeadGroup, dtype: torch.dtype) -> li
     center, sharpness = center.to(build), sharpness.to(build)
     targets = [coordinate.to(build) + center[:, axis, None] for axis, coordinate in enumerate(call.coordinates)]
     if call.is_full:
-        return [full_matrix(targets, sharpness, call.grid, call.border, call.padding).unsqueeze(1)]
+        whole = full_matrix(targets, sharpness, call.grid, call.border, call.padding).unsqueeze(1)
+        return [F.dropout(whole, dropout) if dropout else whole]
     flat = len(group.axes) == 1 and len(call.grid) > 1
     axes = [AxisBlocks.whole(o, n, 1) for o, n in zip(call.outputs, call.grid, strict=True)] if flat else group.axes
     matrices = [
@@ -35,6 +43,8 @@ def matrices_for(call: GaussianCall, group: HeadGroup, dtype: torch.dtype) -> li
         else band_matrix(target, alpha, axis, padding)
         for target, alpha, axis, padding in zip(targets, sharpness.unbind(-1), axes, call.padding, strict=True)
     ]
+    if dropout:
+        matrices = [F.dropout(matrix, 1 - (1 - dropout) ** (1 / len(matrices))) for matrix in matrices]
     if not flat:
         return matrices
     whole = matrices[0][:, 0]
