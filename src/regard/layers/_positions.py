@@ -146,7 +146,8 @@ class AbsolutePositionalEmbedding(nn.Module):
             table = table[start : start + wanted[0]]
         elif wanted != self.grid:
             # In float32 at least: bicubic weights in half precision shift the table.
-            cells = table.to(torch.promote_types(table.dtype, torch.float32)).permute(2, 0, 1)[None]
+            # Contiguous: torch 2.13 interpolates channels-last memory to a single column wrongly.
+            cells = table.to(torch.promote_types(table.dtype, torch.float32)).permute(2, 0, 1)[None].contiguous()
             cells = F.interpolate(cells, wanted, mode="bicubic", align_corners=False, antialias=True)
             table = cells[0].permute(1, 2, 0)
         return table.flatten(0, -2).to(table.dtype if like is None else like.dtype)

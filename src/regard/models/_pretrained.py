@@ -1,0 +1,218 @@
+"""Models in folders: config.json says how to build one, model.safetensors holds its weights. Nothing is unpickled."""
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from regard._version import __version__
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+Model = TypeVar("Model", bound="Pretrained")
+_MODELS: dict[str, "type[Pretrained]"] = {}
+
+
+class Pretrained(nn.Module):
+    """What every model here is: a module that remembers its constructor's arguments (``config``), saves itself to a
+    folder and is loaded from it.
+
+    The arguments must be what JSON can hold: numbers, strings, None, and lists or dictionaries of such. A class of
+    your own that inherits from this can be saved and loaded in the same way.
+
+    >>> import tempfile
+    >>> from regard.models import Pretrained, ResNet18
+    >>> model = ResNet18(classes=3, width=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save_pretrained(folder)
+    ...     same = Pretrained.from_pretrained(folder)
+    >>> type(same).__name__, same.config["classes"], torch.equal(same.fc.weight, model.fc.weight)
+    ('ResNet18', 3, True)
+    """
+
+    config: dict[str, Any]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _MODELS[cls.__name__] = cls
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into ``folder``, which is made where it does not exist.
+
+        Each file is written aside and renamed, so that a reader finds the old file or the new one, never half of one.
+        The weights carry a copy of the configuration: files of two different saves are not taken for one model.
+        """
+        path = Path(folder)
+        config = {"class": type(self).__name__, "arguments": _as_json(self.config), "regard": __version__}
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        with torch.device("meta"):
+            fresh = type(self)(**self.config)
+        changed = _differences(state, fresh.state_dict())
+        if changed:
+            raise ValueError(
+                f"this {type(self).__name__} is no longer what its constructor makes of {self.config}, so it could not "
+                f"be loaded again: {changed}"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        metadata = {"format": "pt", "regard": json.dumps(config, sort_keys=True)}
+        save_file = _safetensors("torch").save_file
+        _write_aside(path / WEIGHTS, lambda aside: save_file(state, aside, metadata=metadata))
+        text = json.dumps(config, indent=2) + "\n"
+        _write_aside(path / CONFIG, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Model], folder: str | os.PathLike[str], *, device: torch.device | str = "cpu", **changes: Any
+    ) -> Model:
+        """The model that was saved in ``folder``, in evaluation mode.
+
+        Args:
+            folder: what :meth:`save_pretrained` wrote.
+            device: where the weights shall be.
+            changes: constructor arguments that shall differ from the saved ones, such as ``dropout``.
+
+        Called on a model's class it refuses other classes; ``Pretrained.from_pretrained`` takes whatever is there.
+        """
+        path = Path(folder)
+        config = _read_config(path)
+        found = _MODELS.get(config["class"])
+        if found is None:
+            raise ValueError(
+                f"{path / CONFIG} names the class {config['class']!r}, which is not known here (a class of your own "
+                f"must be imported first); known are {', '.join(sorted(_MODELS))}"
+            )
+        if not issubclass(found, cls):
+            raise ValueError(
+                f"{path} holds a {found.__name__}, not a {cls.__name__}: use {found.__name__}.from_pretrained"
+            )
+        arguments = {**config["arguments"], **changes}
+        strange = sorted(set(arguments) - set(inspect.signature(found).parameters))
+        if strange:
+            raise ValueError(
+                f"{found.__name__} does not take {', '.join(strange)}; {path} was saved by regard "
+                f"{config.get('regard', 'of unknown version')}, this is {__version__}"
+            )
+        state = _read_weights(path, config)
+        with torch.random.fork_rng(devices=[]):  # the initial weights are thrown away: draw nothing for them
+            model = found(**arguments)
+        wrong = _differences(state, model.state_dict())
+        if wrong:
+            raise ValueError(f"{path / WEIGHTS} does not fit the {found.__name__} of {path / CONFIG}: {wrong}")
+        dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+        if len(dtypes) == 1:
+            model.to(dtypes.pop())
+        model.load_state_dict(state, assign=True)
+        return model.to(device).eval()  # type: ignore[return-value]
+
+
+def _remembering(init: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def remembering(self: Pretrained, *args: Any, **options: Any) -> None:
+        if "config" not in self.__dict__:  # a subclass that calls this one has remembered its own
+            try:
+                bound = signature.bind(self, *args, **options)
+            except TypeError:
+                init(self, *args, **options)  # says it in its own words
+                raise
+            bound.apply_defaults()
+            self.__dict__["config"] = dict(list(bound.arguments.items())[1:])
+        init(self, *args, **options)
+
+    return remembering
+
+
+def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {}
+    for name, value in arguments.items():
+        try:
+            plain[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name} is {value!r}, which config.json cannot hold: {error}") from None
+    return plain
+
+
+def _differences(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+    missing = [name for name in wanted if name not in state]
+    strange = [name for name in state if name not in wanted]
+    shapes = [
+        f"{name} is {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    found = ((missing, "without "), (strange, "with the unknown "), (shapes, ""))
+    return "; ".join(
+        say + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        for names, say in found
+        if names
+    )
+
+
+def _write_aside(path: Path, write: Callable[[Path], Any]) -> None:
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write(aside)
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} is not a folder: a saved model is a folder that holds {CONFIG} and {WEIGHTS}"
+        )
+    path = folder / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: a saved model is a folder that holds {CONFIG} and {WEIGHTS}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("class"), str):
+        raise ValueError(f"{path} does not say the model's class")
+    if not isinstance(config.get("arguments"), dict):
+        raise ValueError(f"{path} does not say the arguments of {config['class']}")
+    return config
+
+
+def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist, although {folder / CONFIG} does")
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    saved_with = json.loads(metadata["regard"]) if "regard" in metadata else config
+    for part in ("class", "arguments"):
+        if saved_with.get(part) != config[part]:
+            raise ValueError(
+                f"{path} was saved with {part} {saved_with.get(part)}, but {folder / CONFIG} says {config[part]}: the "
+                f"files are of two different models (pass changed arguments to from_pretrained instead)"
+            )
+    return state
+
+
+def _safetensors(part: str = "") -> Any:
+    try:
+        return importlib.import_module(f"safetensors.{part}" if part else "safetensors")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "saving and loading models needs safetensors: pip install 'regard[train]'", name=error.name
+        ) from None

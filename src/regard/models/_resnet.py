@@ -1,0 +1,97 @@
+"""ResNet-18: the convolutional baseline, for comparison and for conversion."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard._checks import check_choice, check_dtype, check_ndim, check_positive
+from regard.models._pretrained import Pretrained
+
+STEMS = ("cifar", "imagenet")
+
+
+class BasicBlock(nn.Module):
+    r"""Two 3×3 convolutions with a shortcut around them.
+
+    .. math:: y = \mathrm{relu}\bigl(s(x) + \mathrm{bn}(W_2 * \mathrm{relu}(\mathrm{bn}(W_1 * x)))\bigr)
+
+    s is the identity or, where the shape changes, a 1×1 convolution with the same stride.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Float[Tensor, "batch _ _ _"]) -> Float[Tensor, "batch _ _ _"]:
+        change = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(change + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet18(Pretrained):
+    """Four stages of two blocks each, 64 to 512 channels wide, then the average over all places and a linear layer.
+
+    The names of parameters are torchvision's, so that its weights load as they are (with ``stem="imagenet"``).
+
+    Args:
+        classes: how many there are; 0 leaves the last layer out.
+        channels: channels of the images.
+        width: channels of the first stage.
+        stem: ``"cifar"``: a 3×3 convolution, for small images; ``"imagenet"``: a 7×7 one with stride 2 and pooling.
+
+    Shapes: images ``(batch, channels, height, width)`` to ``(batch, classes)``, images of any size.
+
+    >>> from regard.models import ResNet18
+    >>> sum(parameter.numel() for parameter in ResNet18(classes=10).parameters())
+    11173962
+    """
+
+    def __init__(self, classes: int = 10, *, channels: int = 3, width: int = 64, stem: str = "cifar") -> None:
+        super().__init__()
+        check_positive("channels", channels)
+        check_positive("width", width)
+        check_choice("stem", stem, STEMS)
+        self.channels, self.stem = channels, stem
+        if stem == "cifar":
+            self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        else:
+            self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = _stage(width, width, 1)
+        self.layer2 = _stage(width, 2 * width, 2)
+        self.layer3 = _stage(2 * width, 4 * width, 2)
+        self.layer4 = _stage(4 * width, 8 * width, 2)
+        self.fc = nn.Linear(8 * width, classes) if classes else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward_features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch features rows columns"]:
+        check_ndim("images", images, "batch channels height width")
+        if images.shape[1] != self.channels:
+            raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
+        check_dtype("images", images, self.conv1.weight)
+        x = F.relu(self.bn1(self.conv1(images)))
+        if self.stem == "imagenet":
+            x = F.max_pool2d(x, 3, stride=2, padding=1)
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+
+    def pool(self, features: Float[Tensor, "batch features rows columns"]) -> Float[Tensor, "batch features"]:
+        return features.mean((-2, -1))
+
+    def forward_head(self, features: Float[Tensor, "batch features rows columns"]) -> Float[Tensor, "batch classes"]:
+        return self.fc(self.pool(features))
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        return self.forward_head(self.forward_features(images))
+
+
+def _stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1))

@@ -1,0 +1,195 @@
+"""The vision transformer: patches of an image as tokens of an encoder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard._checks import check_choice, check_positive, check_probability, describe
+from regard.layers import (
+    AbsolutePositionalEmbedding,
+    AttentionPooling,
+    AveragePooling,
+    ClassTokenPooling,
+    EncoderBlock,
+    LayerNorm,
+    PatchEmbedding,
+)
+from regard.models import _timm
+from regard.models._pretrained import Pretrained
+from regard.models._relative_bias import RelativeBias
+
+POOLS = ("class", "average", "attention")
+POSITIONS = ("learned", "sinusoidal", "relative", "none")
+Images = Float[Tensor, "batch channels height width"]
+Tokens = Float[Tensor, "batch tokens dim"]
+
+
+class VisionTransformer(Pretrained):
+    r"""An image is cut into patches, an encoder attends among them, and what is pooled tells the class.
+
+    .. math:: z = (\text{prefix}, \text{patches}(x) + p), \qquad z \leftarrow \text{block}_l(z), \qquad
+        y = W\,\mathrm{pool}(\mathrm{norm}(z)) + b
+
+    Args:
+        image_size: height and width of the images, or one number for both. Other multiples of the patch can come in
+            ``forward``: learned positions are interpolated to them.
+        patch: height and width of a patch, or one number for both.
+        classes: how many there are; 0 leaves the last layer out.
+        channels: channels of the images.
+        dim: width of the tokens.
+        depth: number of blocks.
+        heads: attention heads of each.
+        hidden: width inside the feed-forward networks, default ``4 · dim``.
+        pool: ``"class"``: a learned token goes in front and is read at the end; ``"average"`` of the patches, normalised
+            after it; ``"attention"``: a learned query looks at the patches.
+        positions: ``"learned"``, ``"sinusoidal"``, ``"none"``: a vector is added to each patch, or none is; or
+            ``"relative"``: each block's heads have a learned bias for each offset between two patches.
+        registers: further learned tokens in front of the patches, which nothing reads.
+        dropout: probability of dropping, in training, attention weights, hidden features and sub-layer outputs.
+        epsilon: ε of the layer norms.
+
+    ``prefix_tokens`` is how many tokens come before the patches, ``grid`` the rows and columns of patches.
+
+    Shapes: images ``(batch, channels, height, width)`` to ``(batch, classes)``.
+
+    >>> from regard.models import VisionTransformer
+    >>> model = VisionTransformer(32, 4, 10, dim=64, depth=2, heads=4).eval()
+    >>> images = torch.randn(2, 3, 32, 32)
+    >>> model(images).shape, model.grid_for(48), model.prefix_tokens
+    (torch.Size([2, 10]), (12, 12), 1)
+    >>> logits, tokens = model(images, return_intermediates=True)
+    >>> len(tokens), tokens[-1].shape
+    (2, torch.Size([2, 65, 64]))
+    """
+
+    def __init__(
+        self,
+        image_size: int | Sequence[int],
+        patch: int | Sequence[int],
+        classes: int,
+        *,
+        channels: int = 3,
+        dim: int = 192,
+        depth: int = 12,
+        heads: int = 3,
+        hidden: int | None = None,
+        pool: str = "class",
+        positions: str = "learned",
+        registers: int = 0,
+        dropout: float = 0.0,
+        epsilon: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        check_positive("depth", depth)
+        check_choice("pool", pool, POOLS)
+        check_choice("positions", positions, POSITIONS)
+        check_probability("dropout", dropout)
+        for name, count in (("classes", classes), ("registers", registers)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ValueError(f"{name} must be a whole number of 0 or more, got {describe(count)}")
+        self.dim, self.pool_kind, self.position_kind = dim, pool, positions
+        self.patches = PatchEmbedding(patch, dim, channels=channels)
+        self.grid = self.grid_for(image_size)
+        self.prefix_tokens = registers + (pool == "class")
+        self.positions: AbsolutePositionalEmbedding | None = None
+        if positions in ("learned", "sinusoidal"):
+            self.positions = AbsolutePositionalEmbedding(
+                dim, self.grid, kind=positions, interpolate=positions == "learned"
+            )
+        self.registers = nn.Parameter(torch.empty(registers, dim)) if registers else None
+        if self.registers is not None:
+            nn.init.normal_(self.registers, std=0.02)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            EncoderBlock(dim, heads, hidden, dropout=dropout, epsilon=epsilon) for _ in range(depth)
+        )
+        self.biases: nn.ModuleList | None = None
+        if positions == "relative":
+            self.biases = nn.ModuleList(RelativeBias(heads, self.grid, prefix=self.prefix_tokens) for _ in range(depth))
+        self.norm = LayerNorm(dim, epsilon=epsilon)
+        self.pooling: nn.Module
+        if pool == "class":
+            self.pooling = ClassTokenPooling(dim)
+        elif pool == "average":
+            self.pooling = AveragePooling()
+        else:
+            self.pooling = AttentionPooling(dim, heads, hidden, dropout=dropout, epsilon=epsilon)
+        self.head = nn.Linear(dim, classes) if classes else nn.Identity()
+
+    @classmethod
+    def from_timm(
+        cls,
+        source: nn.Module | Mapping[str, Tensor],
+        *,
+        heads: int | None = None,
+        image_size: int | Sequence[int] | None = None,
+    ) -> "VisionTransformer":
+        """A timm vision transformer, or its state together with the number of heads, as one of ours: the same outputs
+        in evaluation mode. What it drops in training is not taken over.
+
+        Layer scales become part of the linear layers before them, and positions of the class token part of it; what
+        has no place here (norms of queries and keys, other activations or blocks) is refused.
+        """
+        return _timm.from_timm(cls, source, heads, image_size)
+
+    def grid_for(self, image_size: int | Sequence[int]) -> tuple[int, int]:
+        """Rows and columns of patches in an image of this size."""
+        height, width = _two("image_size", image_size)
+        return self.patches.grid(height, width)
+
+    def forward_intermediates(self, images: Images) -> tuple[Tokens, list[Tokens]]:
+        """What :meth:`forward_features` gives, and the tokens after every block, without the norm."""
+        x = self.patches(images)
+        grid = self.patches.grid(images.shape[2], images.shape[3])
+        if self.positions is not None:
+            x = self.positions(x, grid=grid)
+        if self.registers is not None:
+            x = torch.cat([self.registers.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
+        if isinstance(self.pooling, ClassTokenPooling):
+            x = self.pooling.prepend(x)
+        x = self.dropout(x)
+        intermediates = []
+        for i, block in enumerate(self.blocks):
+            x = block(x) if self.biases is None else block(x, bias=self.biases[i](grid).to(x.dtype))
+            intermediates.append(x)
+        return x if self.pool_kind == "average" else self.norm(x), intermediates
+
+    def forward_features(self, images: Images) -> Tokens:
+        """``(batch, prefix + patches, dim)``: normalised tokens (with ``pool="average"``, which normalises what it
+        pooled, not yet)."""
+        return self.forward_intermediates(images)[0]
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "batch dim"]:
+        """One vector for each image."""
+        if self.pool_kind == "class":
+            return self.pooling(tokens)
+        return self.pooling(tokens[:, self.prefix_tokens :])
+
+    def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch classes"]:
+        """From what ``forward_features`` gives to the classes."""
+        pooled = self.pool(tokens)
+        return self.head(self.norm(pooled) if self.pool_kind == "average" else pooled)
+
+    def forward(
+        self, images: Images, *, return_intermediates: bool = False
+    ) -> Float[Tensor, "batch classes"] | tuple[Float[Tensor, "batch classes"], list[Tokens]]:
+        """
+        Args:
+            images: ``(batch, channels, height, width)``.
+            return_intermediates: also return the tokens after each block, prefix tokens first.
+        """
+        tokens, intermediates = self.forward_intermediates(images)
+        logits = self.forward_head(tokens)
+        return (logits, intermediates) if return_intermediates else logits
+
+
+def _two(name: str, size: Any) -> tuple[int, int]:
+    sizes = (size, size) if isinstance(size, int) else size
+    if not isinstance(sizes, Sequence) or len(sizes) != 2:
+        raise TypeError(f"{name} must be a number or (height, width), got {describe(size)}")
+    for side in sizes:
+        check_positive(name, side)
+    return sizes[0], sizes[1]
