@@ -44,6 +44,12 @@ def check_width(name: str, value: Any, width: int) -> None:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
 
 
+def check_dtype(name: str, value: Tensor, parameter: Tensor) -> None:
+    """The layer's own dtype, unless autocast settles it."""
+    if value.dtype != parameter.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
+
+
 def check_beta(beta: Any, name: str = "beta") -> None:
     """An inverse temperature in [0, ∞]. A tensor's values are checked where that costs no wait for a device."""
     if isinstance(beta, Tensor):

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import check_broadcastable, check_ndim, check_positive, check_width
+from regard._checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
 from regard.functional._softargmax import masked_softmax
 
 
@@ -90,6 +90,7 @@ class AdditiveAttention(nn.Module):
             if given is None:
                 continue
             check_ndim(name, given, "batch tokens width")
+            check_dtype(name, given, self.score.weight)
             if width is not None:
                 check_width(name, given, width)
             if given.shape[0] != query.shape[0]:

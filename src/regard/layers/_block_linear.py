@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_positive, check_width
+from regard._checks import check_dtype, check_positive, check_width
 
 
 class BlockLinear(nn.Module):
@@ -52,6 +52,7 @@ class BlockLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         check_width("x", x, self.in_features)
+        check_dtype("x", x, self.weight)
         return block_product(x, self.weight, self.bias).flatten(-2)
 
     def extra_repr(self) -> str:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_positive, check_probability, check_width
+from regard._checks import check_choice, check_dtype, check_positive, check_probability, check_width
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -61,6 +61,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         check_width("x", x, self.dim)
+        check_dtype("x", x, self.expand.weight)
         hidden = ACTIVATIONS[self.activation](self.expand(x))
         return self.contract(F.dropout(hidden, self.dropout, self.training))
 

@@ -4,17 +4,16 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import check_beta, check_ndim, check_positive, check_probability, check_width
+from regard._checks import check_beta, check_dtype, check_ndim, check_positive, check_probability, check_width
 from regard.functional import attention
 from regard.layers import _interchange
-from regard.layers._block_linear import BlockLinear, block_product
+from regard.layers._block_linear import BlockLinear
 from regard.layers._cache import KeyValueCache
+from regard.layers._packed import Projection, apart, packed_heads
 
-Projection = nn.Linear | BlockLinear
 Weights = Float[Tensor, "batch heads tokens keys"]
 
 
@@ -220,6 +219,7 @@ class MultiHeadAttention(nn.Module):
                 continue
             check_ndim(name, given, "batch tokens dim")
             check_width(name, given, width)
+            check_dtype(name, given, self.output.weight)
             if given.shape[0] != x.shape[0]:
                 raise ValueError(f"{name} has batch size {given.shape[0]} but x has {x.shape[0]}")
         source = x if context is None else context
@@ -236,39 +236,21 @@ class MultiHeadAttention(nn.Module):
             key, values = cache.key, cache.value
             if key is None or values is None or key.shape[2] != context.shape[1]:
                 raise ValueError(f"cache holds {cache.tokens} keys but context has {context.shape[1]} tokens")
-            return self._heads(x, 0, 1)[0], key, values
+            (query,) = self._heads(x, None, None)
+            return query, key, values
         source = x if context is None else context
-        value = None if value is source else value
-        if source is x and value is None:
-            query, key, values = self._heads(x, 0, 3)
-        elif value is None:
-            (query,), (key, values) = self._heads(x, 0, 1), self._heads(source, 1, 3)
-        else:
-            (query,), (key,), (values,) = self._heads(x, 0, 1), self._heads(source, 1, 2), self._heads(value, 2, 3)
+        query, key, values = self._heads(x, source, source if value is None else value)
         if cache is not None:
             key, values = cache.extend(key, values)
         return query, key, values
 
-    def _heads(self, source: Tensor, first: int, last: int) -> list[Tensor]:
-        """Those of (query, key, value) from ``first`` to before ``last``; views of one product where they are packed.
-
-        Splitting by width before by heads makes the backward pass one concatenation straight into the product's layout.
-        """
-        if not self.packed:
-            layers = (self.query, self.key, self.value)[first:last]
-            return [layer(source).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in layers]
-        sizes, axis = self._sizes(), int(self.slice_heads)
-        begin, length = sum(sizes[:first]), sum(sizes[first:last])
-        weight = self.qkv.weight.narrow(axis, begin, length)
-        bias = None if self.qkv.bias is None else self.qkv.bias.narrow(axis, begin, length)
-        if self.slice_heads:
-            parts = block_product(source, weight, bias).split(self.head_dim, -1)
-            return [part.transpose(1, 2) for part in parts]
-        whole = last - first == 3
-        product = self.qkv(source) if whole else F.linear(source, weight, bias)
-        return [
-            part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in product.split(sizes[first:last], -1)
-        ]
+    def _heads(self, *sources: Tensor | None) -> list[Tensor]:
+        """Queries, keys and values of their three sources, leaving out those of None."""
+        if self.packed:
+            return packed_heads(self.qkv, sources, self._sizes(), self.head_dim)
+        layers = (self.query, self.key, self.value)
+        products = [layer(source) for layer, source in zip(layers, sources, strict=True) if source is not None]
+        return [apart(product, [product.shape[-1]], self.head_dim)[0] for product in products]
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":

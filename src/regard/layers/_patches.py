@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_ndim, check_positive, describe
+from regard._checks import check_dtype, check_ndim, check_positive, describe
 
 
 class PatchEmbedding(nn.Module):
@@ -47,6 +47,7 @@ class PatchEmbedding(nn.Module):
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
             raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
+        check_dtype("images", images, self.projection.weight)
         self.grid(images.shape[2], images.shape[3])
         return self.projection(images).flatten(2).transpose(1, 2)
 

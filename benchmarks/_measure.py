@@ -1,0 +1,159 @@
+"""What every benchmark shares: timing side by side, and result files that say where they come from."""
+
+import argparse
+import importlib
+import importlib.util
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
+    """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--output``."""
+    options = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": 2, "rounds": 30, **defaults}
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device", default=options["device"])
+    parser.add_argument("--threads", type=int, default=options["threads"], help="CPU threads")
+    parser.add_argument("--rounds", type=int, default=options["rounds"], help="each candidate is timed once per round")
+    parser.add_argument("--output", type=Path, help="result file; default results/<benchmark>-<device>-<date>.json")
+    return parser
+
+
+def side_by_side(
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int, device: str = "cpu", least_seconds: float = 0.01
+) -> dict[str, list[float]]:
+    """Seconds per call of each candidate, one figure per round.
+
+    In a round all candidates run one after the other, the first one changing from round to round, so that whatever else
+    the machine does meets all alike; compare figures of the same round. A candidate is called as often in a row as
+    fills ``least_seconds``.
+    """
+    names = list(candidates)
+    repeats = {}
+    for name in names:
+        for _ in range(3):
+            _seconds(candidates[name], 1, device)
+        once = min(_seconds(candidates[name], 1, device) for _ in range(3))
+        repeats[name] = max(1, round(least_seconds / once))
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            times[name].append(_seconds(candidates[name], repeats[name], device) / repeats[name])
+    return times
+
+
+def _seconds(call: Callable[[], Any], repeats: int, device: str) -> float:
+    on_gpu = device.startswith("cuda")
+    # On a single thread the process's own time counts, not that of others who share the core.
+    clock = time.process_time if not on_gpu and torch.get_num_threads() == 1 else time.perf_counter
+    if on_gpu:
+        torch.cuda.synchronize()
+    start = clock()
+    for _ in range(repeats):
+        call()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return clock() - start
+
+
+def ratios(times: Mapping[str, Sequence[float]], ours: str) -> dict[str, float]:
+    """How many times longer each other candidate takes than ``ours``: the median over the rounds of theirs / ours."""
+    return {
+        name: statistics.median(theirs / own for theirs, own in zip(seconds, times[ours], strict=True))
+        for name, seconds in times.items()
+        if name != ours
+    }
+
+
+def milliseconds(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: round(1000 * statistics.median(seconds), 4) for name, seconds in times.items()}
+
+
+def hardware(device: str, threads: int | None = None) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else model
+    return f"{model}, {threads or torch.get_num_threads()} threads"
+
+
+def commit() -> str:
+    """The commit that was measured; ``+`` where files differ from it."""
+    try:
+        found = _git("rev-parse", "--short", "HEAD")
+        return found + (
+            "+" if _git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*command: str) -> str:
+    done = subprocess.run(
+        ["git", *command], cwd=Path(__file__).parent.parent, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def write(benchmark: str, options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], **more: Any) -> Path:
+    """One result file: what was run, when, on what, and its rows."""
+    kind = options.device.partition(":")[0]
+    path = options.output or RESULTS / f"{benchmark}-{kind}-{date.today().isoformat()}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {
+        "benchmark": benchmark,
+        "date": date.today().isoformat(),
+        "hardware": hardware(options.device, options.threads),
+        "torch": torch.__version__,
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "commit": commit(),
+        "rounds": options.rounds,
+        **more,
+        "rows": list(rows),
+    }
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    cells = [list(columns)] + [[_cell(row.get(name)) for name in columns] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def import_timm() -> ModuleType | None:
+    """timm, where it is installed. It imports torchvision, of which a build without compiled operators will do."""
+    if importlib.util.find_spec("timm") is None:
+        return None
+    try:
+        return importlib.import_module("timm")
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import_timm.library = library  # type: ignore[attr-defined]  # kept alive: it unregisters when collected
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("timm", "torchvision")]:
+            del sys.modules[name]
+        return importlib.import_module("timm")

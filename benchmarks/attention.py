@@ -1,0 +1,109 @@
+"""Multi-head self-attention beside nn.MultiheadAttention and timm's Attention, on the same weights.
+
+Each is used as its documentation says: torch's with ``batch_first=True`` (in evaluation without gradients it then takes
+its own fast path), without weights ``need_weights=False``, with them ``average_attn_weights=False``. timm's gives no
+weights. A ratio above 1 means that ours is faster; the bar is 0.97 against the fastest, from 128 tokens on.
+
+    python benchmarks/attention.py
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from _measure import arguments, import_timm, milliseconds, print_table, ratios, side_by_side, write
+from regard import MultiHeadAttention
+
+SHAPES = (  # batch, tokens, dim, heads
+    (32, 64, 128, 4),
+    (16, 128, 256, 4),
+    (8, 197, 192, 3),
+    (8, 197, 384, 6),
+    (8, 256, 256, 8),
+    (4, 512, 512, 8),
+    (1, 1024, 768, 12),
+)
+BAR, BAR_TOKENS = 0.97, 128
+COLUMNS = ("shape", "pass", "weights", "regard ms", "torch ÷ regard", "timm ÷ regard", "against fastest")
+Shape = tuple[int, int, int, int]
+Call = Callable[[Tensor], Tensor]
+
+
+def candidates(shape: Shape, weights: bool, backward: bool, device: str) -> dict[str, Callable[[], Any]]:
+    batch, tokens, dim, heads = shape
+    theirs = nn.MultiheadAttention(dim, heads, batch_first=True, device=device).train(backward)
+    layers: dict[str, tuple[nn.Module, Call]] = {}
+    ours = MultiHeadAttention.from_torch(theirs)
+    layers["regard"] = ours, lambda x: ours(x, return_weights=True)[0] if weights else ours(x)
+    layers["torch"] = theirs, lambda x: theirs(x, x, x, need_weights=weights, average_attn_weights=False)[0]
+    timm = import_timm()
+    if timm is not None and not weights:
+        other = timm.layers.Attention(dim, heads, qkv_bias=True).to(device).train(backward)
+        other.load_state_dict(ours.to_timm())
+        layers["timm"] = other, other
+    x = torch.randn(batch, tokens, dim, device=device, requires_grad=backward)
+    check_equal(x, layers)
+    run = forward_backward if backward else forward
+    return {name: functools.partial(run, layer, call, x) for name, (layer, call) in layers.items()}
+
+
+def check_equal(x: Tensor, layers: dict[str, tuple[nn.Module, Call]]) -> None:
+    with torch.no_grad():
+        outputs = [call(x) for _, call in layers.values()]
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], rtol=1e-3, atol=1e-4)
+
+
+def forward(layer: nn.Module, call: Call, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return call(x)
+
+
+def forward_backward(layer: nn.Module, call: Call, x: Tensor) -> tuple[Tensor, ...]:
+    out = call(x)
+    return torch.autograd.grad(out, [x, *layer.parameters()], torch.ones_like(out))
+
+
+def measure(shape: Shape, weights: bool, backward: bool, device: str, rounds: int) -> dict[str, Any]:
+    times = side_by_side(candidates(shape, weights, backward, device), rounds=rounds, device=device)
+    ratio = {name: round(value, 3) for name, value in ratios(times, "regard").items()}
+    return {
+        "shape": "×".join(map(str, shape[:3])) + f", {shape[3]} heads",
+        "pass": "forward+backward" if backward else "forward",
+        "weights": "returned" if weights else "none",
+        "milliseconds": milliseconds(times),
+        "ratio": ratio,
+        "against_fastest": min(ratio.values()),
+        "under_the_bar": shape[1] >= BAR_TOKENS and min(ratio.values()) < BAR,
+    }
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "regard ms": row["milliseconds"]["regard"],
+        "torch ÷ regard": row["ratio"]["torch"],
+        "timm ÷ regard": row["ratio"].get("timm"),
+        "against fastest": row["against_fastest"],
+    }
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0]).parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    rows: list[dict[str, Any]] = []
+    for backward, weights in itertools.product((False, True), repeat=2):
+        new = [measure(shape, weights, backward, options.device, options.rounds) for shape in SHAPES]
+        print_table([flat(row) for row in new], COLUMNS)
+        rows += new
+    path = write("attention", options, rows, bar=BAR, bar_tokens=BAR_TOKENS)
+    print(f"{sum(row['under_the_bar'] for row in rows)} rows under the bar of {BAR}; written to {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Queries, keys and values from one packed weight: one product for all that come from the same input."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.layers._block_linear import BlockLinear, block_product
+
+Projection = nn.Linear | BlockLinear
+
+
+def packed_heads(
+    layer: Projection, sources: Sequence[Tensor | None], sizes: Sequence[int], head_dim: int
+) -> list[Tensor]:
+    """Queries, keys and values, each ``(batch, heads, tokens, head_dim)``, leaving out those whose source is None.
+
+    ``sizes`` are the rows of the packed weight (of each of its blocks) that belong to each. The results are views of
+    the products.
+    """
+    query, key, value = sources
+    if query is key is value and query is not None:
+        product = layer(query) if isinstance(layer, nn.Linear) else block_product(query, layer.weight, layer.bias)
+        return apart(product, sizes, head_dim)
+    runs = [(query, sizes[:1])]
+    runs += [(key, sizes[1:])] if key is value else [(key, sizes[1:2]), (value, sizes[2:])]
+    # Split once, not narrowed for each: the gradient of the whole weight is then one concatenation.
+    axis, lengths = layer.weight.ndim - 2, [sum(part) for _, part in runs]
+    weights = torch.split_with_sizes(layer.weight, lengths, axis)
+    biases = [None] * len(runs) if layer.bias is None else torch.split_with_sizes(layer.bias, lengths, axis)
+    linear = F.linear if isinstance(layer, nn.Linear) else block_product
+    heads = []
+    for (source, part), weight, bias in zip(runs, weights, biases, strict=True):
+        if source is not None:
+            heads += apart(linear(source, weight, bias), part, head_dim)
+    return heads
+
+
+def apart(product: Tensor, sizes: Sequence[int], head_dim: int) -> list[Tensor]:
+    """The parts of a product as heads. ``(batch, tokens, width)``, or ``(batch, tokens, heads, width)`` of blocks.
+
+    Splitting by width before by heads makes the backward pass one concatenation straight into the product's layout.
+    """
+    parts = torch.split_with_sizes(product, sizes, -1)
+    if product.ndim == 4:
+        return [part.transpose(1, 2) for part in parts]
+    batch, tokens, _ = product.shape
+    # Not -1 for the number of heads: there may be no tokens at all.
+    return [part.view(batch, tokens, part.shape[-1] // head_dim, head_dim).transpose(1, 2) for part in parts]
