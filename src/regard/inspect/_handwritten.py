@@ -21,6 +21,8 @@ def seen(place: Place, product: Product, out: Tensor) -> Seen:
     value = product.value
     if value.ndim > 4:
         value = value.expand(*plain.shape[:-3], *value.shape[-3:])
+    elif value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
+        value = value.unflatten(0, (shape[0], -1))  # batch and heads were folded into one axis
     elif value.ndim < plain.ndim:
         value = value.expand(*plain.shape[:-2], *value.shape[-2:])
     value = canonical(value, heads)

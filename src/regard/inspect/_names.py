@@ -5,6 +5,7 @@
 
 import sys
 from dataclasses import dataclass
+from itertools import dropwhile
 from types import FrameType
 from typing import Any
 
@@ -74,10 +75,7 @@ class Names:
             count: False where it is not (yet) certain that there is attention to number.
         """
         frames = list(_frames())
-        wrappers = [depth for depth, frame in enumerate(frames) if frame.f_code.co_name == "compile_wrapper"]
-        # A function that is handed over from compiled code (…/_process.py) is run compiled.
-        handed = [depth + 2 for depth, frame in enumerate(frames) if frame.f_code.co_name == "handed_over"]
-        self.compiled = self.compiled or any(depth not in handed for depth in wrappers)
+        self.compiled = self.compiled or _from_compiled_code(frames)
         self._running = [entry for entry in self._running if any(entry[0] is frame for frame in frames)]
         for depth, frame in enumerate(frames):
             found = _first_argument(frame)
@@ -85,6 +83,8 @@ class Names:
             if name is None or (module is not None and found is not module):
                 continue
             call = _call_of(found, frames[depth:])
+            if call is None:  # someone's function that was merely given the module
+                continue
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
             return Place(self._numbered(call, name) if count else name, found, tuple(frames))
@@ -116,12 +116,27 @@ def _first_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
-def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType:
-    """The frame that stands for this one call of the module: helpers it calls come and go inside it."""
+def _from_compiled_code(frames: list[FrameType]) -> bool:
+    """Whether code that was compiled is running as Python. A function that is handed over (see ``_process``) straight
+    from torch's compile wrapper is not: it runs compiled."""
+    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == "hand_over"), default=-1)
+    rest = iter(frames[handed + 1 :])
+    if handed >= 0:
+        rest = dropwhile(lambda frame: "_dynamo" in frame.f_code.co_filename, rest)
+    return any(frame.f_code.co_name == "compile_wrapper" for frame in rest)
+
+
+def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
+    """The frame that stands for this one call of the module (helpers come and go inside it); None where it is not
+    running."""
     for frame in frames:
         if frame.f_code.co_name == "_wrapped_call_impl" and _first_argument(frame) is module:
             return frame
-    return [frame for frame in frames if _first_argument(frame) is module][-1]
+    for frame in reversed(frames):  # a method was called directly
+        method = getattr(type(module), frame.f_code.co_name, None)
+        if getattr(method, "__code__", None) is frame.f_code and _first_argument(frame) is module:
+            return frame
+    return None
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -20,11 +20,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 
+@runtime_checkable
 class Watch(Protocol):
     """One who watches a thread; :func:`watching` makes it the innermost one."""
 

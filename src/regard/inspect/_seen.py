@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ class Seen:
     notes: list[str] = field(default_factory=list)
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Who is told of every attention."""
 

@@ -1,6 +1,7 @@
 """Watching a model run: every attention it computes is recognised, named, and told to a sink."""
 
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -135,7 +136,8 @@ class Watcher(TorchFunctionMode):
 
     def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        self.tracker.softmax(args[0] if args else kwargs.get("input"), out, self._name)
+        if not _inside_gaussian():
+            self.tracker.softmax(args[0] if args else kwargs.get("input"), out, self._name)
         return out
 
     def _name(self) -> str | None:
@@ -259,6 +261,15 @@ def _without_modes() -> Iterator[None]:
             torch.overrides._pop_mode()
         for mode in reversed(stack):
             torch.overrides._push_mode(mode)
+
+
+# Here a softmax makes a map of one axis of a grid: the layer above says what the whole map is.
+_GAUSSIAN = ("regard.functional._axis", "regard.functional._maps", "regard.functional._gaussian")
+
+
+def _inside_gaussian() -> bool:
+    frame: Any = sys._getframe(3)
+    return any(frame.f_globals.get("__name__") in _GAUSSIAN for frame in (frame, frame.f_back) if frame is not None)
 
 
 def _unreadable(x: Any) -> str | None:
