@@ -19,6 +19,7 @@ from regard.layers import AdditiveAttention
 def test_values_and_gradients_equal_the_reference(sizes, bias, own_value, masked, projected):
     queries, keys, query_dim, key_dim = sizes
     layer = AdditiveAttention(query_dim, key_dim, 3, bias=bias).double()
+    assert (layer.query.bias is not None) == bias
     query = torch.randn(2, queries, query_dim, dtype=torch.float64)
     key = torch.randn(2, keys, key_dim, dtype=torch.float64)
     value = torch.randn(2, keys, 5, dtype=torch.float64) if own_value else None

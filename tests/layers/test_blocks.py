@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from regard import MultiHeadAttention
-from regard.layers import DecoderBlock, DecoderCache, EncoderBlock
+from regard.layers import DecoderBlock, DecoderCache, EncoderBlock, GaussianAttention
 
 
 def copied(block: EncoderBlock | DecoderBlock, theirs: nn.Module) -> None:
@@ -96,6 +96,13 @@ def test_another_attention_can_be_plugged_in_with_its_own_arguments():
     torch.testing.assert_close(block(x, grid=(2, 3)), expected)
     decoder = DecoderBlock(4, 2, attention=Shift())
     assert decoder(x, torch.randn(1, 2, 4), causal=False, grid=(2, 3)).shape == x.shape
+
+
+def test_gaussian_attention_fits_in():
+    block, x = EncoderBlock(8, attention=GaussianAttention(8, 2)), torch.randn(2, 6, 8)
+    out, weights = block(x, grid=(2, 3), return_weights=True)
+    torch.testing.assert_close(out, block(x, grid=(2, 3)))
+    assert weights.shape[-3:] == (2, 6, 6)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -45,17 +45,17 @@ def test_values_and_gradients_equal_the_reference(data):
         "beta": data.draw(st.sampled_from([None, 0.0, 1.5, math.inf])),
         "slice_heads": slices,
     }
-    kind = data.draw(st.sampled_from(["self", "cross", "widths"] if slices else ["self", "cross", "widths", "value"]))
+    kind = data.draw(st.sampled_from(["self", "cross", "widths"] + ["value", "value width"] * (not slices)))
     if kind == "widths":
         options["context_dim"] = 2 * dim
-    if kind == "value":
+    if kind == "value width":
         options["value_dim"] = dim + 1
     layer = randomized(MultiHeadAttention(dim, heads, **options).double())
     batch, queries, keys = 2, data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
     x = torch.randn(batch, queries, dim, dtype=torch.float64)
     keys = queries if kind == "self" else keys
     context = None if kind == "self" else torch.randn(batch, keys, layer.context_dim, dtype=torch.float64)
-    value = torch.randn(batch, keys, layer.value_dim, dtype=torch.float64) if kind == "value" else None
+    value = torch.randn(batch, keys, layer.value_dim, dtype=torch.float64) if "value" in kind else None
     masks = {"causal": data.draw(st.booleans())}
     if data.draw(st.booleans()):
         masks["keep"] = torch.rand(batch, 1, queries, keys) < 0.6
@@ -133,6 +133,17 @@ def test_decoding_with_a_cache_equals_the_whole_sequence(data):
         torch.testing.assert_close(torch.cat([out for out, _ in results], 1), expected)
         last = results[-1][1]
         torch.testing.assert_close(last, expected_weights[:, :, -last.shape[2] :])
+
+
+def test_a_cache_with_room_is_written_in_place_and_one_without_doubles():
+    layer, cache = MultiHeadAttention(4, 2), KeyValueCache(capacity=4)
+    with torch.no_grad():
+        places = []
+        for _ in range(9):
+            layer(torch.randn(1, 1, 4), cache=cache)
+            places.append((cache.key.data_ptr(), cache.value.data_ptr()))
+    assert [len(set(places[start:stop])) for start, stop in ((0, 4), (4, 8), (0, 9))] == [1, 1, 3]
+    assert cache.key.shape == cache.value.shape == (1, 2, 9, 2)
 
 
 def test_gradients_flow_through_a_cache():

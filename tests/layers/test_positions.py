@@ -77,6 +77,20 @@ def test_learned_grid_and_its_interpolation():
     assert layer.table.grad.abs().min() > 0
 
 
+@given(rows=st.integers(1, 5), columns=st.integers(1, 5))
+def test_interpolation_treats_rows_and_columns_alike(rows, columns):
+    layer = AbsolutePositionalEmbedding(3, (3, 4), interpolate=True).double()
+    turned = AbsolutePositionalEmbedding(3, (4, 3), interpolate=True).double()
+    with torch.no_grad():
+        turned.table.copy_(layer.table.transpose(0, 1))
+    here = layer.positions((rows, columns)).unflatten(0, (rows, columns))
+    there = turned.positions((columns, rows)).unflatten(0, (columns, rows))
+    torch.testing.assert_close(here, there.transpose(0, 1))
+    if min(rows, columns) > 1:  # where torch itself is right
+        whole = F.interpolate(layer.table.permute(2, 0, 1)[None], (rows, columns), mode="bicubic", antialias=True)
+        torch.testing.assert_close(here, whole[0].permute(1, 2, 0))
+
+
 @given(kind=st.sampled_from(["sinusoidal", "learned", "one-hot"]), tokens=st.integers(2, 5))
 def test_tokens_that_come_one_by_one_get_their_own_positions(kind, tokens):
     layer, x = AbsolutePositionalEmbedding(6, 6, kind=kind), torch.randn(1, tokens, 6)

@@ -146,10 +146,9 @@ class AbsolutePositionalEmbedding(nn.Module):
             table = table[start : start + wanted[0]]
         elif wanted != self.grid:
             # In float32 at least: bicubic weights in half precision shift the table.
-            # Contiguous: torch 2.13 interpolates channels-last memory to a single column wrongly.
-            cells = table.to(torch.promote_types(table.dtype, torch.float32)).permute(2, 0, 1)[None].contiguous()
-            cells = F.interpolate(cells, wanted, mode="bicubic", align_corners=False, antialias=True)
-            table = cells[0].permute(1, 2, 0)
+            cells = table.to(torch.promote_types(table.dtype, torch.float32)).permute(2, 0, 1)[None]
+            columns = _resized(cells, wanted[1])
+            table = _resized(columns.mT, wanted[0])[0].permute(2, 1, 0)
         return table.flatten(0, -2).to(table.dtype if like is None else like.dtype)
 
     def forward(
@@ -197,6 +196,12 @@ def _sinusoidal(start: int, size: int, width: int, like: Tensor) -> Tensor:
     angles = places[:, None] * torch.exp(pairs * (-math.log(BASE) / width))
     table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width]
     return table.to(like.dtype)
+
+
+def _resized(cells: Tensor, size: int) -> Tensor:
+    """The last axis interpolated; one at a time, for torch 2.13 mistakes the rows of what has a single column."""
+    shape = (cells.shape[-2], size)
+    return F.interpolate(cells.contiguous(), shape, mode="bicubic", align_corners=False, antialias=True)
 
 
 def _side_by_side(rows: Tensor, columns: Tensor) -> Tensor:
