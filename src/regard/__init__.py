@@ -18,24 +18,35 @@ _NAMES = {
     "GaussianAttention": "regard.layers",
     "MultiHeadAttention": "regard.layers",
     "attention": "regard.functional",
+    "attention_to_conv": "regard.convert",
     "capture": "regard.inspect",
+    "conv_to_attention": "regard.convert",
+    "convert_network": "regard.convert",
     "gaussian_attention": "regard.functional",
+    "load_run": "regard.training",
     "locality": "regard.inspect",
     "prune_heads": "regard.inspect",
     "relevance": "regard.inspect",
     "replace_heads": "regard.inspect",
     "rollout": "regard.inspect",
     "softargmax": "regard.functional",
+    "train": "regard.training",
 }
-_MODULES = {"data", "functional", "inspect", "layers", "plots", "reference"}
+_MODULES = {"convert", "data", "functional", "inspect", "layers", "plots", "recipes", "reference", "training"}
 
 if TYPE_CHECKING:
+    from regard import convert as convert
     from regard import data as data
     from regard import functional as functional
     from regard import inspect as inspect
     from regard import layers as layers
     from regard import plots as plots
+    from regard import recipes as recipes
     from regard import reference as reference
+    from regard import training as training
+    from regard.convert import attention_to_conv as attention_to_conv
+    from regard.convert import conv_to_attention as conv_to_attention
+    from regard.convert import convert_network as convert_network
     from regard.functional import attention as attention
     from regard.functional import gaussian_attention as gaussian_attention
     from regard.functional import softargmax as softargmax
@@ -47,6 +58,8 @@ if TYPE_CHECKING:
     from regard.inspect import rollout as rollout
     from regard.layers import GaussianAttention as GaussianAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention
+    from regard.training import load_run as load_run
+    from regard.training import train as train
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,251 @@
+"""Any convolution as attention: one Gaussian head per tap, in closed form."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard._checks import check_floating, describe
+from regard._observe import observe
+from regard.convert._bounds import rounding, sharpness_for, shift_leak
+from regard.functional._axis import Border, axis_matrix
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "ConvolutionalAttention":
+    r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
+
+    Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
+    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that at most ``tolerance`` of
+    its attention goes elsewhere; its value and output weights are the tap's. Padding is attended too, then dropped
+    (zeros) or brought home (reflect, replicate, circular).
+
+    Args:
+        conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``: any kernel (even ones too), stride, dilation, groups,
+            padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied.
+        tolerance: the largest share of attention, in L1, that may leak from a head.
+
+    >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
+    >>> attention, image = conv_to_attention(conv), torch.randn(2, 3, 9, 9)
+    >>> error = (attention(image) - conv(image)).abs().max().item()
+    >>> error <= attention.error_bound(image)
+    True
+    """
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
+    reason = why_not(conv)
+    if reason:
+        raise TypeError(f"conv cannot be expressed as attention: {reason}")
+    return ConvolutionalAttention(copy.deepcopy(cast(Convolution, conv)), float(tolerance))
+
+
+def why_not(conv: object) -> str | None:
+    """Why a module is not a convolution that attention expresses; None where it is one."""
+    fits = "nn.Conv1d, nn.Conv2d or nn.Conv3d would fit"
+    if isinstance(conv, nn.modules.conv._ConvTransposeNd):
+        return f"{type(conv).__name__} spreads inputs over outputs instead of gathering them; {fits}"
+    if isinstance(conv, nn.modules.conv._LazyConvXdMixin):
+        return f"{type(conv).__name__} has no weights before its first call; call it once, then convert"
+    if not isinstance(conv, Convolution):
+        return f"it is {describe(conv) if not isinstance(conv, nn.Module) else 'a ' + type(conv).__name__}; {fits}"
+    base = CONVOLUTIONS[conv.weight.ndim - 2]
+    if type(conv).forward is not base.forward or type(conv)._conv_forward is not base._conv_forward:
+        return f"{type(conv).__name__} overrides {base.__name__}'s forward, so what it computes is not known here"
+    if hasattr(conv, "parametrizations"):
+        return "its weight or bias is parametrized; remove the parametrization first"
+    return None
+
+
+class ConvolutionalAttention(nn.Module):
+    """What :func:`conv_to_attention` returns. ``weight`` and ``bias`` are the given convolution's parameters, under the
+    same names."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, conv: Convolution, tolerance: float) -> None:
+        super().__init__()
+        self.weight, self.tolerance = conv.weight, tolerance
+        self.register_parameter("bias", cast(nn.Parameter | None, conv.bias))
+        self.axes = conv.weight.ndim - 2
+        self.in_channels, self.out_channels, self.groups = conv.in_channels, conv.out_channels, conv.groups
+        self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
+        self.padding, self.padding_mode = conv.padding, conv.padding_mode
+        self.pads = conv_padding(conv)
+        self.alpha = sharpness_for(tolerance, self.axes)
+        self.train(conv.training)
+
+    @property
+    def heads(self) -> int:
+        return math.prod(self.kernel_size)
+
+    @property
+    def border(self) -> Border:
+        return cast(Border, self.padding_mode)
+
+    @property
+    def center(self) -> Float[Tensor, "heads axes"]:
+        """Where each head (tap, row-major) looks from its query."""
+        return torch.cartesian_prod(*self.offsets()).reshape(self.heads, self.axes)
+
+    @property
+    def sharpness(self) -> Float[Tensor, " heads"]:
+        return torch.full((self.heads,), self.alpha)
+
+    @property
+    def leak(self) -> float:
+        """The most attention, in L1, that goes anywhere but to the tap's input."""
+        return shift_leak([self.alpha] * self.axes)
+
+    def offsets(self) -> list[Tensor]:
+        """The coordinate each tap reads relative to its query, per axis."""
+        taps = zip(self.kernel_size, self.dilation, self.pads, strict=True)
+        return [torch.arange(k, dtype=torch.float32) * d - before for k, d, (before, _) in taps]
+
+    def axis_matrices(self, grid: Sequence[int], like: Tensor) -> list[Float[Tensor, "taps outputs inputs"]]:
+        """For each axis, the attention of each tap: (taps, outputs, inputs)."""
+        matrices = []
+        sizes = zip(grid, self.output_size(grid), self.stride, self.offsets(), self.pads, strict=True)
+        for size, outputs, stride, offsets, pads in sizes:
+            queries = torch.arange(outputs, device=like.device, dtype=torch.float32) * stride
+            targets = offsets.to(like.device)[:, None] + queries
+            alpha = torch.full((len(offsets),), self.alpha, device=like.device)
+            if like.dtype == torch.float64:
+                targets, alpha = targets.double(), alpha.double()
+            matrices.append(axis_matrix(targets, alpha, size, border=self.border, padding=pads).to(like.dtype))
+        return matrices
+
+    def output_size(self, grid: Sequence[int]) -> tuple[int, ...]:
+        sizes = tuple(
+            (n + before + after - d * (k - 1) - 1) // s + 1
+            for n, (before, after), d, k, s in zip(
+                grid, self.pads, self.dilation, self.kernel_size, self.stride, strict=True
+            )
+        )
+        if any(size < 1 for size in sizes):
+            raise ValueError(
+                f"x of size {tuple(grid)}, padded by {self.pads}, is smaller than the kernel "
+                f"{tuple(self.kernel_size)} with dilation {tuple(self.dilation)}"
+            )
+        return sizes
+
+    def forward(self, x: Float[Tensor, "..."]) -> Tensor:
+        """``(batch, channels, *space)``, or without the batch, as the convolution takes it."""
+        check_floating("x", x)
+        batched = x.ndim == self.axes + 2
+        if not batched and x.ndim != self.axes + 1:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}, but must be (batch, channels, *space) with {self.axes} axes"
+            )
+        x = x if batched else x.unsqueeze(0)
+        if x.shape[1] != self.in_channels:
+            raise ValueError(f"x has {x.shape[1]} channels but the convolution has {self.in_channels}")
+        grid = tuple(x.shape[2:])
+        outputs = self.output_size(grid)
+        heads = self.attend(x, self.axis_matrices(grid, x))  # (batch, channels, heads, *outputs)
+        heads = self._observed(heads, x, grid, outputs)
+        # Each group's heads and channels against its own weights: no block-diagonal matrix.
+        inputs = heads.reshape(x.shape[0], self.groups, -1, math.prod(outputs))
+        weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
+        out = torch.matmul(weight, inputs).reshape(x.shape[0], self.out_channels, *outputs)
+        if self.bias is not None:
+            out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
+        return out if batched else out[0]
+
+    def attend(self, x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:
+        """Every head's output, one axis at a time from the last to the first: a tap's passes are shared by all taps
+        that agree on that axis, so K² heads cost 2 passes of K matrices and not K² of each."""
+        batch, channels = x.shape[:2]
+        done: list[tuple[int, int]] = []  # (taps, outputs) of the axes behind
+        y = x.reshape(batch * channels, *x.shape[2:])
+        for matrix in reversed(matrices):
+            taps, outputs, size = matrix.shape
+            stacked = matrix.reshape(taps * outputs, size)
+            if not done:  # the last axis: one product for everything
+                y = F.linear(y.reshape(-1, size), stacked)
+            else:
+                y = y.reshape(-1, size, math.prod(t * o for t, o in done))
+                y = torch.bmm(stacked.expand(y.shape[0], *stacked.shape), y)
+            done.insert(0, (taps, outputs))
+        y = y.reshape(batch, channels, *[size for pair in done for size in pair])
+        taps_first = [2 + 2 * i for i in range(self.axes)] + [3 + 2 * i for i in range(self.axes)]
+        return y.permute(0, 1, *taps_first).reshape(batch, channels, self.heads, *[o for _, o in done])
+
+    def _observed(self, heads: Tensor, x: Tensor, grid: tuple[int, ...], outputs: tuple[int, ...]) -> Tensor:
+        """Let :func:`regard.capture` see the map, (1, heads, outputs, inputs), if anyone looks."""
+        flat = heads.flatten(3).permute(0, 2, 3, 1)  # (batch, heads, outputs, channels)
+        value = x.flatten(2).mT.unsqueeze(1)
+        seen = observe(
+            self, flat, lambda: self.weights(grid, x), value=value, kind="convolution", grid=grid, query_grid=outputs
+        )
+        return heads if seen is flat else seen.permute(0, 3, 1, 2).reshape(heads.shape)
+
+    def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
+        """The map, for looking at; the forward pass never forms it."""
+        whole, *rest = self.axis_matrices(grid, self.weight if like is None else like)
+        for matrix in rest:
+            whole = torch.einsum("son,tpm->stopnm", whole, matrix).flatten(4, 5).flatten(2, 3).flatten(0, 1)
+        return whole.unsqueeze(0)
+
+    @torch.no_grad()
+    def error_bound(self, x: Tensor) -> float:
+        """No output differs by more than this from the convolution's, for this input.
+
+        ``leak`` of each head's attention goes to inputs of at most max|x|, weighted by the absolute weights of one
+        output channel. Then rounding, both layers' own: a sum of n products is off by at most γ_n of its absolute sum,
+        and the convolution of |x| with the absolute weights is that sum.
+        """
+        if not x.numel():
+            return 0.0
+        norm = self.weight.double().abs().flatten(1).sum(1).max().item()
+        leaked = self.leak * norm * x.abs().max().double().item()
+        conv = copy.copy(self.to_conv())
+        conv._parameters = {"weight": nn.Parameter(self.weight.double().abs()), "bias": None}
+        if self.bias is not None:
+            conv._parameters["bias"] = nn.Parameter(self.bias.double().abs())
+        absolute = conv(x.double().abs()).max().item()
+        terms = 2 * (self.weight[0].numel() + 1) + sum(x.shape[-self.axes :]) + 8 * self.axes + 8
+        return leaked + rounding(terms, x.dtype) * (absolute + leaked)
+
+    def multiply_adds(self, grid: Sequence[int]) -> int:
+        """For one item: the passes over each axis, then the weights."""
+        outputs, total, behind = self.output_size(grid), 0, 1
+        for axis in reversed(range(self.axes)):
+            rows = self.kernel_size[axis] * outputs[axis]
+            total += self.in_channels * math.prod(grid[: axis + 1]) * rows * behind
+            behind *= rows
+        return total + self.weight.numel() * math.prod(outputs)
+
+    def to_conv(self) -> Convolution:
+        """The convolution again, with the same parameters."""
+        make = cast(Callable[..., Convolution], CONVOLUTIONS[self.axes])
+        conv = make(
+            self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding, self.dilation, self.groups,
+            bias=False, padding_mode=self.padding_mode, device="meta",
+        )  # fmt: skip
+        conv.weight = self.weight
+        conv.bias = self.bias
+        return conv.train(self.training)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, heads={self.heads} ({'×'.join(map(str, self.kernel_size))}), "
+            f"stride={self.stride}, dilation={self.dilation}, padding={self.padding}, border={self.padding_mode}, "
+            f"groups={self.groups}, sharpness={self.alpha:.3g}"
+        )
+
+
+def conv_padding(conv: Convolution) -> tuple[tuple[int, int], ...]:
+    """(before, after) per axis; ``"same"`` is asymmetric where the kernel's reach is odd."""
+    if conv.padding == "same":
+        reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+        return tuple((r // 2, r - r // 2) for r in reach)
+    if conv.padding == "valid":
+        return ((0, 0),) * len(conv.kernel_size)
+    return tuple((int(p), int(p)) for p in conv.padding)

@@ -1,0 +1,150 @@
+"""The taps of Gaussian heads: what a head's map is as a convolution kernel, and how much of it a window cuts off."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LARGEST_RADIUS = 64  # taps beyond this are no convolution anyone would run
+
+
+class HeadKernel(NamedTuple):
+    """One head's taps: the offset of the first along each axis, the weights, and the attention cut off (in L1)."""
+
+    start: tuple[int, ...]
+    taps: Tensor  # (*sizes), sums to one
+    factors: tuple[Tensor, ...] | None  # one vector per axis where the head is separable
+    leak: float
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return tuple(s + n for s, n in zip(self.start, self.taps.shape, strict=True))
+
+
+def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[HeadKernel]:
+    """The smallest windows that hold all but ``tolerance`` of each head's attention, on an endless grid.
+
+    Cut weights are spread over those that stay, which moves as much again: a cut share m leaks 2m.
+    """
+    center, sharpness = center.detach().double().cpu(), sharpness.detach().double().cpu()
+    axes = center.shape[1]
+    if sharpness.ndim == 1:
+        sharpness = sharpness[:, None].expand(-1, axes)
+    kernels = []
+    for head in range(center.shape[0]):
+        if sharpness.ndim == 3:
+            kernels.append(_full_kernel(head, center[head], sharpness[head], tolerance))
+            continue
+        # Each axis may cut m with 2(1 − (1 − m)^axes) ≤ tolerance.
+        share = 1 - (1 - tolerance / 2) ** (1 / axes)
+        starts, factors, kept = [], [], 1.0
+        for axis in range(axes):
+            start, taps, cut = _axis_taps(head, center[head, axis].item(), sharpness[head, axis].item(), share)
+            starts.append(start)
+            factors.append(taps)
+            kept *= 1 - cut
+        taps = factors[0]
+        for factor in factors[1:]:
+            taps = taps.unsqueeze(-1) * factor
+        kernels.append(HeadKernel(tuple(starts), taps, tuple(factors), 2 * (1 - kept)))
+    return kernels
+
+
+def _axis_taps(head: int, center: float, alpha: float, share: float) -> tuple[int, Tensor, float]:
+    """First offset, weights and cut share of one axis: the narrowest window around the center that cuts at most
+    ``share``."""
+    # From here on a key has less than share/1000 of the nearest one's weight: the sum is taken up to this radius.
+    far = math.ceil(math.sqrt(math.log(1e3 / share) / max(alpha, 1e-9)) + 2)
+    if far > 20 * LARGEST_RADIUS:
+        raise too_soft(head, alpha)
+    middle = round(center)
+    offsets = torch.arange(middle - far, middle + far + 1, dtype=torch.float64)
+    weights = (-alpha * (offsets - center) ** 2).softmax(0)
+    # A key r > far steps from the middle has e^{−α((r − ½)² − ¼)} ≤ e^{−α(r − 1)²} of the nearest one's weight.
+    beyond = 2 * math.exp(-alpha * far**2) / -math.expm1(-2 * alpha * far)
+    for radius in range(LARGEST_RADIUS + 1):
+        lean = 1 if center >= middle else -1
+        for low, high in ((radius, radius), (radius + (lean < 0), radius + (lean > 0))):
+            kept = weights[max(far - low, 0) : far + high + 1]
+            cut = max(1 - kept.sum().item(), 0.0) + beyond
+            if cut <= share:
+                return int(offsets[max(far - low, 0)].item()), kept / kept.sum(), cut
+    raise too_soft(head, alpha)
+
+
+def too_soft(head: int, alpha: float) -> ValueError:
+    return ValueError(
+        f"layer has no interior: head {head} is so soft (sharpness {alpha:.3g}) that a window of radius {LARGEST_RADIUS} "
+        f"does not hold its attention within tolerance; sharper heads, or a larger tolerance, would fit"
+    )
+
+
+def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) -> HeadKernel:
+    """A head with a full sharpness matrix: the smallest box around its center that cuts at most tolerance/2."""
+    axes, softest = center.shape[0], torch.linalg.eigvalsh(matrix).min().item()
+    far = math.ceil(math.sqrt(math.log(1e4 * axes / tolerance) / max(softest, 1e-9)) + 2)
+    if far > 2 * LARGEST_RADIUS:
+        raise too_soft(head, softest)
+    middle = center.round()
+    sides = [torch.arange(-far, far + 1, dtype=torch.float64) + m for m in middle]
+    offsets = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1) - center
+    scores = -torch.einsum("...a,ab,...b->...", offsets, matrix, offsets)
+    total = scores.flatten().logsumexp(0).item()
+    weights = (scores - total).exp()
+    # Keys outside that box lie u = far + ½ or more from the center along some axis, and score at most −λ‖·‖² for the
+    # smallest eigenvalue λ: one axis' tail is a geometric series, the others' sums are at most 2 + √(π/λ).
+    u = far + 0.5
+    log_tail = math.log(2 * axes) - softest * u * u - math.log(-math.expm1(-2 * softest * u))
+    beyond = math.exp(min(log_tail + (axes - 1) * math.log(2 + math.sqrt(math.pi / softest)) - total, 0.0))
+    for radius in range(min(far, LARGEST_RADIUS) + 1):
+        kept = weights[tuple([slice(far - radius, far + radius + 1)] * axes)]
+        cut = max(1 - kept.sum().item(), 0.0) + beyond
+        if 2 * cut <= tolerance:
+            return HeadKernel(tuple(int(m.item()) - radius for m in middle), kept / kept.sum(), None, 2 * cut)
+    raise too_soft(head, softest)
+
+
+def box(kernels: Sequence[HeadKernel]) -> list[tuple[int, int]]:
+    """The offsets that the kernels read together: (first, last + 1) per axis."""
+    axes = range(len(kernels[0].start))
+    return [(min(k.start[a] for k in kernels), max(k.stop[a] for k in kernels)) for a in axes]
+
+
+def dense_kernel(kernels: Sequence[HeadKernel], weights: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """One kernel (out, dim, *sizes) that holds all these heads, and the offset of its first tap."""
+    sides = box(kernels)
+    kernel = weights.new_zeros(*weights.shape[1:], *[high - low for low, high in sides])
+    for head, weight in zip(kernels, weights, strict=True):
+        window = [
+            slice(s - low, s - low + n) for s, (low, _), n in zip(head.start, sides, head.taps.shape, strict=True)
+        ]
+        part = weight.reshape(*weight.shape, *[1] * len(window)) * head.taps.to(weight.device)
+        kernel[(slice(None), slice(None), *window)] += part
+    return tuple(low for low, _ in sides), kernel
+
+
+def axis_map(start: int, taps: Tensor, size: int) -> Tensor:
+    """The (size × size) matrix of a kernel along one axis with its edge repeated."""
+    matrix = torch.zeros(size, size, dtype=taps.dtype)
+    rows = torch.arange(size)
+    for t, tap in enumerate(taps):
+        columns = (rows + start + t).clamp(0, size - 1)
+        matrix[rows, columns] += tap
+    return matrix
+
+
+def kernel_map(kernel: HeadKernel, grid: Sequence[int]) -> Tensor:
+    """The (tokens × tokens) map of a kernel that does not factorise, with edges repeated."""
+    tokens = math.prod(grid)
+    queries = torch.cartesian_prod(*[torch.arange(n) for n in grid]).reshape(tokens, -1)
+    matrix = torch.zeros(tokens, tokens, dtype=kernel.taps.dtype)
+    for index in torch.cartesian_prod(*[torch.arange(n) for n in kernel.taps.shape]).reshape(-1, len(grid)):
+        keys = queries + index + torch.tensor(kernel.start)
+        keys = torch.minimum(keys.clamp_min(0), torch.tensor(grid) - 1)
+        flat = torch.zeros(tokens, dtype=torch.long)
+        for axis, n in enumerate(grid):
+            flat = flat * n + keys[:, axis]
+        matrix[torch.arange(tokens), flat] += kernel.taps[tuple(index.tolist())]
+    return matrix

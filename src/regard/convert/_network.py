@@ -1,0 +1,200 @@
+"""A whole network from convolution to attention, or from attention to convolution."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard._checks import check_choice, describe
+from regard.convert._from_conv import Convolution, ConvolutionalAttention, why_not
+from regard.convert._report import ConversionReport, LayerReport
+from regard.convert._to_conv import attention_to_conv, why_not_gaussian
+from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
+
+Target = Literal["attention", "convolution"]
+ATTENTION = (GaussianAttention, GatedPositionalAttention, RelativeAttention, MultiHeadAttention, nn.MultiheadAttention)
+CONVOLUTION = (nn.modules.conv._ConvNd,)
+
+
+def convert_network(
+    model: nn.Module,
+    to: Target = "attention",
+    *,
+    tolerance: float | None = None,
+    example: Tensor | tuple[Any, ...] | None = None,
+) -> tuple[nn.Module, ConversionReport]:
+    """A new network in which every convolution is attention, or every Gaussian layer convolution; and a report.
+
+    To attention: each ``nn.Conv1d/2d/3d`` becomes the attention that computes the same (:func:`conv_to_attention`), so
+    that a CIFAR ResNet-18 is attention-only and gives the same logits. The state_dict keeps its names and values. To
+    convolution: what came from a convolution becomes that convolution again, bit for bit, and each
+    :class:`regard.GaussianAttention` becomes convolutions (:func:`attention_to_conv`) where it can. Layers that cannot
+    be converted are kept, with the reason in the report.
+
+    Args:
+        model: left as it was; the new network has copies of its weights.
+        to: ``"attention"`` or ``"convolution"``.
+        tolerance: attention a head may leak; 1e-9 to attention (beyond float32) and 1e-3 to convolution by default.
+        example: an input of the model (or a tuple of inputs): the report's errors and costs are then measured on what
+            each layer sees. Without it each layer is measured on random input of its own.
+
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU())
+    >>> attention, report = convert_network(network, example=torch.randn(1, 3, 8, 8))
+    >>> [type(layer).__name__ for layer in attention]
+    ['ConvolutionalAttention', 'ReLU']
+    >>> back, _ = convert_network(attention, to="convolution")
+    >>> all(torch.equal(a, b) for a, b in zip(back.state_dict().values(), network.state_dict().values()))
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    check_choice("to", to, ("attention", "convolution"))
+    if tolerance is None:
+        tolerance = 1e-9 if to == "attention" else 1e-3
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
+    network = copy.deepcopy(model)
+    seen = _inputs(model, example)
+    convert = _to_attention if to == "attention" else _to_convolution
+    rows, done = [], dict[int, nn.Module]()
+    kinds = CONVOLUTION if to == "attention" else (*ATTENTION, ConvolutionalAttention)
+    # One module object may stand in several places: it is converted once, and stays one.
+    for name, module in list(network.named_modules(remove_duplicate=False)):
+        if not isinstance(module, kinds):
+            continue
+        if id(module) not in done:
+            done[id(module)], row = convert(name, module, tolerance, seen.get(name))
+            rows.append(row)
+        if done[id(module)] is not module:
+            if name:
+                network.set_submodule(name, done[id(module)])
+            else:
+                network = done[id(module)]
+    origin = "each layer's own random input" if example is None else "the example"
+    return network, ConversionReport(to, tolerance, origin, tuple(rows))
+
+
+def _inputs(model: nn.Module, example: Tensor | tuple[Any, ...] | None) -> dict[str, tuple[Any, ...]]:
+    """What every layer is called with when the model sees the example: positional inputs, and ``grid`` where given."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    if example is None:
+        return seen
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            grid = kwargs.get("grid", args[1] if len(args) > 1 else None)
+            seen.setdefault(name, (args[0] if args else kwargs["x"], grid))
+
+        return hook
+
+    kinds = (*CONVOLUTION, *ATTENTION, ConvolutionalAttention)
+    handles = [
+        module.register_forward_pre_hook(note(name), with_kwargs=True)
+        for name, module in model.named_modules()
+        if isinstance(module, kinds)
+    ]
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()  # batch statistics must not move
+        with torch.no_grad():
+            model(*example) if isinstance(example, tuple) else model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module in training:
+            module.training = True
+    return seen
+
+
+@torch.no_grad()
+def _to_attention(
+    name: str, module: nn.Module, tolerance: float, seen: tuple[Any, ...] | None
+) -> tuple[nn.Module, LayerReport]:
+    before = _describe(module)
+    reason = why_not(module)
+    if reason:
+        return module, LayerReport(name, before, "kept", note=reason)
+    conv = cast(Convolution, module)
+    attention = ConvolutionalAttention(conv, tolerance)
+    if seen is None:
+        sizes = [max(16, d * (k - 1) + 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+        x = _random((1, conv.in_channels, *sizes), conv.weight)
+    else:
+        x = seen[0]
+    error = _difference(attention(x), conv(x))
+    grid = x.shape[-attention.axes :]
+    cost = conv.weight.numel() * math.prod(attention.output_size(grid))
+    after = f"attention, {attention.heads} head{'s' * (attention.heads > 1)}"
+    bound = attention.error_bound(x)
+    return attention, LayerReport(name, before, after, bound, error, cost, attention.multiply_adds(grid))
+
+
+@torch.no_grad()
+def _to_convolution(
+    name: str, module: nn.Module, tolerance: float, seen: tuple[Any, ...] | None
+) -> tuple[nn.Module, LayerReport]:
+    before = _describe(module)
+    if isinstance(module, ConvolutionalAttention):
+        conv = module.to_conv()
+        sizes = [max(16, d * (k - 1) + 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        x = _random((1, module.in_channels, *sizes), module.weight) if seen is None else seen[0]
+        grid = x.shape[-module.axes :]
+        cost = module.weight.numel() * math.prod(module.output_size(grid))
+        bound = module.error_bound(x)
+        row = LayerReport(
+            name, before, _describe(conv), bound, _difference(module(x), conv(x)), module.multiply_adds(grid), cost,
+            "the convolution it came from",
+        )  # fmt: skip
+        return conv, row
+    reason = why_not_gaussian(module)
+    if reason:
+        return module, LayerReport(name, before, "kept", note=reason)
+    return _gaussian_to_convolution(name, cast(GaussianAttention, module), tolerance, seen)
+
+
+def _gaussian_to_convolution(
+    name: str, layer: GaussianAttention, tolerance: float, seen: tuple[Any, ...] | None
+) -> tuple[nn.Module, LayerReport]:
+    x, grid = seen if seen is not None else (_random((1, *[16] * layer.axes, layer.dim), layer.output.weight), None)
+    sizes = tuple(x.shape[1:-1]) if grid is None else tuple(grid)
+    try:
+        conv = attention_to_conv(layer, tolerance=tolerance, grid=None if seen is None else sizes)
+    except ValueError as refused:
+        return layer, LayerReport(name, _describe(layer), "kept", note=str(refused))
+    # Dropout is no part of the map.
+    theirs = cast(Tensor, copy.copy(layer).eval()(x, grid)).reshape(x.shape[0], *sizes, -1)
+    ours = cast(Tensor, conv(x, grid)).reshape(x.shape[0], *sizes, -1)
+    inside = (slice(None), *conv.interior(sizes))
+    error = _difference(ours[inside], theirs[inside]) if ours[inside].numel() else None
+    tokens = math.prod(sizes)
+    passes = layer.heads * layer.head_dim * tokens * sum(sizes)
+    linear = (0 if layer.value is None else layer.value.weight.numel()) + layer.output.weight.numel()
+    window = "×".join(str(high - low + 1) for low, high in conv.reach)
+    after = f"convolution {window}: {len(conv.dense_heads)} heads as taps, {len(conv.chain_heads)} as chains"
+    row = LayerReport(
+        name, _describe(layer), after, conv.error_bound(x), error, passes + linear * tokens, conv.multiply_adds(sizes),
+        f"with the border {_difference(ours, theirs):.1e}",
+    )  # fmt: skip
+    return conv, row
+
+
+def _random(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator).to(like)
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    return (a.detach() - b.detach()).abs().max().item()
+
+
+def _describe(module: nn.Module) -> str:
+    name = type(module).__name__
+    if isinstance(module, nn.modules.conv._ConvNd):
+        kernel = "×".join(map(str, module.kernel_size))
+        stride = f" /{module.stride[0]}" if set(module.stride) != {1} else ""
+        return f"{name} {module.in_channels}→{module.out_channels}, {kernel}{stride}"
+    heads = getattr(module, "heads", getattr(module, "num_heads", None))
+    return name if heads is None else f"{name}, {heads} heads"

@@ -1,0 +1,88 @@
+"""What a conversion did, layer by layer."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One layer: what it was and became, its certified bound and measured error, and its multiply-adds per item."""
+
+    name: str
+    before: str
+    after: str
+    bound: float | None = None
+    error: float | None = None
+    cost_before: int | None = None
+    cost_after: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """Prints as a table. ``rows`` has one :class:`LayerReport` for every layer that was looked at."""
+
+    to: str
+    tolerance: float
+    measured_on: str
+    rows: tuple[LayerReport, ...] = field(default=())
+
+    @property
+    def converted(self) -> tuple[LayerReport, ...]:
+        return tuple(row for row in self.rows if row.after != "kept")
+
+    @property
+    def kept(self) -> tuple[LayerReport, ...]:
+        return tuple(row for row in self.rows if row.after == "kept")
+
+    @property
+    def share(self) -> float:
+        """The share of the layers looked at that were converted."""
+        return len(self.converted) / len(self.rows) if self.rows else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return f"nothing to convert to {self.to}: no layer of a kind that is known here"
+        head = ("layer", "was", "became", "bound", "error", "multiply-adds", "note")
+        lines = [head] + [_cells(row) for row in self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        right = {3, 4, 5}
+        table = [
+            "  ".join(
+                cell.rjust(w) if i in right else cell.ljust(w)
+                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        ]
+        table.insert(1, "  ".join("─" * w for w in widths))
+        verb = f"{len(self.converted)} of {len(self.rows)} layers became {self.to}"
+        return (
+            "\n".join(line.rstrip() for line in table)
+            + f"\n{verb} (tolerance {self.tolerance:g}; measured on {self.measured_on})"
+        )
+
+
+def _cells(row: LayerReport) -> tuple[str, ...]:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.1e}"
+
+    cost = ""
+    if row.cost_before is not None and row.cost_after is not None:
+        cost = f"{short(row.cost_before)} → {short(row.cost_after)}"
+    return row.name or "(model)", row.before, row.after, number(row.bound), number(row.error), cost, row.note
+
+
+def short(count: int) -> str:
+    """A count in three digits.
+
+    >>> short(1234567)
+    '1.23 M'
+    """
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

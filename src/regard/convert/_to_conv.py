@@ -1,0 +1,270 @@
+"""A trained Gaussian layer as convolutions: sharp heads become taps, soft heads separable blurs."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard._checks import describe
+from regard.convert._bounds import rounding
+from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
+from regard.functional import axis_matrix, gaussian_weights
+from regard.functional._call import check_grid
+from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
+from regard.layers._grids import flat_tokens
+
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def attention_to_conv(
+    layer: nn.Module, *, tolerance: float = 1e-3, grid: Sequence[int] | None = None
+) -> "GaussianConvolution":
+    """A trained :class:`regard.GaussianAttention` as convolutions, with a certified error.
+
+    Inside the grid a Gaussian head's map is the same for every query, so it is a convolution; its taps beyond a window
+    that holds all but ``tolerance`` of its attention are cut. Sharp heads become taps of one dense kernel. A soft head
+    becomes a chain (1×1, a blur along each axis, 1×1) or taps of the dense kernel too, whichever costs fewer
+    multiply-adds. Near the border the layer attends to what exists; the convolution repeats the edge instead. So the
+    bound holds on ``.interior(grid)``, and ``.border_leak(grid)`` says how far the border is off.
+
+    Args:
+        layer: a :class:`regard.GaussianAttention`; it is left as it is.
+        tolerance: the largest share of a head's attention, in L1, that may be cut.
+        grid: refuse the layer where no query of this grid is in the interior.
+
+    >>> layer = regard.GaussianAttention(8, 4, init="grid", sharpness=9.0)
+    >>> conv, image = attention_to_conv(layer), torch.randn(1, 12, 12, 8)
+    >>> error = (conv(image) - layer(image))[:, *conv.interior((12, 12))].abs().max().item()
+    >>> error <= conv.error_bound(image)
+    True
+    """
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
+    reason = why_not_gaussian(layer)
+    if reason:
+        raise TypeError(f"layer cannot be expressed as convolution: {reason}")
+    if not isinstance(layer, GaussianAttention):
+        raise TypeError(f"layer must be a GaussianAttention, got {describe(layer)}")
+    converted = GaussianConvolution(layer, float(tolerance))
+    if grid is not None and not all(s.stop > s.start for s in converted.interior(grid)):
+        raise ValueError(
+            f"layer has no interior on grid {tuple(grid)}: its softest head needs a window of "
+            f"{' × '.join(str(high - low + 1) for low, high in converted.reach)} to hold all but {tolerance:g} of its "
+            f"attention; a larger tolerance, a larger grid or sharper heads would fit"
+        )
+    return converted
+
+
+def why_not_gaussian(layer: object) -> str | None:
+    """Why a module is not an attention that a convolution expresses; None where it may be one."""
+    if isinstance(layer, GaussianAttention):
+        return None
+    name = type(layer).__name__
+    if isinstance(layer, RelativeAttention) and not layer.content:
+        return f"{name}'s learned weights need not fade with distance, so no window holds them and there is no interior"
+    content = MultiHeadAttention | GatedPositionalAttention | RelativeAttention | nn.MultiheadAttention
+    if isinstance(layer, content):
+        return f"{name} attends by content, so its map changes with the input; a convolution's does not"
+    return f"it is a {name}; a GaussianAttention would fit"
+
+
+class GaussianConvolution(nn.Module):
+    """What :func:`attention_to_conv` returns; called like the layer.
+
+    ``dense_heads`` are taps of ``kernel``; ``chain_heads`` run as 1×1 → blur along each axis → 1×1. Weights are
+    parameters, so the result can be trained on.
+    """
+
+    kernel: nn.Parameter | None
+    value: nn.Parameter | None
+    mix: nn.Parameter | None
+    blurs: nn.ParameterList | None
+    start: tuple[int, ...] | None
+
+    def __init__(self, layer: GaussianAttention, tolerance: float) -> None:
+        super().__init__()
+        self.dim, self.out_dim, self.axes, self.tolerance = layer.dim, layer.out_dim, layer.axes, tolerance
+        self.head_dim = layer.head_dim
+        self._center = layer.center.detach().clone()
+        self._sharpness = layer.sharpness.detach().clone()
+        self.kernels = head_kernels(layer.center, layer.sharpness, tolerance)
+        values, value_bias = value_matrices(layer)  # (heads, head_dim, dim), (heads, head_dim)
+        outputs = layer.output.weight.detach().unflatten(1, (layer.heads, layer.head_dim)).transpose(0, 1)
+        joined = torch.einsum("hoj,hji->hoi", outputs.double(), values.double())  # (heads, out, dim)
+        self.norms = joined.abs().sum(-1).amax(-1).tolist()
+        self.dense_heads, self.chain_heads = self._cheapest(layer.full_width)
+        like = layer.output.weight
+        self.start, self.kernel = None, None
+        if self.dense_heads:
+            self.start, kernel = dense_kernel([self.kernels[h] for h in self.dense_heads], joined[self.dense_heads])
+            self.kernel = nn.Parameter(kernel.to(like))
+        self.value, self.blurs, self.mix = None, None, None
+        if self.chain_heads:
+            self._add_chain(values[self.chain_heads], outputs[self.chain_heads], layer.full_width, like)
+        # Every head's kernel sums to one, so the value's bias passes through it unchanged.
+        bias = torch.einsum("hoj,hj->o", outputs.double(), value_bias.double())
+        bias = bias if layer.output.bias is None else bias + layer.output.bias.detach().double()
+        self.bias = nn.Parameter(bias.to(like))
+        self.train(layer.training)
+
+    def _cheapest(self, full_width: bool) -> tuple[list[int], list[int]]:
+        """Sharp heads are taps; of the soft ones the narrowest may join them, as long as that costs less."""
+        order = sorted(range(len(self.kernels)), key=lambda h: self.kernels[h].taps.numel())
+        best: tuple[float, int] | None = None
+        for count in range(len(order) + 1):
+            rest = [self.kernels[h] for h in order[count:]]
+            if any(kernel.factors is None for kernel in rest):
+                continue  # a full covariance has no separable blur
+            if any(kernel.taps.numel() == 1 for kernel in rest):
+                continue  # a single tap belongs into the kernel
+            cost = self._cost([self.kernels[h] for h in order[:count]], rest, full_width)
+            if best is None or cost < best[0]:
+                best = (cost, count)
+        count = len(order) if best is None else best[1]
+        return sorted(order[:count]), sorted(order[count:])
+
+    def _cost(self, dense: list[HeadKernel], chain: list[HeadKernel], full_width: bool) -> int:
+        """Multiply-adds per token."""
+        cost = 0
+        if dense:
+            cost += self.dim * self.out_dim * math.prod(high - low for low, high in box(dense))
+        if chain:
+            width = len(chain) * self.head_dim
+            cost += (0 if full_width else self.dim * width) + width * self.out_dim
+            cost += width * sum(high - low for low, high in box(chain))
+        return cost
+
+    def _add_chain(self, values: Tensor, outputs: Tensor, full_width: bool, like: Tensor) -> None:
+        if not full_width:
+            self.value = nn.Parameter(values.flatten(0, 1).to(like).clone())
+        self.mix = nn.Parameter(outputs.transpose(0, 1).flatten(1).to(like).clone())
+        chain = [self.kernels[h] for h in self.chain_heads]
+        self.chain_box = box(chain)
+        blurs = []
+        for axis, (low, high) in enumerate(self.chain_box):
+            blur = torch.zeros(len(chain), high - low, dtype=torch.float64)
+            for i, kernel in enumerate(chain):
+                if kernel.factors is not None:
+                    begin = kernel.start[axis] - low
+                    blur[i, begin : begin + len(kernel.factors[axis])] = kernel.factors[axis]
+            blurs.append(nn.Parameter(blur.to(like)))
+        self.blurs = nn.ParameterList(blurs)
+
+    @property
+    def leak(self) -> float:
+        """The most attention, in L1, that any head loses or gains in the interior."""
+        return max(kernel.leak for kernel in self.kernels)
+
+    @property
+    def reach(self) -> tuple[tuple[int, int], ...]:
+        """The first and last offset, per axis, that any head reads."""
+        return tuple((low, high - 1) for low, high in box(self.kernels))
+
+    def interior(self, grid: Sequence[int]) -> tuple[slice, ...]:
+        """Slices of the grid whose windows fit: where the bound holds. Empty where the grid is too small."""
+        grid = check_grid(grid)
+        if len(grid) != self.axes:
+            raise ValueError(f"grid {grid} has {len(grid)} axes but the layer has {self.axes}")
+        slices = []
+        for size, (low, high) in zip(grid, self.reach, strict=True):
+            first, last = min(max(0, -low), size), min(size, size - high)
+            slices.append(slice(first, max(last, first)))
+        return tuple(slices)
+
+    def error_bound(self, x: Tensor) -> float:
+        """No output in the interior differs by more than this from the layer's, for this input: each head's leak times
+        its weights' largest absolute row sum times max|x|, plus rounding."""
+        largest = x.detach().abs().max().double().item() if x.numel() else 0.0
+        leak = sum(kernel.leak * norm for kernel, norm in zip(self.kernels, self.norms, strict=True))
+        taps = sum(high - low for low, high in box(self.kernels))
+        terms = 4 * (self.dim + len(self.kernels) * self.head_dim) + 2 * taps * self.dim + sum(x.shape[1:-1]) + 64
+        size = sum(self.norms) * largest + self.bias.detach().abs().max().double().item()
+        return leak * largest + rounding(terms, x.dtype) * size
+
+    def border_leak(self, grid: Sequence[int]) -> float:
+        """Outside the interior: the most attention, in L1, by which any head's row differs from the layer's."""
+        grid = check_grid(grid)
+        center, sharpness = self._center.double().cpu(), self._sharpness.double().cpu()
+        worst = 0.0
+        if sharpness.ndim == 3:
+            theirs = gaussian_weights(center, sharpness, grid)
+            for h, kernel in enumerate(self.kernels):
+                worst = max(worst, (theirs[h] - kernel_map(kernel, grid)).abs().sum(-1).max().item())
+            return worst
+        sharpness = sharpness if sharpness.ndim == 2 else sharpness[:, None].expand(-1, self.axes)
+        for h, kernel in enumerate(self.kernels):
+            # ‖A⊗B − C⊗D‖ ≤ ‖A − C‖ + ‖B − D‖ row by row, since rows sum to one.
+            total = 0.0
+            for axis, size in enumerate(grid):
+                targets = torch.arange(size, dtype=torch.float64) + center[h, axis]
+                theirs = axis_matrix(targets[None], sharpness[h, axis, None], size)[0]
+                if kernel.factors is not None:
+                    ours = axis_map(kernel.start[axis], kernel.factors[axis], size)
+                    total += (theirs - ours).abs().sum(-1).max().item()
+            worst = max(worst, min(total, 2.0))
+        return worst
+
+    def multiply_adds(self, grid: Sequence[int]) -> int:
+        dense = [self.kernels[h] for h in self.dense_heads]
+        chain = [self.kernels[h] for h in self.chain_heads]
+        return self._cost(dense, chain, self.value is None) * math.prod(grid)
+
+    def forward(self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None) -> Tensor:
+        """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out, as the layer."""
+        tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
+        image = tokens.mT.unflatten(2, grid)  # (batch, dim, *grid)
+        out = self.bias.reshape(-1, *[1] * self.axes)
+        if self.kernel is not None and self.start is not None:
+            sizes = [(s, s + k) for s, k in zip(self.start, self.kernel.shape[2:], strict=True)]
+            out = out + CONVOLVE[self.axes](repeat_edge(image, sizes), self.kernel)
+        if self.mix is not None and self.blurs is not None:
+            out = out + torch.einsum("oc,bc...->bo...", self.mix, self._blurred(image))
+        flat = out.flatten(2).mT
+        return flat.unflatten(1, grid) if x.ndim > 3 else flat
+
+    def _blurred(self, image: Tensor) -> Tensor:
+        """Each soft head's values, blurred along one axis after the other: (batch, heads · head_dim, *grid)."""
+        heads = len(self.chain_heads)
+        if self.value is None:
+            y = image.repeat(1, heads, *[1] * self.axes)
+        else:
+            y = torch.einsum("ci,bi...->bc...", self.value, image)
+        if self.blurs is None:
+            return y
+        for axis, blur in enumerate(self.blurs):
+            sides = [(0, 1)] * self.axes
+            sides[axis] = self.chain_box[axis]
+            shape = [1] * self.axes
+            shape[axis] = blur.shape[1]
+            weight = blur.repeat_interleave(self.head_dim, 0).reshape(-1, 1, *shape)
+            y = CONVOLVE[self.axes](repeat_edge(y, sides), weight, groups=y.shape[1])
+        return y
+
+    def extra_repr(self) -> str:
+        return (
+            f"dim={self.dim}, out_dim={self.out_dim}, taps={len(self.dense_heads)} heads, chains={len(self.chain_heads)} "
+            f"heads, reach={self.reach}, leak={self.leak:.2g}"
+        )
+
+
+def value_matrices(layer: GaussianAttention) -> tuple[Tensor, Tensor]:
+    """Each head's value projection (heads, head_dim, dim) and its bias; the identity with full width."""
+    if layer.value is None:
+        eye = torch.eye(layer.dim, dtype=layer.output.weight.dtype, device=layer.output.weight.device)
+        return eye.expand(layer.heads, -1, -1), eye.new_zeros(layer.heads, layer.dim)
+    weight = layer.value.weight.detach().unflatten(0, (layer.heads, layer.head_dim))
+    bias = layer.value.bias
+    return weight, weight.new_zeros(weight.shape[:2]) if bias is None else bias.detach().unflatten(0, weight.shape[:2])
+
+
+def repeat_edge(image: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
+    """Crop or extend each axis so that a kernel over offsets first … last − 1 gives one output per input."""
+    for axis, (low, high) in enumerate(sides):
+        size = image.shape[2 + axis]
+        index = torch.arange(low, size + high - 1, device=image.device).clamp(0, size - 1)
+        if low != 0 or high != 1:
+            image = image.index_select(2 + axis, index)
+    return image

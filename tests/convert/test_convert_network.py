@@ -1,0 +1,135 @@
+"""Whole networks to attention and back."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from regard import data
+from regard.convert import ConvolutionalAttention, GaussianConvolution, convert_network
+from regard.layers import GaussianAttention, MultiHeadAttention
+from regard.models import ResNet18
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    torch.manual_seed(0)
+    model = ResNet18(10)
+    for module in model.modules():  # batch norm as after training: nothing is one or zero
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.2)
+            nn.init.normal_(module.running_mean, std=0.2)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def images():
+    mini = data.load("fashion-mini").train.images[:3].float().div(255).sub(0.5)
+    real = nn.functional.pad(mini, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
+    return {"random": torch.randn(2, 3, 32, 32), "real": real}
+
+
+@pytest.mark.parametrize("kind", ["random", "real"])
+def test_resnet18_becomes_attention_only_with_the_same_logits(resnet, images, kind):
+    x = images[kind]
+    before = copy.deepcopy(resnet.state_dict())
+    attention, report = convert_network(resnet, example=x)
+    assert not any(isinstance(module, nn.Conv2d) for module in attention.modules())
+    assert sum(isinstance(module, ConvolutionalAttention) for module in attention.modules()) == 20
+    with torch.no_grad():
+        expected, found = resnet(x), attention(x)
+    assert ((found - expected).abs().max() / expected.abs().max()).item() <= 1e-5
+    assert all(row.error <= row.bound for row in report.rows)
+    assert len(report.converted) == 20
+    assert report.kept == ()
+    # The input is left as it was, and the way back is bit for bit.
+    after = resnet.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    back, _ = convert_network(attention, to="convolution")
+    state = back.state_dict()
+    assert list(state) == list(before)
+    assert all(torch.equal(state[name], value) for name, value in before.items())
+    with torch.no_grad():
+        torch.testing.assert_close(back(x), expected, atol=0, rtol=0)
+
+
+def test_a_spoiled_layer_shows_in_the_logits(resnet, images):
+    """The comparison above can fail: a head that looks one pixel aside is seen."""
+    attention, _ = convert_network(resnet)
+    attention.layer2[0].conv1.pads = ((0, 2), (1, 1))
+    with torch.no_grad():
+        expected, found = resnet(images["random"]), attention(images["random"])
+    assert ((found - expected).abs().max() / expected.abs().max()).item() > 1e-3
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sharp = GaussianAttention(8, 4, init="grid", sharpness=12.0)
+        self.soft = GaussianAttention(8, 4, sharpness=1e-5)
+        self.content = MultiHeadAttention(8, 2)
+
+    def forward(self, x):
+        x = x + self.sharp(x)
+        x = x + self.soft(x.flatten(1, 2), grid=(12, 12)).unflatten(1, (12, 12))
+        return x + self.content(x.flatten(1, 2)).unflatten(1, (12, 12))
+
+
+def test_only_what_is_convolution_becomes_convolution():
+    model = Mixed()
+    converted, report = convert_network(model, to="convolution", example=torch.randn(2, 12, 12, 8))
+    assert isinstance(converted.sharp, GaussianConvolution)
+    assert isinstance(converted.soft, GaussianAttention)
+    assert isinstance(converted.content, MultiHeadAttention)
+    rows = {row.name: row for row in report.rows}
+    assert rows["sharp"].error <= rows["sharp"].bound
+    assert "so soft" in rows["soft"].note
+    assert "by content" in rows["content"].note
+    assert report.share == pytest.approx(1 / 3)
+    table = str(report)
+    assert "1 of 3 layers became convolution" in table
+    assert all(name in table for name in rows)
+
+
+def test_a_module_used_twice_stays_one():
+    shared = nn.Conv1d(3, 3, 3, padding=1)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    attention, report = convert_network(model)
+    assert attention[0] is attention[2]
+    assert len(report.rows) == 1
+    x = torch.randn(1, 3, 9)
+    torch.testing.assert_close(attention(x), model(x), atol=1e-5, rtol=1e-5)
+
+
+def test_training_mode_and_batch_statistics_are_left_alone():
+    model = nn.Sequential(nn.Conv1d(3, 3, 3), nn.BatchNorm1d(3)).train()
+    convert_network(model, example=torch.randn(2, 3, 9))
+    assert model.training
+    assert model[1].training
+    assert torch.equal(model[1].running_mean, torch.zeros(3))
+
+
+def test_a_model_that_is_one_convolution():
+    converted, report = convert_network(nn.Conv1d(2, 3, 3))
+    assert isinstance(converted, ConvolutionalAttention)
+    assert "(model)" in str(report)
+
+
+def test_layers_that_cannot_be_expressed_are_kept_with_the_reason():
+    model = nn.Sequential(nn.ConvTranspose2d(3, 3, 3), nn.Conv2d(3, 3, 3))
+    converted, report = convert_network(model)
+    assert isinstance(converted[0], nn.ConvTranspose2d)
+    assert "spreads inputs" in report.kept[0].note
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="to must be one of 'attention', 'convolution', got 'mlp'"):
+        convert_network(nn.Conv1d(1, 1, 1), to="mlp")
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module"):
+        convert_network("resnet")
+    with pytest.raises(ValueError, match="tolerance must be"):
+        convert_network(nn.Conv1d(1, 1, 1), tolerance=-1)
