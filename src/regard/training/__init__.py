@@ -1,0 +1,40 @@
+"""Training: from a recipe to a network, resumable and observable.
+
+>>> from regard.training import AdamW, Encoder, ImageTask, Recipe
+>>> task = ImageTask("fashion-mini", validation=60, limit=64)
+>>> recipe = Recipe("tiny", task, Encoder(dim=18, depth=1, hidden=8), AdamW(2e-3), epochs=1, batch_size=16)
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     run = regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
+...     [line["step"] for line in run.metrics], run.heads.steps
+([1, 2, 3, 4, 4], (0, 1, 2, 3, 4))
+"""
+
+from regard.training._checkpoints import Checkpoint as Checkpoint
+from regard.training._checkpoints import Checkpoints as Checkpoints
+from regard.training._checkpoints import DamagedCheckpointError as DamagedCheckpointError
+from regard.training._checkpoints import DiskFullError as DiskFullError
+from regard.training._engine import train as train
+from regard.training._evaluation import FlipAveraged as FlipAveraged
+from regard.training._evaluation import Score as Score
+from regard.training._evaluation import score as score
+from regard.training._fabric import shut_down as shut_down
+from regard.training._heads import Heads as Heads
+from regard.training._heads import Trajectory as Trajectory
+from regard.training._networks import Encoder as Encoder
+from regard.training._networks import ResNet as ResNet
+from regard.training._networks import Vision as Vision
+from regard.training._optimisers import SGD as SGD
+from regard.training._optimisers import AdamW as AdamW
+from regard.training._optimisers import Muon as Muon
+from regard.training._optimisers import Optimiser as Optimiser
+from regard.training._recipe import Network as Network
+from regard.training._recipe import Outcome as Outcome
+from regard.training._recipe import Recipe as Recipe
+from regard.training._recipe import Task as Task
+from regard.training._run import Run as Run
+from regard.training._run import load_run as load_run
+from regard.training._schedule import Schedule as Schedule
+from regard.training._stop import NonFiniteError as NonFiniteError
+from regard.training._stop import TrainingInterrupted as TrainingInterrupted
+from regard.training._tasks import ImageTask as ImageTask

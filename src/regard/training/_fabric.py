@@ -1,0 +1,100 @@
+"""The engine under the loop: devices, precision and processes. The one module that imports lightning-fabric.
+
+Fabric's own ``save`` and ``load`` are not used: they pickle.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from regard._checks import check_positive
+from regard.training._recipe import Precision
+
+_PRECISIONS = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
+
+
+def start(
+    precision: Precision = "fp32", *, accelerator: str = "auto", devices: int | None = None, nodes: int | None = None
+) -> Any:
+    """A launched Fabric for this process.
+
+    Under ``torchrun`` and under SLURM's ``srun`` the launcher says how many processes there are. Otherwise there are
+    ``devices`` (default 1) on each of ``nodes`` (default 1), and Fabric starts the other processes by running the
+    same command again.
+    """
+    for name, value in (("devices", devices), ("nodes", nodes)):
+        if value is not None:
+            check_positive(name, value)
+    here = launched_by()
+    if here is not None:
+        devices, nodes = here
+    devices, nodes = devices or 1, nodes or 1
+    fabric = _fabric_module().Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+        precision=_PRECISIONS[precision],
+    )
+    fabric.launch()
+    return fabric
+
+
+def launched_by(environment: Any = None) -> tuple[int, int] | None:
+    """Processes on each node and nodes, as torchrun or SLURM tell them; None without either.
+
+    >>> launched_by({"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"})
+    (4, 2)
+    >>> launched_by({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"})
+    (8, 2)
+    >>> launched_by({})
+    """
+    environment = os.environ if environment is None else environment
+    if "TORCHELASTIC_RUN_ID" in environment:
+        world, local = int(environment["WORLD_SIZE"]), int(environment["LOCAL_WORLD_SIZE"])
+        return local, world // local
+    interactive = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_NTASKS" in environment and not interactive:
+        nodes = int(environment.get("SLURM_NNODES", 1))
+        return int(environment.get("SLURM_NTASKS_PER_NODE", int(environment["SLURM_NTASKS"]) // nodes)), nodes
+    return None
+
+
+def total_over_processes(fabric: Any, value: torch.Tensor) -> torch.Tensor:
+    """The sum over all processes, on each of them."""
+    if fabric.world_size == 1:
+        return value
+    result: torch.Tensor = fabric.all_reduce(value, reduce_op="sum")
+    return result
+
+
+@contextmanager
+def product_precision(precision: Precision) -> Iterator[None]:
+    """TF32 products allowed inside the block, or not, and then as before."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def shut_down() -> None:
+    """Leave the group of processes, where there is one. For the end of a program; training may be called repeatedly."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _fabric_module() -> Any:
+    # The same package, on its own or as part of lightning.
+    for name in ("lightning_fabric", "lightning.fabric"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            if missing.name not in (name, name.partition(".")[0]):
+                raise
+    raise ImportError("training needs lightning-fabric: pip install 'regard[train]'")

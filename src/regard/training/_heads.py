@@ -1,0 +1,148 @@
+"""Where the heads of a network look, over the course of a run: ``heads.jsonl`` in its folder.
+
+The first line says what the rest is about, every other line is one moment::
+
+    {"version": 1, "grid": [14, 14], "layers": ["blocks.0.attention", "blocks.1.attention"]}
+    {"step": 0, "center": [[[0.1, -1.2], …], …], "sharpness": [[0.5, …], …]}
+
+``center[layer][head]`` is (row, column), key − query; ``sharpness[layer]`` has an entry per head: a number, one for each
+axis, or a symmetric matrix, as :func:`regard.gaussian_attention` takes them. ``grid`` is null where it is not known.
+Numbers have seven significant digits. A network without Gaussian heads leaves no file.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.training._lines import Lines, read_lines
+
+
+def gaussian_layers(network: nn.Module) -> dict[str, nn.Module]:
+    """The layers with Gaussian heads, by their names in the network: those with a ``center`` and a ``sharpness``.
+
+    >>> gaussian_layers(torch.nn.Linear(2, 2))
+    {}
+    """
+    found: dict[str, nn.Module] = {}
+    centers: list[Tensor] = []
+    for name, module in network.named_modules():
+        center, sharpness = getattr(module, "center", None), getattr(module, "sharpness", None)
+        if not (isinstance(center, Tensor) and isinstance(sharpness, Tensor) and center.ndim == 2):
+            continue
+        # A layer often keeps its heads in a part of its own: the outer one, which comes first, names them.
+        if not any(center is known for known in centers):
+            centers.append(center)
+            found[name] = module
+    return found
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of all layers at one moment: by layer, ``center`` (heads, axes) and ``sharpness`` (heads, …)."""
+
+    layers: tuple[str, ...]
+    center: tuple[Float[Tensor, "_ _"], ...]
+    sharpness: tuple[Float[Tensor, "..."], ...]
+
+    @classmethod
+    def of(cls, network: nn.Module) -> "Heads":
+        """As they are now, on the host, in float32."""
+        layers = gaussian_layers(network)
+        with torch.no_grad():
+            center = tuple(layer.center.detach().float().cpu() for layer in layers.values())  # type: ignore[operator]
+            sharpness = tuple(
+                layer.sharpness.detach().float().cpu()  # type: ignore[operator]
+                for layer in layers.values()
+            )
+        return cls(tuple(layers), center, sharpness)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Where heads looked during a run, as ``heads.jsonl`` has it.
+
+    Attributes:
+        steps: when.
+        layers: names of the layers.
+        grid: the tokens' shape, where it is known.
+        center: for each layer (steps, heads, axes).
+        sharpness: for each layer (steps, heads), (steps, heads, axes) or (steps, heads, axes, axes).
+    """
+
+    steps: tuple[int, ...]
+    layers: tuple[str, ...]
+    grid: tuple[int, ...] | None
+    center: tuple[Float[Tensor, "_ _ _"], ...]
+    sharpness: tuple[Float[Tensor, "..."], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "Trajectory | None":
+        """None where there is no file, or nothing in it yet."""
+        header: dict[str, Any] | None = None
+        moments = []
+        for line in read_lines(path):
+            if header is None:
+                header = line
+                if header.get("version") != 1:
+                    raise ValueError(f"{path} is of version {header.get('version')!r}, but this regard reads version 1")
+            else:
+                moments.append(line)
+        if header is None or not moments:
+            return None
+        layers = range(len(header["layers"]))
+        return cls(
+            steps=tuple(moment["step"] for moment in moments),
+            layers=tuple(header["layers"]),
+            grid=None if header["grid"] is None else tuple(header["grid"]),
+            center=tuple(torch.tensor([moment["center"][layer] for moment in moments]) for layer in layers),
+            sharpness=tuple(torch.tensor([moment["sharpness"][layer] for moment in moments]) for layer in layers),
+        )
+
+    def at(self, moment: int) -> Heads:
+        """The heads at the given entry of ``steps``."""
+        center, sharpness = (tuple(each[moment] for each in values) for values in (self.center, self.sharpness))
+        return Heads(self.layers, center, sharpness)
+
+
+@dataclass
+class HeadLog:
+    """Writes the trajectory of a network's heads, about ``moments`` times in a run of ``total`` steps.
+
+    The first and the last moment are always among them. A network without Gaussian heads costs nothing.
+    """
+
+    path: Path
+    network: nn.Module
+    grid: Sequence[int] | None
+    total: int
+    moments: int = 200
+    lines: Lines = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lines = Lines(self.path)
+        self.active = bool(gaussian_layers(self.network))
+
+    def is_due(self, step: int) -> bool:
+        return self.active and (step % max(1, self.total // self.moments) == 0 or step == self.total)
+
+    def add(self, step: int) -> Heads:
+        heads = Heads.of(self.network)
+        if self.lines.size == 0:
+            grid = None if self.grid is None else list(self.grid)
+            self.lines.add({"version": 1, "grid": grid, "layers": list(heads.layers)})
+        self.lines.add({"step": step, "center": _rounded(heads.center), "sharpness": _rounded(heads.sharpness)})
+        return heads
+
+
+def _rounded(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return _rounded(values.tolist())
+    if isinstance(values, list | tuple):
+        return [_rounded(value) for value in values]
+    return float(f"{values:.7g}")

@@ -1,0 +1,56 @@
+"""Where and with what a run took place."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from regard._version import __version__
+
+
+def hardware(device: torch.device, processes: int = 1) -> str:
+    """The device in words, with how many of them.
+
+    >>> hardware(torch.device("cpu")).endswith("threads") or hardware(torch.device("cpu")).endswith("thread")
+    True
+    """
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        return name if processes == 1 else f"{processes} × {name}"
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else model
+    threads = torch.get_num_threads() * processes
+    return f"{model}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def versions() -> dict[str, str]:
+    """What a result may depend on besides the recipe."""
+    return {"regard": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def commit() -> str:
+    """The commit of the checkout that regard is run from, with ``+`` where files differ from it; else "unknown"."""
+    here = Path(__file__).parent
+    try:
+        found = _git(here, "rev-parse", "--short", "HEAD")
+        return found + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", "..") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def command() -> str:
+    """The command line that is running."""
+    name = Path(sys.argv[0]).name
+    if name == "__main__.py":
+        name = f"python -m {'.'.join(Path(sys.argv[0]).parts[-3:-1])}"
+    return " ".join([name, *sys.argv[1:]])
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

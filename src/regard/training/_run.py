@@ -1,0 +1,149 @@
+"""The folder of a run, and what can be read from it.
+
+::
+
+    runs/NAME/
+      recipe.json           the recipe
+      metrics.jsonl         a line per step, {"step", "loss", "accuracy", "gradient_norm", "learning_rate"}, and one per
+                            evaluation, {"step", "epoch", "validation_loss", "validation_accuracy", "seconds"}
+      heads.jsonl           where Gaussian heads looked (see regard.training._heads)
+      checkpoints/          safetensors and JSON (see regard.training._checkpoints)
+      tensorboard/          for tensorboard --logdir
+      model/                the finished network: config.json and safetensors
+      summary.json          what the run came to: steps, seconds, parameters, accuracy on what was held out, machine
+"""
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import nn
+
+from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, write_whole
+from regard.training._heads import Trajectory
+from regard.training._lines import read_lines
+from regard.training._recipe import Recipe, decode, encode
+
+METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
+
+
+class Run:
+    """A run's folder, of a run that is finished, broken off or still going on. See :func:`load_run`."""
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+        self.folder = Path(folder)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", keep)
+
+    def __repr__(self) -> str:
+        steps = self.checkpoints.steps()
+        return f"Run({str(self.folder)!r}, recipe={self.recipe.name!r}, last checkpoint at step {steps[-1:] or None})"
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        path = self.folder / RECIPE
+        if not path.exists():
+            raise FileNotFoundError(f"{self.folder} is not the folder of a run: it has no {RECIPE}")
+        try:
+            recipe = decode(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        if not isinstance(recipe, Recipe):
+            raise ValueError(f"{path} does not hold a recipe")
+        return recipe
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of ``metrics.jsonl``."""
+        return list(read_lines(self.folder / METRICS))
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl`` that are about what was held out."""
+        return [line for line in self.metrics if "validation_accuracy" in line]
+
+    @property
+    def heads(self) -> Trajectory | None:
+        """Where Gaussian heads looked; None for a network without."""
+        return Trajectory.read(self.folder / HEADS)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What the run came to; None as long as it is not finished."""
+        path = self.folder / SUMMARY
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def checkpoint(self, which: int | str = "last") -> Checkpoint:
+        """``"last"``, ``"best"`` (by what is held out) or the one of a step. Damaged ones are passed over for
+        ``"last"``."""
+        steps = self.checkpoints.steps()
+        if not steps:
+            raise FileNotFoundError(f"{self.folder} has no checkpoint")
+        if which == "last":
+            for step in reversed(steps):
+                try:
+                    return self.checkpoints.load(step)
+                except DamagedCheckpointError as error:
+                    damage = error
+            raise damage
+        if which == "best":
+            best = self.checkpoints.best()
+            return self.checkpoints.load(steps[-1] if best is None else best)
+        if which not in steps:
+            raise ValueError(f"which must be 'last', 'best' or one of the steps {steps}, got {which!r}")
+        return self.checkpoints.load(int(which))
+
+    def network(self, which: int | str = "last", device: torch.device | str = "cpu") -> nn.Module:
+        """The trained network (its average, where the recipe has one), in evaluation mode."""
+        checkpoint = self.checkpoint(which)
+        with torch.random.fork_rng(devices=[]):
+            network = self.recipe.network.build(self.recipe.task)
+        network.load_state_dict(checkpoint.part("average") or checkpoint.part("network"))
+        return network.to(device).eval()
+
+    def write(self, name: str, content: Any) -> Path:
+        """A JSON file in the folder, whole or not at all."""
+        path = self.folder / name
+        write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        return path
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        self.write(RECIPE, encode(recipe))
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """The run in a folder: its recipe, metrics, heads and trained network. Nothing is unpickled.
+
+    >>> regard.load_run("runs/nowhere")
+    Traceback (most recent call last):
+    FileNotFoundError: runs/nowhere is not the folder of a run: it has no recipe.json
+    """
+    run = Run(path)
+    run.recipe  # noqa: B018  # a wrong folder is refused here, not when it is first used
+    return run
+
+
+class RunLock:
+    """Held by the process that trains in a folder; the system lets go of it when the process ends, however it does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return
+        self._file = self.path.open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as taken:
+            self._file.close()
+            raise RuntimeError(f"another process is training in {self.path.parent}") from taken
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._file.close()

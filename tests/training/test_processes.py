@@ -1,0 +1,69 @@
+"""Several processes: the same run, whatever their number."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+
+RTOL = 1e-5
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The folder of runs that two gloo processes made together, started by torchrun."""
+    folder = tmp_path_factory.mktemp("processes")
+    script = Path(__file__).parent / "process_script.py"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(script), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _curve(run, *names):
+    return torch.tensor([[line[name] for name in names] for line in run.metrics if names[0] in line])
+
+
+@pytest.mark.parametrize("name", ["plain", "unequal"])
+def test_two_processes_have_the_loss_curve_of_one_with_the_same_batch(two_processes, toy, train_toy, name):
+    changes = {}
+    if name == "unequal":  # the last batches' halves ask for different numbers of predictions
+        changes = {"task": toy.ToyTask(unequal=True), "accumulate": 1, "clip": 0.5, "average": 0.9}
+    alone, together = train_toy(epochs=6, **changes), regard.load_run(two_processes / name)
+    for names in (("loss", "accuracy", "gradient_norm"), ("validation_loss", "validation_accuracy")):
+        expected = _curve(alone, *names)
+        assert len(expected) == (24 if names[0] == "loss" else 6)
+        torch.testing.assert_close(_curve(together, *names), expected, rtol=RTOL, atol=1e-6)
+    for key, value in alone.checkpoint().tensors.items():
+        torch.testing.assert_close(together.checkpoint().tensors[key], value, rtol=1e-3, atol=1e-4)
+
+
+def test_resumed_processes_end_where_undisturbed_ones_do(two_processes):
+    resumed, undisturbed = (regard.load_run(two_processes / name) for name in ("resumed", "plain"))
+    assert [line["step"] for line in resumed.metrics] == [line["step"] for line in undisturbed.metrics]
+    for key, value in undisturbed.checkpoint().tensors.items():
+        assert torch.equal(resumed.checkpoint().tensors[key], value), key
+
+
+def test_the_mean_is_over_all_targets_not_over_processes(two_processes, toy):
+    task = toy.ToyTask(unequal=True)
+    recipe = toy.toy_recipe(task)
+    torch.manual_seed(regard.data.random_number(2**63, recipe.seed, "parameters"))
+    network = recipe.network.build(task)
+    examples = task.examples("train", torch.device("cpu"))
+    halves = [regard.data.Loader(examples, 6, rank=rank, world_size=2).batch(0, 0) for rank in (0, 1)]
+    losses = [task.outcome(network, half).loss.item() for half in halves]
+    counts = [task.targets(half).item() for half in halves]
+    first = regard.load_run(two_processes / "unequal").metrics[0]["loss"]
+    assert first == pytest.approx(sum(losses) / sum(counts), rel=RTOL)
+    assert first != pytest.approx(sum(loss / n for loss, n in zip(losses, counts, strict=True)) / 2, rel=100 * RTOL)

@@ -1,0 +1,254 @@
+"""A run that is killed, stopped, damaged or out of room, and what a resumed one makes of it."""
+
+import errno
+import io
+import itertools
+import json
+import os
+import pickle
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.training import DamagedCheckpointError, DiskFullError, TrainingInterrupted, _checkpoints, _lines
+from regard.training._loop import Loop
+from regard.training._run import RunLock
+from regard.training._stop import StopRequest
+
+
+def test_killed_at_any_moment_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
+    script = Path(__file__).parent / "kill_script.py"
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, "12"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["steps"] == 12
+    assert len(report["kills"]) == 12 + 8 + 6
+    assert all(kill["died"] for kill in report["kills"])
+    assert [kill for kill in report["kills"] if kill["differs"]] == []
+
+
+def _same(left, right):
+    tensors = right.checkpoint().tensors
+    return tensors.keys() == left.checkpoint().tensors.keys() and all(
+        torch.equal(value, tensors[name]) for name, value in left.checkpoint().tensors.items()
+    )
+
+
+def _steps(run):
+    return [line["step"] for line in run.metrics if "loss" in line]
+
+
+def _break(run, file, how):
+    path = run.checkpoints.path(run.checkpoints.steps()[-1]) / file
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "absent":
+        path.unlink()
+    else:
+        middle = len(content) * 3 // 4
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+
+
+@pytest.mark.parametrize("how", ["truncated", "changed", "absent"])
+@pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
+def test_a_damaged_last_checkpoint_is_reported_and_the_one_before_it_used(train_toy, tmp_path, capfd, file, how):
+    whole = train_toy(save_every=3)
+    run = train_toy(save_every=3, folder=tmp_path / "damaged")
+    _break(run, file, how)
+    resumed = train_toy(save_every=3, folder=run.folder, resume=True)
+    said = capfd.readouterr().err
+    assert "damaged checkpoint" in said
+    assert "step-00000012" in said
+    assert (run.checkpoints.folder / "step-00000012.damaged").is_dir()
+    assert _same(resumed, whole)
+    assert _steps(resumed) == list(range(1, 13))
+
+
+def test_all_checkpoints_damaged_is_an_error_and_nothing_is_begun_anew(train_toy):
+    run = train_toy(keep=1, epochs=1)
+    _break(run, "state.safetensors", "changed")
+    with pytest.raises(DamagedCheckpointError, match="all checkpoints"):
+        train_toy(folder=run.folder, resume="auto", epochs=1)
+
+
+class TestFullDisk:
+    def test_a_checkpoint_without_room_stops_with_a_clear_message_and_loses_nothing(
+        self, train_toy, tmp_path, monkeypatch
+    ):
+        whole, folder = train_toy(save_every=3), tmp_path / "full"
+        written = []
+
+        def write_through(path, content, actual=_checkpoints.write_through):
+            written.append(path)
+            if len(written) == 4:  # the second checkpoint's second file
+                path.write_bytes(content[:10])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            actual(path, content)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_checkpoints, "write_through", write_through)
+            with pytest.raises(DiskFullError, match=r"checkpoint of step 6.*No space left.*Nothing written before"):
+                train_toy(save_every=3, folder=folder)
+        run = regard.load_run(folder)
+        assert run.checkpoints.steps() == [3]
+        assert [path for path in run.checkpoints.folder.iterdir() if path.name.startswith(".")] == []
+        assert _same(train_toy(save_every=3, folder=folder, resume="auto"), whole)
+
+    def test_the_system_refusing_a_large_file_is_the_same(self, train_toy, tmp_path):
+        whole, folder = train_toy(save_every=3), tmp_path / "limited"
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+        try:
+            with pytest.raises(DiskFullError, match="File too large"):
+                train_toy(save_every=3, folder=folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert _same(train_toy(save_every=3, folder=folder, resume="auto"), whole)
+
+    def test_a_line_that_does_not_fit_is_not_left_in_half(self, tmp_path, monkeypatch):
+        lines = _lines.Lines(tmp_path / "metrics.jsonl")
+        lines.add({"step": 1})
+
+        class Full(io.FileIO):
+            def write(self, content):
+                super().write(content[:5])
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", lambda path, mode, **options: Full(path, mode))
+            with pytest.raises(DiskFullError, match=r"next lines of metrics\.jsonl"):
+                lines.add({"step": 2})
+        lines.add({"step": 3})
+        assert list(_lines.read_lines(lines.path)) == [{"step": 1}, {"step": 3}]
+
+
+class TestStopping:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_asked_to_stop_it_saves_where_it_is_and_says_how_to_go_on(self, toy, train_toy, tmp_path, number):
+        whole, folder = train_toy(), tmp_path / "stopped"
+        asked = StopAt(5, number)
+        with pytest.raises(TrainingInterrupted, match=r"stopped at step 5.*resume='auto'") as stopped, asked:
+            train_toy(folder=folder)
+        assert stopped.value.step == 5
+        assert regard.load_run(folder).checkpoints.steps()[-1] == 5
+        resumed = train_toy(folder=folder, resume="auto")
+        assert _same(resumed, whole)
+        assert _steps(resumed) == list(range(1, 13))
+
+    def test_the_handlers_are_put_back(self, train_toy):
+        before = signal.getsignal(signal.SIGINT)
+        train_toy(epochs=1)
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def test_a_second_ctrl_c_does_not_wait(self):
+        with StopRequest() as request:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert request.asked
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+
+class StopAt:
+    """Send this process a signal when the loop has taken so many steps."""
+
+    def __init__(self, step, number):
+        self.step, self.number = step, number
+
+    def __enter__(self):
+        self.patch = pytest.MonkeyPatch()
+        steps = itertools.count(1)
+
+        def take_step(loop, actual=Loop._take_step):
+            actual(loop)
+            if next(steps) == self.step:
+                os.kill(os.getpid(), self.number)
+
+        self.patch.setattr(Loop, "_take_step", take_step)
+
+    def __exit__(self, *error):
+        self.patch.undo()
+
+
+class TestResumeWords:
+    def test_false_refuses_a_folder_that_holds_a_run(self, train_toy):
+        run = train_toy(epochs=1)
+        with pytest.raises(FileExistsError, match="--resume auto"):
+            train_toy(folder=run.folder, epochs=1)
+
+    def test_true_needs_a_checkpoint_and_auto_does_not(self, train_toy, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no checkpoint to resume"):
+            train_toy(folder=tmp_path / "new", resume=True, epochs=1)
+        assert train_toy(folder=tmp_path / "new", resume="auto", epochs=1).summary["steps"] == 4
+
+    def test_a_finished_run_is_left_as_it_is(self, train_toy):
+        run = train_toy(epochs=1)
+        before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+        train_toy(folder=run.folder, resume="auto", epochs=1)
+        assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == before
+
+    def test_another_recipe_is_refused_with_what_differs(self, train_toy):
+        run = train_toy(epochs=2)
+        with pytest.raises(ValueError, match="epochs: 2 and 3"):
+            train_toy(folder=run.folder, resume="auto", epochs=3)
+
+    def test_a_path_goes_on_in_another_folder(self, train_toy, tmp_path):
+        whole = train_toy(save_every=3, keep=10)
+        for path in (whole.checkpoints.path(6), whole.folder):
+            branch = train_toy(folder=tmp_path / path.name, resume=path, save_every=3, keep=10)
+            assert _same(branch, whole)
+            assert _steps(branch) == list(range(1, 13))
+            assert (branch.folder / "heads.jsonl").read_text() == (whole.folder / "heads.jsonl").read_text()
+
+    def test_a_path_to_an_older_checkpoint_does_not_overwrite_what_came_later(self, train_toy):
+        run = train_toy(save_every=3)
+        with pytest.raises(ValueError, match="give another folder"):
+            train_toy(resume=run.checkpoints.path(run.checkpoints.steps()[0]), folder=run.folder, save_every=3)
+
+    def test_a_path_to_nothing_is_refused(self, train_toy, tmp_path):
+        with pytest.raises(FileNotFoundError, match="resume must be"):
+            train_toy(resume=tmp_path / "nowhere")
+
+    def test_without_a_folder_the_next_free_name_is_taken(self, toy, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        recipe = toy.toy_recipe(epochs=1)
+        folders = [regard.train(recipe, accelerator="cpu", tensorboard=False).folder for _ in range(2)]
+        assert folders == [Path("runs/toy"), Path("runs/toy-2")]
+
+    def test_two_processes_do_not_train_in_one_folder(self, train_toy, tmp_path):
+        (tmp_path / "taken").mkdir()
+        with RunLock(tmp_path / "taken"), pytest.raises(RuntimeError, match="another process is training"):
+            train_toy(folder=tmp_path / "taken")
+
+
+def test_nothing_is_unpickled(train_toy, tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("a file was unpickled")
+
+    run = train_toy(save_every=3)
+    shutil.rmtree(run.checkpoints.path(12))
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
+        monkeypatch.setattr(module, name, refuse)
+    assert train_toy(folder=run.folder, resume="auto", save_every=3).checkpoints.steps()[-1] == 12
+    run.network("best")
+
+
+def test_logs_that_are_shorter_than_the_checkpoint_says_are_refused(train_toy):
+    run = train_toy(save_every=3)
+    shutil.rmtree(run.checkpoints.path(12))
+    os.truncate(run.folder / "metrics.jsonl", 10)
+    with pytest.raises(ValueError, match="some of it is missing"):
+        train_toy(folder=run.folder, resume="auto", save_every=3)
