@@ -78,7 +78,7 @@ def test_flex_attention_is_itself_again_afterwards():
     with torch.no_grad(), regard.capture(model):
         assert inspect.signature(flex_attention) == signature  # others ask it what it can do
         with pytest.raises(ValueError, match="Expect"):
-            model(*(torch.randn(1, 2, n, 8) for n in (4, 4, 5)))
+            model(*(torch.randn(1, n, 4, 8) for n in (2, 3, 3)))
         model(*(torch.randn(1, 2, 4, 8) for _ in range(3)))
     assert flex_attention.__code__ is before
     assert "__signature__" not in vars(flex_attention)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.inspect._relevance import call, logits_of
+from regard.inspect._seen import exact
 
 # What a model is given and what it should answer: a tensor, a mapping or a sequence of inputs, and class numbers.
 Batch = tuple[Any, Tensor]
@@ -52,4 +53,4 @@ def accuracy(model: nn.Module, batches: Iterable[Batch]) -> float:
 
 def sample_losses(output: Any, labels: Tensor) -> Tensor:
     """Cross-entropy, one number per sample."""
-    return F.cross_entropy(logits_of(output).float(), labels, reduction="none")
+    return F.cross_entropy(exact(logits_of(output)), labels, reduction="none")
