@@ -91,6 +91,16 @@ class Capture:
         self._missed[name, reason, shape] += 1
         self._write_missed()
 
+    def retract(self, name: str) -> None:
+        found = self.maps._maps.get(name)
+        if found is None:
+            return
+        gone = found.calls.pop()
+        if gone.stored is not None:
+            self.storage.release(gone.stored)
+        if not found.calls:
+            del self.maps._maps[name]
+
     def attended(self, seen: Seen) -> None:
         rows, heads = _select(self.rows, seen.shape[2]), _select(self.heads, seen.shape[1])
         if isinstance(rows, str) or isinstance(heads, str):

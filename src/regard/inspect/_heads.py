@@ -14,8 +14,9 @@ Change = Callable[[Seen, Tensor], Tensor | None]
 
 
 class _Changing:
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Change, retract: Callable[[str], None] | None = None) -> None:
         self.change = change
+        self._retract = retract
         self.seen: dict[str, int] = {}
         self.lost: list[str] = []
 
@@ -25,16 +26,22 @@ class _Changing:
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         self.lost.append(f"{name}: {reason}")
 
+    def retract(self, name: str) -> None:
+        self.seen.pop(name, None)
+        if self._retract is not None:
+            self._retract(name)
+
     def attended(self, seen: Seen) -> Tensor | None:
         self.seen[seen.name] = seen.shape[1]
         return None if seen.output is None else self.change(seen, seen.output)
 
 
 @contextmanager
-def changing(model: nn.Module, change: Change) -> Iterator[_Changing]:
+def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | None = None) -> Iterator[_Changing]:
     """Inside the block each attention's output is what ``change`` makes of it. The model itself is not touched; the
-    fast path of ``nn.TransformerEncoder``, inside which no head can be reached, is not taken."""
-    sink = _Changing(change)
+    fast path of ``nn.TransformerEncoder``, inside which no head can be reached, is not taken. ``retract`` is told the
+    name of an attention that turned out to be part of a larger one."""
+    sink = _Changing(change, retract)
     with watch(model, sink, keeps_path=False):
         yield sink
 

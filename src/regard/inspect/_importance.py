@@ -91,7 +91,11 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
             gates.append((seen.name, gate))
             return output * gate
 
-        with torch.inference_mode(False), torch.enable_grad(), changing(model, change):
+        def retract(name: str, gates: list[tuple[str, Tensor]] = gates) -> None:
+            if gates and gates[-1][0] == name:
+                gates.pop()
+
+        with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
             total = _summed(losses(call(model, x), labels))
             if not gates:
                 raise ValueError(f"no attention of {type(model).__name__} was seen")

@@ -95,9 +95,18 @@ class Names:
         for index, (running, known, count) in enumerate(self._running):
             if running is frame and known == name:
                 self._running[index] = (frame, name, count + 1)
-                return f"{name}#{count + 1}"
+                return f"{name}#{count + 1}" if count else name
         self._running.append((frame, name, 1))
         return name
+
+    def restart(self, name: str) -> list[str]:
+        """The names given out during the call of a module that ``name`` belongs to; they count from one again."""
+        path = name.partition("#")[0]
+        for index, (frame, known, count) in enumerate(self._running):
+            if known == path:
+                self._running[index] = (frame, known, 0)
+                return [path, *(f"{path}#{i}" for i in range(2, count + 1))]
+        return []
 
     def forget(self) -> None:
         """Let go of the frames, and with them of the tensors they hold."""

@@ -100,6 +100,10 @@ class _Gradients:
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         self.lost.append(f"{name}: {reason}")
 
+    def retract(self, name: str) -> None:
+        if self.found and self.found[-1].name == name:
+            self.found.pop()
+
     def attended(self, seen: Seen) -> Tensor | None:
         if seen.output is None or seen.value is None:
             self.missed(seen.name, "its heads' output cannot be observed")

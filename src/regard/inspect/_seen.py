@@ -63,6 +63,10 @@ class Sink(Protocol):
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None: ...
 
+    def retract(self, name: str) -> None:
+        """Forget the latest attention of this name: it was a part of one that is told of next."""
+        ...
+
     def wants(self, name: str) -> bool:
         """False where a map would be thrown away, so that nothing is recomputed for it."""
         ...

@@ -71,6 +71,13 @@ class Storage:
         self.used += size
         return Allotted(None)
 
+    def release(self, tensor: Tensor) -> None:
+        """Give the room of a map back."""
+        if self.folder is None:
+            self.used -= tensor.numel() * tensor.element_size()
+        elif name := self._files.pop(tensor.data_ptr(), None):
+            (self.folder / name).unlink()
+
     def finish(self, maps: "Maps") -> None:
         """Write down what the files hold, so that they can be loaded later."""
         if self.folder is None:

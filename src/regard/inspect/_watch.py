@@ -189,10 +189,16 @@ class Watcher(TorchFunctionMode):
             return seen.output
         if torch._C._current_graph_task_id() != -1:
             return seen.output
+        # What was seen inside this call of the layer is a part of the map that the layer tells of.
+        inside = self.names.locate(module=seen.module, count=False)
+        for name in reversed([] if inside is None else self.names.restart(inside.name)):
+            self.sink.retract(name)
         place = self.names.locate(module=seen.module)
         if place is None or not self.sink.wants(place.name):
             return seen.output
-        return self._tell(_observed(place, seen), place, seen.output)  # type: ignore[no-any-return]
+        with torch._C.DisableTorchFunction():
+            found = _observed(place, seen)
+        return self._tell(found, place, seen.output)  # type: ignore[no-any-return]
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function that no mode sees was called (see :mod:`regard.inspect._process`)."""
