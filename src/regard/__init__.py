@@ -32,7 +32,7 @@ _NAMES = {
     "softargmax": "regard.functional",
     "train": "regard.training",
 }
-_MODULES = {"convert", "data", "functional", "inspect", "layers", "plots", "recipes", "reference", "training"}
+_MODULES = {"convert", "data", "functional", "inspect", "layers", "models", "plots", "recipes", "reference", "training"}
 
 if TYPE_CHECKING:
     from regard import convert as convert
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from regard import functional as functional
     from regard import inspect as inspect
     from regard import layers as layers
+    from regard import models as models
     from regard import plots as plots
     from regard import recipes as recipes
     from regard import reference as reference

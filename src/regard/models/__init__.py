@@ -1,5 +1,14 @@
 """Models: everything that is trained, compared or converted here."""
 
+from regard.models._fusion import TextImageFusion as TextImageFusion
+from regard.models._image_encoder import ImageEncoder as ImageEncoder
+from regard.models._image_encoder import paper_image_encoder as paper_image_encoder
+from regard.models._onnx import export_onnx as export_onnx
 from regard.models._pretrained import Pretrained as Pretrained
 from regard.models._resnet import ResNet18 as ResNet18
+from regard.models._seq2seq import Seq2SeqRNN as Seq2SeqRNN
+from regard.models._text_encoder import TextEncoder as TextEncoder
+from regard.models._transformer import Transformer as Transformer
+from regard.models._transformer import TransformerWeights as TransformerWeights
+from regard.models._transformer import character_gpt as character_gpt
 from regard.models._vision_transformer import VisionTransformer as VisionTransformer

@@ -92,7 +92,7 @@ class Pretrained(nn.Module):
             )
         if not issubclass(found, cls):
             raise ValueError(
-                f"{path} holds a {found.__name__}, not a {cls.__name__}: use {found.__name__}.from_pretrained"
+                f"{path} holds the class {found.__name__}, not {cls.__name__}: use {found.__name__}.from_pretrained"
             )
         arguments = {**config["arguments"], **changes}
         strange = sorted(set(arguments) - set(inspect.signature(found).parameters))

@@ -28,7 +28,7 @@ class RelativeBias(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "1 heads tokens tokens"]:
-        table = self.table
+        table: Tensor = self.table
         if grid != self.grid:
             sizes = [2 * n - 1 for n in grid]
             wide = table.to(torch.promote_types(table.dtype, torch.float32))[None]

@@ -1,0 +1,46 @@
+"""Vision models as ONNX files."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard._checks import check_tensor
+
+
+def export_onnx(model: nn.Module, inputs: Tensor | Sequence[Tensor], path: str | os.PathLike[str]) -> None:
+    """Write ``model`` as an ONNX file that takes batches of any size.
+
+    Args:
+        model: it is exported as it evaluates (no dropout), and is left in the mode it was in.
+        inputs: an example of what it takes, batch first: one tensor, or several.
+        path: the file, which is replaced.
+
+    It runs torch's exporter without gradients: with them, torch 2.13 traces other kernels for attention with a learned
+    bias than it translates, and fails.
+    """
+    for package in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"export_onnx needs {package}: pip install onnx onnxscript", name=package)
+    examples = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    for example in examples:
+        check_tensor("inputs", example)
+        if example.ndim == 0 or example.shape[0] != examples[0].shape[0] or example.shape[0] == 0:
+            raise ValueError(f"inputs have shapes {[tuple(x.shape) for x in examples]}, but need one common batch size")
+    if examples[0].shape[0] == 1:  # a batch of one would be taken for a constant
+        examples = tuple(example.expand(2, *example.shape[1:]) for example in examples)
+    batch = torch.export.Dim("batch")
+    modes = {module: module.training for module in model.modules()}
+    try:
+        with torch.no_grad():
+            program = torch.onnx.export(
+                model.eval(), examples, dynamo=True, dynamic_shapes=tuple({0: batch} for _ in examples), verbose=False
+            )
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned nothing")
+    program.save(path)

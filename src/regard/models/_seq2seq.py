@@ -1,0 +1,247 @@
+"""Recurrent encoder–decoders, with and without attention: where the bottleneck is, and what removes it."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor, nn
+
+from regard._checks import check_choice, check_positive, check_probability, values_are_readable
+from regard._observe import observe
+from regard.functional import attention as dot_product_attention
+from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
+from regard.models._pretrained import Pretrained
+from regard.models._recurrent import State, run_padded
+from regard.models._tokens import check_keep, check_token_numbers, greedy
+
+CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+ATTENTIONS = ("none", "dot", "additive")
+POSITIONS = {"none": None, "one-hot": "one-hot", "sine": "sinusoidal"}
+Tokens = Int[Tensor, "batch tokens"]
+SourceKeep = Bool[Tensor, "batch source_tokens"]
+
+
+class DotAttention(nn.Module):
+    r"""Decoder states look through encoder states: :math:`a_{ij} = \mathrm{softmax}_j(q_i^\top k_j)`, not scaled."""
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch queries hidden"],
+        key: Float[Tensor, "batch keys hidden"],
+        *,
+        keep: Bool[Tensor, "batch 1 keys"] | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        # One head, so that the batch is not taken for the heads.
+        query, key = query[:, None], key[:, None]
+        mask = None if keep is None else keep[:, None]
+        if return_weights:
+            out, weights = dot_product_attention(query, key, key, beta=1.0, keep=mask, return_weights=True)
+            return out[:, 0], weights[:, 0]
+        return dot_product_attention(query, key, key, beta=1.0, keep=mask)[:, 0]
+
+
+class Seq2SeqRNN(Pretrained):
+    r"""One recurrent network reads the source, another says the target, starting from the state the first ended in.
+
+    .. math:: h_j = \mathrm{cell}(x_j, h_{j-1}), \quad h'_0 = h_n, \quad h'_i = \mathrm{cell}'(y_i, h'_{i-1}), \qquad
+        \mathrm{scores}_i = W u_i + b
+
+    .. math:: \text{none}: u_i = h'_i \qquad
+        \text{attention}: u_i = \tanh\bigl(W_u\,(h'_i, \textstyle\sum_j a_{ij} h_j) + b_u\bigr), \quad
+        a_{i\cdot} = \mathrm{softmax}_j(e(h'_i, h_j))
+
+    with :math:`e = h_i'^\top h_j` (dot) or a small network (:class:`AdditiveAttention`). Without attention everything
+    the decoder knows of the source is one state; with it, a is the alignment of target and source.
+
+    Args:
+        vocabulary: number of target tokens.
+        source_vocabulary: number of source tokens; by default source and target share one vocabulary and embedding.
+        dim: width of an embedded token.
+        hidden: width of the state.
+        depth: recurrent layers on top of each other.
+        cell: ``"rnn"`` (tanh), ``"gru"`` or ``"lstm"``.
+        attention: ``"none"``, ``"dot"`` or ``"additive"``.
+        positions: ``"none"``, or ``"one-hot"`` or ``"sine"`` ones beside every embedded token.
+        length: the longest sequence, needed for one-hot positions.
+        position_dim: width of sine positions, default ``dim``.
+        dropout: probability, in training, of dropping embedded features, those between recurrent layers, and those of u.
+
+    Shapes: sources ``(batch, s)`` and targets ``(batch, t)`` of token numbers to scores ``(batch, t, vocabulary)``,
+    where those at place t are for the token after it; alignment ``(batch, t, s)``.
+
+    >>> from regard.models import Seq2SeqRNN
+    >>> model = Seq2SeqRNN(30, dim=8, hidden=16, attention="dot").eval()
+    >>> source, target = torch.randint(30, (2, 7)), torch.randint(30, (2, 5))
+    >>> scores, alignment = model(source, target, return_weights=True)
+    >>> scores.shape, alignment.shape
+    (torch.Size([2, 5, 30]), torch.Size([2, 5, 7]))
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        source_vocabulary: int | None = None,
+        dim: int = 64,
+        hidden: int = 128,
+        depth: int = 1,
+        cell: str = "gru",
+        attention: str = "additive",
+        positions: str = "none",
+        length: int | None = None,
+        position_dim: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, size in (("vocabulary", vocabulary), ("dim", dim), ("hidden", hidden), ("depth", depth)):
+            check_positive(name, size)
+        check_choice("cell", cell, tuple(CELLS))
+        check_choice("attention", attention, ATTENTIONS)
+        check_choice("positions", positions, tuple(POSITIONS))
+        check_probability("dropout", dropout)
+        if positions == "one-hot" and length is None:
+            raise ValueError("length is needed for one-hot positions: the longest sequence")
+        self.vocabulary, self.hidden = vocabulary, hidden
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.source_embedding = None if source_vocabulary is None else nn.Embedding(source_vocabulary, dim)
+        self.positions: AbsolutePositionalEmbedding | None = None
+        kind = POSITIONS[positions]
+        if kind is not None:
+            self.positions = AbsolutePositionalEmbedding(
+                dim,
+                length if kind == "one-hot" else None,
+                kind=kind,
+                combine="concatenate",
+                position_dim=position_dim if kind == "sinusoidal" else None,
+            )
+        width = dim if self.positions is None else self.positions.out_dim
+        self.dropout = nn.Dropout(dropout)
+        options: dict[str, Any] = {"batch_first": True, "dropout": dropout if depth > 1 else 0.0}
+        self.encoder = CELLS[cell](width, hidden, depth, **options)
+        self.decoder = CELLS[cell](width, hidden, depth, **options)
+        self.attention: nn.Module | None = None
+        if attention != "none":
+            self.attention = DotAttention() if attention == "dot" else AdditiveAttention(hidden, hidden)
+            self.combine = nn.Linear(2 * hidden, hidden)
+        self.output = nn.Linear(hidden, vocabulary)
+
+    def encode(
+        self, source: Tokens, *, keep: Bool[Tensor, "batch tokens"] | None = None
+    ) -> tuple[Float[Tensor, "batch tokens hidden"], State]:
+        """All states of the upper layer, and the last state of every layer.
+
+        ``keep``: True on tokens, False on padding, which must stand at the end and never reaches a state.
+        """
+        check_keep("keep", keep, source)
+        x = self._embed("source", source, self.embedding if self.source_embedding is None else self.source_embedding)
+        if keep is None:
+            return self.encoder(x)
+        if values_are_readable(keep) and bool((keep[:, 1:] & ~keep[:, :-1]).any()):
+            raise ValueError("keep must be True from the first token on: padding stands at the end")
+        return run_padded(self.encoder, x, keep)
+
+    def decode(
+        self,
+        target: Tokens,
+        states: Float[Tensor, "batch source_tokens hidden"],
+        state: State,
+        *,
+        keep: SourceKeep | None = None,
+        start: int = 0,
+        return_weights: bool = False,
+    ) -> tuple[Float[Tensor, "batch tokens vocabulary"], State, Float[Tensor, "batch tokens source_tokens"] | None]:
+        """Scores, the state after the last token, and (on request) the alignment.
+
+        Args:
+            target: ``(batch, t)``.
+            states, state: what :meth:`encode` gave; later the state that the last call gave.
+            keep: True on the source's tokens.
+            start: the place of the first of these tokens in the target.
+            return_weights: return the alignment, where there is attention.
+        """
+        queries, state = self.decoder(self._embed("target", target, self.embedding, start), state)
+        if self.attention is None:
+            if return_weights:
+                raise ValueError("return_weights asks for the alignment, but this model was made with attention='none'")
+            return self.output(self.dropout(queries)), state, None
+        mask = None if keep is None else keep[:, None]
+        weights = None
+        if return_weights:
+            context, weights = self.attention(queries, states, keep=mask, return_weights=True)
+        else:
+            context = self.attention(queries, states, keep=mask)
+        attention = self.attention
+        context = observe(
+            attention,
+            context,
+            lambda: attention(queries, states, keep=mask, return_weights=True)[1],
+            value=states,
+            kind="alignment",
+        )
+        combined = torch.tanh(self.combine(torch.cat([queries, context], -1)))
+        return self.output(self.dropout(combined)), state, weights
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source_tokens"],
+        target: Tokens,
+        *,
+        source_keep: SourceKeep | None = None,
+        return_weights: bool = False,
+    ) -> (
+        Float[Tensor, "batch tokens vocabulary"]
+        | tuple[Float[Tensor, "batch tokens vocabulary"], Float[Tensor, "batch tokens source_tokens"]]
+    ):
+        """
+        Args:
+            source: ``(batch, s)``.
+            target: ``(batch, t)``, what the decoder is told.
+            source_keep: True on the source's tokens, False on its padding, which stands at the end.
+            return_weights: also return the alignment ``(batch, t, s)``.
+        """
+        states, state = self.encode(source, keep=source_keep)
+        scores, _, weights = self.decode(target, states, state, keep=source_keep, return_weights=return_weights)
+        return scores if weights is None else (scores, weights)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        source: Int[Tensor, "batch source_tokens"],
+        prompt: Int[Tensor, "batch prompt"],
+        *,
+        tokens: int,
+        end: int | None = None,
+        source_keep: SourceKeep | None = None,
+        return_weights: bool = False,
+    ) -> Int64[Tensor, "batch new"] | tuple[Int64[Tensor, "batch new"], Float[Tensor, "batch new source_tokens"]]:
+        """Greedy decoding: the tokens that follow ``prompt``, the best one at each step.
+
+        Args:
+            source: ``(batch, s)``.
+            prompt: ``(batch, p)``, such as one ``<begin>`` each.
+            tokens: how many to say at the most.
+            end: a token after which a row only repeats it; when every row has said it, decoding stops.
+            source_keep: True on the source's tokens, False on its padding.
+            return_weights: also return where each of the tokens was read off, ``(batch, new, s)``.
+        """
+        states, state = self.encode(source, keep=source_keep)
+        seen, alignment = 0, []
+
+        def next_scores(so_far: Tensor) -> Tensor:
+            nonlocal seen, state
+            scores, state, weights = self.decode(
+                so_far[:, seen:], states, state, keep=source_keep, start=seen, return_weights=return_weights
+            )
+            seen = so_far.shape[1]
+            if weights is not None:
+                alignment.append(weights[:, -1])
+            return scores[:, -1]
+
+        said = greedy(next_scores, prompt, tokens, end)
+        return (said, torch.stack(alignment, 1)) if return_weights else said
+
+    def _embed(self, name: str, tokens: Tensor, table: nn.Embedding, start: int = 0) -> Tensor:
+        check_token_numbers(name, tokens, table.num_embeddings)
+        x = self.dropout(table(tokens))
+        return x if self.positions is None else self.positions(x, start=start)

@@ -1,0 +1,74 @@
+"""Token numbers: what models of text check, and how they continue a sequence greedily."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from regard._checks import check_positive, check_tensor, describe, values_are_readable
+
+
+def check_token_numbers(name: str, tokens: Any, vocabulary: int) -> None:
+    """Whole numbers ``(batch, tokens)`` below ``vocabulary``; values are looked at where that costs no wait."""
+    check_tensor(name, tokens)
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} must be token numbers (int64 or int32), got {describe(tokens)}")
+    if tokens.ndim != 2:
+        raise ValueError(f"{name} has shape {tuple(tokens.shape)}, but must be (batch, tokens)")
+    if values_are_readable(tokens) and tokens.numel():
+        low, high = (int(value) for value in tokens.aminmax())
+        if low < 0 or high >= vocabulary:
+            raise ValueError(f"{name} holds numbers from {low} to {high}, but the vocabulary has 0 to {vocabulary - 1}")
+
+
+def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
+    """A mask ``(batch, tokens)`` of the tokens, True = a token, False = padding."""
+    if keep is None:
+        return
+    check_tensor(name, keep)
+    if keep.dtype is not torch.bool:
+        raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(keep)}")
+    if keep.shape != tokens.shape[:2]:
+        raise ValueError(f"{name} has shape {tuple(keep.shape)}, but the tokens are {tuple(tokens.shape[:2])}")
+
+
+def as_attention_keep(keep: Bool[Tensor, "batch tokens"] | None) -> Bool[Tensor, "batch 1 1 tokens"] | None:
+    """The same for every head and query."""
+    return None if keep is None else keep[:, None, None]
+
+
+def greedy(
+    next_scores: Callable[[Int[Tensor, "batch so_far"]], Float[Tensor, "batch vocabulary"]],
+    prompt: Int[Tensor, "batch prompt"],
+    tokens: int,
+    end: int | None,
+) -> Int64[Tensor, "batch new"]:
+    """Append the best next token again and again; returns what was appended.
+
+    Args:
+        next_scores: from all tokens so far to the scores of the next one.
+        prompt: ``(batch, prompt)``, at least one token each.
+        tokens: how many to append at the most.
+        end: a row that has said it says nothing else from then on; when all have, it stops.
+
+    >>> greedy(lambda so_far: torch.eye(5)[(so_far[:, -1] + 1) % 5], torch.tensor([[0], [2]]), 6, end=4)
+    tensor([[1, 2, 3, 4],
+            [3, 4, 4, 4]])
+    """
+    check_positive("tokens", tokens)
+    check_tensor("prompt", prompt)
+    if prompt.ndim != 2 or prompt.shape[1] < 1:
+        raise ValueError(f"prompt has shape {tuple(prompt.shape)}, but must be (batch, tokens) with at least one token")
+    so_far = prompt.long()
+    done = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
+    for _ in range(tokens):
+        chosen = next_scores(so_far).argmax(-1)
+        if end is not None:
+            chosen = torch.where(done, end, chosen)
+            done = done | (chosen == end)
+        so_far = torch.cat([so_far, chosen[:, None]], 1)
+        if end is not None and bool(done.all()):
+            break
+    return so_far[:, prompt.shape[1] :]

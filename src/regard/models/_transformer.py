@@ -1,0 +1,312 @@
+"""The transformer of the original paper: encoder and decoder, or the decoder alone."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor, nn
+
+from regard._checks import check_choice, check_ndim, check_positive, check_probability, check_width, describe
+from regard.layers import (
+    AbsolutePositionalEmbedding,
+    DecoderBlock,
+    DecoderCache,
+    EncoderBlock,
+    KeyValueCache,
+    LayerNorm,
+)
+from regard.models import _torch
+from regard.models._pretrained import Pretrained
+from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers, greedy
+
+POSITIONS = ("sinusoidal", "learned", "none")
+Keep = Bool[Tensor, "batch tokens"]
+Vectors = Float[Tensor, "batch tokens dim"]
+Cache = list[DecoderCache] | list[KeyValueCache]
+
+
+class TransformerWeights(NamedTuple):
+    """The maps of every block, each ``(batch, heads, queries, keys)``; without an encoder only ``decoder`` has any."""
+
+    encoder: tuple[Tensor, ...]
+    decoder: tuple[Tensor, ...]
+    cross: tuple[Tensor, ...]
+
+
+class Transformer(Pretrained):
+    r"""A source is encoded; a decoder says the target token by token, looking at what it said and at the source.
+
+    .. math:: M = \mathrm{encoder}(\sqrt d\, E_s + p), \qquad
+        \mathrm{scores}_t = W\, \mathrm{decoder}(\sqrt d\, E_{t' \le t} + p,\; M) + b
+
+    With ``encoder_depth=0`` there is no source and no cross-attention: a language model (see :func:`character_gpt`).
+
+    Args:
+        vocabulary: number of target tokens.
+        source_vocabulary: number of source tokens; by default source and target share one vocabulary and embedding.
+        dim, heads, hidden: width of tokens, attention heads, width inside the feed-forward networks (default
+            ``4 · dim``).
+        encoder_depth, decoder_depth: number of blocks.
+        norm: ``"post"``, as in the original, or ``"pre"``.
+        activation: of the feed-forward networks.
+        positions: ``"sinusoidal"``, ``"learned"`` or ``"none"``.
+        length: the longest sequence, needed for learned positions.
+        dropout: probability of dropping, in training, attention weights, hidden features, sub-layer outputs and
+            embedded tokens.
+        tied: whether W is the target's embedding.
+        final_norm: whether a norm follows the last block of encoder and decoder, by default with ``norm="pre"``.
+
+    Shapes: sources ``(batch, s)`` and targets ``(batch, t)`` of token numbers to scores ``(batch, t, vocabulary)``,
+    where those at place t are for the token after it.
+
+    >>> from regard.models import Transformer
+    >>> model = Transformer(11, dim=16, heads=2, encoder_depth=1, decoder_depth=2).eval()
+    >>> source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
+    >>> model(source, target).shape
+    torch.Size([2, 5, 11])
+    >>> model.generate(source, target[:, :1], tokens=4).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        source_vocabulary: int | None = None,
+        dim: int = 512,
+        heads: int = 8,
+        hidden: int | None = None,
+        encoder_depth: int = 6,
+        decoder_depth: int = 6,
+        norm: str = "post",
+        activation: str = "relu",
+        positions: str = "sinusoidal",
+        length: int | None = None,
+        dropout: float = 0.1,
+        tied: bool = True,
+        final_norm: bool | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive("vocabulary", vocabulary)
+        check_positive("dim", dim)
+        check_positive("decoder_depth", decoder_depth)
+        check_choice("positions", positions, POSITIONS)
+        check_probability("dropout", dropout)
+        if isinstance(encoder_depth, bool) or not isinstance(encoder_depth, int) or encoder_depth < 0:
+            raise ValueError(f"encoder_depth must be a whole number of 0 or more, got {describe(encoder_depth)}")
+        if positions == "learned" and length is None:
+            raise ValueError("length is needed for learned positions: the longest sequence")
+        if not encoder_depth and source_vocabulary is not None:
+            raise ValueError(f"source_vocabulary is {source_vocabulary}, but with encoder_depth=0 there is no source")
+        self.dim, self.vocabulary = dim, vocabulary
+        self.source_vocabulary = vocabulary if source_vocabulary is None else source_vocabulary
+        self.embedding = _embedding(vocabulary, dim)
+        self.source_embedding = None if source_vocabulary is None else _embedding(source_vocabulary, dim)
+        self.positions: AbsolutePositionalEmbedding | None = None
+        if positions != "none":
+            grid = length if positions == "learned" else None
+            self.positions = AbsolutePositionalEmbedding(dim, grid, kind=positions)
+        self.dropout = nn.Dropout(dropout)
+        options: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm}
+        self.encoder = nn.ModuleList(EncoderBlock(dim, heads, hidden, **options) for _ in range(encoder_depth))
+        block: type[nn.Module] = DecoderBlock if encoder_depth else EncoderBlock
+        self.decoder = nn.ModuleList(block(dim, heads, hidden, **options) for _ in range(decoder_depth))
+        last = norm == "pre" if final_norm is None else final_norm
+        self.encoder_norm = LayerNorm(dim) if last and encoder_depth else nn.Identity()
+        self.decoder_norm = LayerNorm(dim) if last else nn.Identity()
+        self.output = None if tied else nn.Linear(dim, vocabulary, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(vocabulary))
+
+    @classmethod
+    def from_torch(
+        cls, module: nn.Transformer, vocabulary: int, *, source_vocabulary: int | None = None
+    ) -> "Transformer":
+        """The blocks of an ``nn.Transformer`` with its weights. It has no embedding: that is new, and untrained.
+
+        >>> from regard.models import Transformer
+        >>> theirs = torch.nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
+        >>> ours, x, y = Transformer.from_torch(theirs, 11), torch.randn(2, 7, 16), torch.randn(2, 5, 16)
+        >>> mask = theirs.generate_square_subsequent_mask(5)
+        >>> torch.allclose(ours.decode(y, ours.encode(x)), theirs(x, y, tgt_mask=mask), atol=1e-5)
+        True
+        """
+        return _torch.from_torch(cls, module, vocabulary, source_vocabulary)
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch tokens"] | Vectors,
+        *,
+        keep: Keep | None = None,
+        maps: list[Tensor] | None = None,
+    ) -> Vectors:
+        """The memory ``(batch, s, dim)`` of a source.
+
+        Args:
+            source: token numbers ``(batch, s)``; or vectors ``(batch, s, dim)``, which are taken as embedded already.
+            keep: True on tokens, False on padding.
+            maps: a list to which the attention maps of the blocks are appended.
+        """
+        if not len(self.encoder):
+            raise ValueError("this model was made with encoder_depth=0: it encodes no source")
+        check_keep("keep", keep, source)
+        table = self.embedding if self.source_embedding is None else self.source_embedding
+        x = self._embed("source", source, table, 0)
+        for block in self.encoder:
+            if maps is None:
+                x = block(x, keep=as_attention_keep(keep))
+            else:
+                x, weights = block(x, keep=as_attention_keep(keep), return_weights=True)
+                maps.append(weights)
+        return self.encoder_norm(x)
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch tokens"] | Vectors,
+        memory: Float[Tensor, "batch source_tokens dim"] | None = None,
+        *,
+        memory_keep: Bool[Tensor, "batch source_tokens"] | None = None,
+        cache: Cache | None = None,
+        maps: list[Any] | None = None,
+    ) -> Vectors:
+        """The decoder's vectors ``(batch, t, dim)``, each of which has seen the target up to its own place.
+
+        Args:
+            target: token numbers ``(batch, t)``, or vectors that are embedded already.
+            memory: what :meth:`encode` gave; None without an encoder.
+            memory_keep: True on the source's tokens, False on its padding.
+            cache: from :meth:`empty_cache`; then ``target`` holds only the tokens that came since the last call.
+            maps: a list to which the attention maps of the blocks are appended.
+        """
+        if (memory is None) is bool(len(self.encoder)):
+            raise ValueError("memory is needed: encode(source)" if memory is None else "this model has no encoder")
+        if memory is not None:
+            check_ndim("memory", memory, "batch source_tokens dim")
+            check_keep("memory_keep", memory_keep, memory)
+        start = 0 if cache is None else _tokens_in(cache)
+        x = self._embed("target", target, self.embedding, start)
+        for i, block in enumerate(self.decoder):
+            options: dict[str, Any] = {"causal": True, "cache": None if cache is None else cache[i]}
+            if memory is not None:
+                options |= {"memory": memory, "memory_keep": as_attention_keep(memory_keep)}
+            if maps is None:
+                x = block(x, **options)
+            else:
+                x, weights = block(x, return_weights=True, **options)
+                maps.append(weights)
+        return self.decoder_norm(x)
+
+    def scores(self, vectors: Vectors) -> Float[Tensor, "batch tokens vocabulary"]:
+        """Of the next token at each place, from the decoder's vectors."""
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        return nn.functional.linear(vectors, weight, self.output_bias)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source_tokens"] | None,
+        target: Int[Tensor, "batch tokens"],
+        *,
+        source_keep: Bool[Tensor, "batch source_tokens"] | None = None,
+        return_weights: bool = False,
+    ) -> Float[Tensor, "batch tokens vocabulary"] | tuple[Float[Tensor, "batch tokens vocabulary"], TransformerWeights]:
+        """
+        Args:
+            source: ``(batch, s)``; None without an encoder.
+            target: ``(batch, t)``, what the decoder is told; padding at its end changes nothing before it.
+            source_keep: True on the source's tokens, False on its padding.
+            return_weights: also return the attention maps of all blocks.
+        """
+        encoder: list[Tensor] | None = [] if return_weights else None
+        decoder: list[Any] | None = [] if return_weights else None
+        memory = None if source is None else self.encode(source, keep=source_keep, maps=encoder)
+        scores = self.scores(self.decode(target, memory, memory_keep=source_keep, maps=decoder))
+        if encoder is None or decoder is None:
+            return scores
+        if source is None:
+            return scores, TransformerWeights((), tuple(decoder), ())
+        own, cross = ([getattr(maps, name) for maps in decoder] for name in ("attention", "cross_attention"))
+        return scores, TransformerWeights(tuple(encoder), tuple(own), tuple(cross))
+
+    def empty_cache(self) -> Cache:
+        """What :meth:`decode` keeps between steps, for one batch."""
+        if len(self.encoder):
+            return [DecoderCache.empty() for _ in self.decoder]
+        return [KeyValueCache() for _ in self.decoder]
+
+    @torch.no_grad()
+    def generate(
+        self,
+        source: Int[Tensor, "batch source_tokens"] | None,
+        prompt: Int[Tensor, "batch prompt"],
+        *,
+        tokens: int,
+        end: int | None = None,
+        source_keep: Bool[Tensor, "batch source_tokens"] | None = None,
+        use_cache: bool = True,
+    ) -> Int64[Tensor, "batch new"]:
+        """Greedy decoding: the tokens that follow ``prompt``, the best one at each step.
+
+        Args:
+            source: ``(batch, s)``; None without an encoder.
+            prompt: ``(batch, p)``, such as one ``<begin>`` each.
+            tokens: how many to say at the most.
+            end: a token after which a row only repeats it; when every row has said it, decoding stops.
+            source_keep: True on the source's tokens, False on its padding.
+            use_cache: keep keys and values of earlier steps; the same tokens come out without.
+        """
+        if end is not None and not 0 <= end < self.vocabulary:
+            raise ValueError(f"end is {end}, but the vocabulary has 0 to {self.vocabulary - 1}")
+        memory = None if source is None else self.encode(source, keep=source_keep)
+        cache = self.empty_cache() if use_cache else None
+
+        def next_scores(so_far: Tensor) -> Tensor:
+            new = so_far if cache is None else so_far[:, _tokens_in(cache) :]
+            return self.scores(self.decode(new, memory, memory_keep=source_keep, cache=cache)[:, -1:])[:, 0]
+
+        return greedy(next_scores, prompt, tokens, end)
+
+    def _embed(self, name: str, x: Tensor, table: nn.Embedding, start: int) -> Tensor:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            check_ndim(name, x, "batch tokens dim")
+            check_width(name, x, self.dim)
+            return x
+        check_token_numbers(name, x, table.num_embeddings)
+        x = table(x) * math.sqrt(self.dim)
+        if self.positions is not None:
+            x = self.positions(x, start=start)
+        return self.dropout(x)
+
+
+def character_gpt(
+    vocabulary: int, *, length: int = 128, dim: int = 128, depth: int = 4, heads: int = 4, dropout: float = 0.1
+) -> Transformer:
+    """A small language model: a :class:`Transformer` without encoder, pre-norm, with learned positions.
+
+    >>> from regard.models import character_gpt
+    >>> model = character_gpt(30, dim=16, depth=1).eval()
+    >>> model(None, torch.randint(30, (2, 9))).shape
+    torch.Size([2, 9, 30])
+    """
+    return Transformer(
+        vocabulary,
+        dim=dim,
+        heads=heads,
+        encoder_depth=0,
+        decoder_depth=depth,
+        norm="pre",
+        activation="gelu",
+        positions="learned",
+        length=length,
+        dropout=dropout,
+    )
+
+
+def _embedding(vocabulary: int, dim: int) -> nn.Embedding:
+    table = nn.Embedding(vocabulary, dim)
+    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim: as large as the positions
+    return table
+
+
+def _tokens_in(cache: Cache) -> int:
+    first = cache[0]
+    return first.attention.tokens if isinstance(first, DecoderCache) else first.tokens
