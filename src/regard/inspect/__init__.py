@@ -2,6 +2,9 @@
 
 from regard.inspect._capture import Capture as Capture
 from regard.inspect._capture import capture as capture
+from regard.inspect._cost import Cost as Cost
+from regard.inspect._cost import CostRow as CostRow
+from regard.inspect._cost import cost as cost
 from regard.inspect._heads import mask_heads as mask_heads
 from regard.inspect._importance import Importance as Importance
 from regard.inspect._importance import PruningPoint as PruningPoint

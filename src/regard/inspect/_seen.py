@@ -126,9 +126,11 @@ class Scores:
 
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         count, queries, keys = self.query.shape[1], self.query.shape[2], self.key.shape[2]
-        query = exact(self.query)[:, heads][:, :, rows] * self.scale
-        key = group(exact(self.key), heads, count)
-        scores = query @ key.mT
+        query = exact(self.query)[:, heads][:, :, rows]
+        key = group(exact(self.key), heads, count).expand(-1, query.shape[1], -1, -1)
+        flat = query.flatten(0, 1), key.flatten(0, 1).mT
+        scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale)  # beta=0: the empty one is unread
+        scores = scores.unflatten(0, query.shape[:2])
         device = scores.device
         if self.bias is not None:
             scores = scores + _part(self.bias, rows, heads).to(scores.dtype)
@@ -152,8 +154,8 @@ def softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with nothing to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
-    weights = scores.softmax(-1)
     largest = scores.amax(-1)
+    weights = torch.softmax(scores, -1, out=scores)  # fresh memory would cost as much as the numbers in it
     if may_be_empty:
         weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
     # At the largest score s the weight is exp(s − logsumexp): cheaper than a second pass of exponentials.

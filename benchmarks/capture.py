@@ -1,0 +1,229 @@
+"""Attention maps of a model that runs fused kernels: what each way of getting them costs, and where it works.
+
+    python benchmarks/capture.py                 # ViT-S/16, 197 tokens, batch 8
+    python benchmarks/capture.py --memory NAME   # one way alone in this process, prints its peak memory
+
+Ways: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"`` (what BertViz documents);
+timm's ``AttentionExtract`` with fused attention turned off (its documented way); TransformerLens where it is installed.
+Time and memory are set against the plain forward of the same model with its default kernel. Every way is a snippet that
+is run as it stands, so that its lines can be counted.
+"""
+
+import importlib.util
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from _measure import arguments, import_timm, milliseconds, print_table, ratios, side_by_side, write
+
+# Each snippet sees `model` and `x`, and leaves the maps in `maps` (a list of tensors).
+SNIPPETS = {
+    "plain": "model(x)\nmaps = []",
+    "regard.capture": """
+with regard.capture(model) as captured:
+    model(x)
+maps = [found.weights for found in captured.values()]""",
+    "output_attentions, eager": """
+model.set_attn_implementation("eager")
+output = model(x, output_attentions=True)
+maps = list(output.attentions)""",
+    "timm AttentionExtract": """
+for module in model.modules():
+    if hasattr(module, "fused_attn"):
+        module.fused_attn = False
+maps = list(AttentionExtract(model, method="hook")(x).values())""",
+}
+
+
+def run(way: str, model: Any, x: Any) -> list[torch.Tensor]:
+    scope = {"model": model, "x": x, "regard": regard, "torch": torch}
+    if "timm" in way:
+        from timm.utils import AttentionExtract
+
+        scope["AttentionExtract"] = AttentionExtract
+    with torch.no_grad():
+        exec(SNIPPETS[way], scope)
+    return scope["maps"]
+
+
+def undo(model: Any) -> None:
+    """Back to the default kernel, so that ways can be timed in turn on one model."""
+    if hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation("sdpa")
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = True
+
+
+def timm_vit() -> Any:
+    timm = import_timm()
+    if timm is None:
+        raise SystemExit("this benchmark needs timm and transformers: pip install 'regard[dev,parity]'")
+    return timm.create_model("vit_small_patch16_224", pretrained=False).eval()
+
+
+def hugging_face_vit() -> Any:
+    import_timm()  # its stand-in for torchvision's operators is needed here too
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = transformers.ViTConfig(
+        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536, num_labels=1000
+    )
+    return transformers.ViTForImageClassification(config).eval()
+
+
+LARGE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "timm ViT-S/16": (timm_vit, ("plain", "regard.capture", "timm AttentionExtract")),
+    "Hugging Face ViT-S/16": (hugging_face_vit, ("plain", "regard.capture", "output_attentions, eager")),
+}
+
+
+def zoo() -> dict[str, tuple[Any, Any, int]]:
+    """Tiny models of every family, an input, and how many maps they have."""
+    timm = import_timm()
+    import transformers as t
+    import vit_pytorch
+
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    vision = {**small, "image_size": 32, "patch_size": 8}
+    tokens, images, sequence = torch.randint(0, 50, (1, 7)), torch.randn(1, 3, 32, 32), torch.randn(1, 7, 32)
+    llama = {**small, "num_key_value_heads": 2}
+    swin = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": 4}
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, batch_first=True)
+    return {
+        "BERT": (t.BertModel(t.BertConfig(vocab_size=50, **small)), tokens, 2),
+        "ViT": (t.ViTModel(t.ViTConfig(**vision)), images, 2),
+        "GPT-2": (t.GPT2Model(t.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)), tokens, 2),
+        "Llama": (t.LlamaModel(t.LlamaConfig(vocab_size=50, **llama)), tokens, 2),
+        "Swin": (t.SwinModel(t.SwinConfig(**swin)), images, 2),
+        "timm ViT": (
+            timm.models.vision_transformer.VisionTransformer(32, 8, embed_dim=32, depth=2, num_heads=4),
+            images,
+            2,
+        ),
+        "timm Swin": (
+            timm.models.swin_transformer.SwinTransformer(
+                32, 4, embed_dim=16, depths=(2,), num_heads=(2,), window_size=4
+            ),
+            images,
+            2,
+        ),
+        "vit-pytorch": (
+            vit_pytorch.ViT(image_size=32, patch_size=8, num_classes=5, dim=32, depth=2, heads=2, mlp_dim=48),
+            images,
+            2,
+        ),
+        "nn.TransformerEncoder": (torch.nn.TransformerEncoder(layer, 2), sequence, 2),
+    }
+
+
+def works(way: str, model: Any, x: Any, count: int) -> str:
+    """ "yes", or what happens instead."""
+    try:
+        maps = run(way, model.eval(), x)
+    except Exception as error:
+        return type(error).__name__
+    finally:
+        undo(model)
+    stochastic = [m for m in maps if m is not None and m.ndim >= 3 and bool((m.sum(-1) - 1).abs().max() < 1e-3)]
+    return "yes" if len(stochastic) == count else f"{len(stochastic)} of {count} maps"
+
+
+def peak_megabytes(way: str, name: str) -> float | None:
+    """Of a process that does nothing else, over what it has once the model is there."""
+    command = [sys.executable, __file__, "--memory", way, "--model", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def report_memory(way: str, name: str) -> None:
+    torch.set_num_threads(2)
+    model, x = LARGE[name][0](), torch.randn(8, 3, 224, 224)
+    if way != "plain":
+        with regard.capture(torch.nn.Identity()):  # what the first one imports is not the maps' memory
+            pass
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kept = run(way, model, x)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert way == "plain" or len(kept) == 12
+    print((after - before) / 1024)
+
+
+def payload() -> dict[str, float]:
+    """Megabytes for 12 layers × 12 heads × 128 tokens: our file, and the numbers written out as JSON, which is how
+    they get into BertViz's page."""
+    weights = [torch.randn(1, 12, 128, 128).softmax(-1) for _ in range(12)]
+    calls = [regard.inspect.Call(w, 1, None, None, None, "kernel", "sdpa") for w in weights]
+    maps = regard.inspect.Maps([regard.inspect.Map(f"layer.{i}", [call]) for i, call in enumerate(calls)])
+    sizes = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in ("uint8", "float16"):
+            path = maps.save(Path(folder) / dtype, dtype=dtype)
+            sizes[f"regard, {dtype}"] = path.stat().st_size / 1e6
+    sizes["JSON numbers"] = len(json.dumps([w.tolist() for w in weights])) / 1e6
+    return {name: round(size, 2) for name, size in sizes.items()}
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", device="cpu", rounds=15)
+    parser.add_argument("--memory", help="measure the peak memory of one way in this process")
+    parser.add_argument("--model", default="timm ViT-S/16")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if options.memory:
+        report_memory(options.memory, options.model)
+        return
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    rows: list[dict[str, Any]] = []
+    for name, (build, ways) in LARGE.items():
+        model, x = build(), torch.randn(8, 3, 224, 224)
+
+        def timed(way: str, model: Any = model, x: Any = x) -> Callable[[], None]:
+            def call() -> None:
+                run(way, model, x)
+                undo(model)
+
+            return call
+
+        times = side_by_side({way: timed(way) for way in ways}, rounds=options.rounds)
+        median, slower = milliseconds(times), ratios(times, "plain")
+        for way in ways:
+            memory = peak_megabytes(way, name)
+            rows.append(
+                {
+                    "model": name,
+                    "way": way,
+                    "ms": median[way],
+                    "× plain": round(slower.get(way, 1.0), 3),
+                    "peak MB": None if memory is None else round(memory, 1),
+                    "lines": len(SNIPPETS[way].strip().splitlines()),
+                    "kernel kept": way in ("plain", "regard.capture"),
+                    "checked": way == "regard.capture",
+                }
+            )
+    print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "lines", "kernel kept", "checked"])
+    models = [
+        {"model": name, **{way: works(way, model, x, count) for way in SNIPPETS if way != "plain"}}
+        for name, (model, x, count) in zoo().items()
+    ]
+    print_table(models, ["model", *(way for way in SNIPPETS if way != "plain")])
+    sizes = payload()
+    print("payload, MB, 12 layers × 12 heads × 128 tokens:", sizes)
+    lens = "installed, not timed" if importlib.util.find_spec("transformer_lens") else "not installed"
+    print("TransformerLens:", lens)
+    print(write("capture", options, rows, models=models, payload_mb=sizes, transformer_lens=lens))
+
+
+if __name__ == "__main__":
+    main()
