@@ -46,8 +46,14 @@ def check_width(name: str, value: Any, width: int) -> None:
 
 def check_dtype(name: str, value: Tensor, parameter: Tensor) -> None:
     """The layer's own dtype, unless autocast settles it."""
-    if value.dtype != parameter.dtype and not torch.is_autocast_enabled(value.device.type):
+    if value.dtype != parameter.dtype and not under_autocast(value):
         raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
+
+
+def under_autocast(value: Tensor) -> bool:
+    """Whether operations on it settle dtypes themselves. Some devices (``meta``) have no autocast to ask for."""
+    device = value.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def check_beta(beta: Any, name: str = "beta") -> None:

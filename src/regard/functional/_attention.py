@@ -15,6 +15,7 @@ from regard._checks import (
     check_floating,
     check_probability,
     describe,
+    under_autocast,
     values_are_readable,
 )
 from regard.functional._softargmax import hard_logits
@@ -239,7 +240,7 @@ def _fold(x: Tensor, group: int = 1) -> Tensor:
 
 def _softmax(logits: Tensor) -> Tensor:
     """Over the last axis, into the logits' own memory where nothing will ask for them again."""
-    if logits.requires_grad or torch.is_autocast_enabled(logits.device.type) or not _is_plain(logits):
+    if logits.requires_grad or under_autocast(logits) or not _is_plain(logits):
         return logits.softmax(-1)
     return torch.softmax(logits, -1, out=logits)
 
@@ -262,7 +263,7 @@ def check_attention(
     dropout: float,
 ) -> None:
     """Refuse what does not fit together, saying which argument and what would fit. Autocast settles dtypes itself."""
-    autocast = torch.is_autocast_enabled(query.device.type) if isinstance(query, Tensor) else False
+    autocast = isinstance(query, Tensor) and under_autocast(query)
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_floating(name, x)
         if not 2 <= x.ndim <= 4 or x.ndim != query.ndim:
