@@ -101,20 +101,20 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
     x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])
     if value.shape[1] == 1:
         x = x.expand(-1, heads, *x.shape[2:])
-    letters = "ijklmnop"[: len(group.axes)]
     for i, (axis, matrix) in enumerate(zip(group.axes, matrices, strict=True)):
+        # Heads, then the axis, then all the rest in one: a product per head whose inner dimension stays the width.
+        x = x.movedim((1, 2 + i), (0, 1))
+        rest = x.shape[2:]
+        x = x.reshape(heads, axis.inputs, math.prod(rest))
         if axis.is_whole:
-            mixed = letters.replace(letters[i], "o")
-            x = torch.einsum(f"bh{letters}d,ho{letters[i]}->bh{mixed}d", x, matrix[:, 0])
-            continue
-        x = x.movedim(2 + i, 2)  # (batch, heads, axis, ...)
-        rest = x.shape[3:]
-        starts = torch.tensor(axis.starts, device=x.device)  # (heads, blocks)
-        columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
-        index = columns.flatten(1)[None, :, :, None].expand(batch, -1, -1, rest.numel())
-        windows = x.flatten(3).gather(2, index).unflatten(2, (-1, axis.window))
-        x = torch.einsum("hkon,bhknr->bhkor", matrix, windows).flatten(2, 3)[:, :, : axis.outputs]
-        x = x.unflatten(3, rest).movedim(2, 2 + i)
+            x = torch.bmm(matrix[:, 0], x)
+        else:
+            starts = torch.tensor(axis.starts, device=x.device)  # (heads, blocks)
+            columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
+            index = columns.flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[2])
+            windows = x.gather(1, index).unflatten(1, (-1, axis.window))
+            x = torch.matmul(matrix, windows).flatten(1, 2)[:, : axis.outputs]
+        x = x.reshape(heads, axis.outputs, *rest).movedim((0, 1), (1, 2 + i))
     return x.reshape(batch, heads, math.prod([axis.outputs for axis in group.axes]), value.shape[3])
 
 
@@ -155,7 +155,7 @@ def _by_group(groups: Sequence[HeadGroup], flat: Sequence[Tensor]) -> list[list[
     return [[next(rest) for _ in group.axes] for group in groups]
 
 
-TILE_BYTES = 1 << 20  # a tile of intermediates that stays in a core's second-level cache
+TILE_BYTES = 2 << 20  # a tile of intermediates that stays in cache between the passes
 
 
 def _row_tiles(spans: list[tuple[int, int, int, int]], row_bytes: int) -> list[tuple[int, int, int, int, int]]:

@@ -20,15 +20,15 @@ Way = Literal["dense", "separable", "banded", "full"]
 NEGLIGIBLE = {torch.float64: 42.0, torch.float32: 18.0, torch.float16: 12.0, torch.bfloat16: 9.0}
 
 # Up to this many tokens one dense product per head beats thin passes (benchmarks/crossover.py measures both).
-DENSE_TOKENS = {"cpu": 100, "cuda": 256}
+DENSE_TOKENS = {"cpu": 64, "cuda": 1024}
 
-# A band pays where its windows read at most this share of the axis.
-BAND_SHARE = 0.5
+# A band pays where its windows read at most this share of the axis; a GPU would rather do a large product than a gather.
+BAND_SHARE = {"cpu": 0.5, "cuda": 1 / 32}
 
 
 def band_block(outputs: int) -> int:
     """How many outputs share a window: few read less, many make larger products."""
-    return min(32, max(8, outputs // 4), outputs)
+    return min(16, max(8, outputs // 4), outputs)
 
 
 class HeadPlan(NamedTuple):
@@ -166,12 +166,13 @@ def band_radius(alpha: float, dtype: torch.dtype, slack: float = 0.0) -> int:
 
 def band_windows(call: GaussianCall, radius: tuple[int, ...]) -> tuple[int | None, ...] | None:
     """The window per axis (None: the whole axis), or None where no axis gains from a band."""
+    share = BAND_SHARE.get(call.center.device.type, BAND_SHARE["cuda"])
     windows: list[int | None] = []
     for reach, inputs, coordinate in zip(radius, call.grid, call.coordinates, strict=True):
         blocks = coordinate.detach().double().cpu().split(band_block(coordinate.shape[0]))
         spread = max(math.ceil((block.max() - block.min()).item()) for block in blocks)
         window = spread + 2 * reach + 2
-        windows.append(window if window <= BAND_SHARE * inputs else None)
+        windows.append(window if window <= share * inputs else None)
     return None if all(window is None for window in windows) else tuple(windows)
 
 

@@ -1,0 +1,278 @@
+"""What does exact Gaussian attention cost beside the ways people would write it, and beside convolution?
+
+Forward and backward (gradients into values, centers and sharpness), one run, ratios of the same round.
+
+    python benchmarks/gaussian.py                 # CPU: one image; a GPU: about 131 k tokens in bfloat16
+    python benchmarks/gaussian.py --grids 32 64   # fewer grids
+
+Ways that compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product) and ``sdpa+bias``
+(the same matrix as the fused kernel's bias). ``flex`` is FlexAttention with the score as its score_mod (GPU only).
+Less is computed by ``flash`` (the fused kernel with no bias at all: no position), and by ``depthwise`` and ``conv``
+(cuDNN or oneDNN, 3×3 with as many channels): the honest yardsticks. ``banded`` is ours with a plan frozen from the
+heads' values. A baseline that does not fit into memory is skipped, and says so.
+"""
+
+import ctypes
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from _measure import arguments, milliseconds, print_table, ratios, side_by_side, write
+from regard import conv_to_attention
+from regard.functional import GaussianPlan, gaussian_attention, plan_for
+
+HEADS, WIDTH, TOKENS = 9, 64, 131072
+MEMORY = 20e9  # a CPU baseline that would need more is skipped
+SHARPNESS = 0.5
+
+
+class Problem:
+    """One grid's inputs: local heads (sharpness 0.5, centers a few pixels away) on random values."""
+
+    def __init__(self, side: int, device: str, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        self.grid, self.tokens, self.device, self.dtype = (side, side), side * side, device, dtype
+        self.batch = 1 if device == "cpu" else max(1, TOKENS // self.tokens)
+        shape = (self.batch, HEADS, self.tokens, WIDTH)
+        self.value = torch.randn(shape, device=device, dtype=dtype).requires_grad_()
+        self.upstream = torch.randn(shape, device=device, dtype=dtype)
+        self.center = (torch.randn(HEADS, 2, device=device) * 2).requires_grad_()
+        self.sharpness = torch.full((HEADS,), SHARPNESS, device=device).requires_grad_()
+        self.query, self.key = (torch.randn(shape, device=device, dtype=dtype).requires_grad_() for _ in range(2))
+
+    def step(self, forward: Callable[[], torch.Tensor], *inputs: torch.Tensor) -> Callable[[], None]:
+        def call() -> None:
+            out = forward()
+            torch.autograd.grad(out, inputs, self.upstream.reshape(out.shape))
+
+        return call
+
+    def ours(self, plan: str | GaussianPlan) -> Callable[[], None]:
+        inputs = (self.value, self.center, self.sharpness)
+        return self.step(lambda: gaussian_attention(*inputs, self.grid, plan=plan), *inputs)
+
+    def scores(self) -> torch.Tensor:
+        """−α‖k − q − Δ‖² as an N×N matrix per head."""
+        place = torch.arange(self.grid[0], device=self.device, dtype=torch.float32)
+        rows, columns = (x.flatten() for x in torch.meshgrid(place, place, indexing="ij"))
+        down = rows - rows[:, None] - self.center[:, 0, None, None]
+        right = columns - columns[:, None] - self.center[:, 1, None, None]
+        return -self.sharpness[:, None, None] * (down**2 + right**2)
+
+    def candidates(self) -> dict[str, Callable[[], None] | None]:
+        positions = (self.value, self.center, self.sharpness)
+        plan = plan_for(self.center, self.sharpness, self.grid, self.dtype)
+        matrix = 4.0 * HEADS * self.tokens**2  # bytes of one N×N matrix per head
+        fits = 5 * matrix < MEMORY if self.device == "cpu" else 6 * matrix < 100e9
+        fits_bias = fits if self.device == "cpu" else 8 * matrix < 100e9
+        image = self.value.detach().reshape(self.batch, *self.grid, -1).permute(0, 3, 1, 2).requires_grad_()
+        image = image.detach().to(memory_format=torch.channels_last).requires_grad_()
+        channels = HEADS * WIDTH
+        depthwise = torch.randn(channels, 1, 3, 3, device=self.device, dtype=self.dtype).requires_grad_()
+        dense = torch.randn(channels, channels, 3, 3, device=self.device, dtype=self.dtype).requires_grad_()
+        return {
+            "ours": self.ours("auto"),
+            "banded": self.ours(plan),
+            "dense": self.step(lambda: self.scores().softmax(-1).to(self.dtype) @ self.value, *positions)
+            if fits
+            else None,
+            "sdpa+bias": self.step(
+                lambda: F.scaled_dot_product_attention(
+                    self.query,
+                    self.key,
+                    self.value,
+                    attn_mask=self.scores().to(self.dtype).expand(self.batch, -1, -1, -1),
+                ),
+                *positions,
+            )
+            if fits_bias
+            else None,
+            "flex": self.flex() if self.device != "cpu" else None,
+            "flash": self.step(
+                lambda: F.scaled_dot_product_attention(self.query, self.key, self.value),
+                self.query,
+                self.key,
+                self.value,
+            ),
+            "depthwise": self.step(lambda: F.conv2d(image, depthwise, padding=1, groups=channels), image, depthwise),
+            "conv": self.step(lambda: F.conv2d(image, dense, padding=1), image, dense),
+        }
+
+    def flex(self) -> Callable[[], None] | None:
+        """FlexAttention, compiled, with the center's columns as separate tensors (one captured tensor needs a gradient
+        through atomics either way)."""
+        if self.tokens > 1024:
+            return None  # its gradient into nine centers takes seconds there
+        from torch.nn.attention.flex_attention import flex_attention
+
+        side = self.grid[1]
+        down, right = (self.center[:, i].detach().clone().requires_grad_() for i in range(2))
+        alpha = self.sharpness.detach().clone().requires_grad_()
+        zeros = torch.zeros_like(self.value)
+
+        @torch.compile
+        def attend(value: torch.Tensor, down: torch.Tensor, right: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+            def score(
+                content: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+            ) -> torch.Tensor:
+                rows = k // side - q // side - down[h]
+                columns = k % side - q % side - right[h]
+                return content - alpha[h] * (rows * rows + columns * columns)
+
+            return flex_attention(zeros, zeros, value, score_mod=score)
+
+        inputs = (self.value, down, right, alpha)
+        return self.step(lambda: attend(*inputs), *inputs)
+
+
+def runs(name: str, call: Callable[[], None]) -> bool:
+    """Whether a baseline runs at all here; one that does not is said to, and skipped."""
+    try:
+        call()
+    except Exception as error:
+        print(f"{name} does not run: {type(error).__name__}: {str(error).strip().splitlines()[0][:150]}", flush=True)
+        return False
+    return True
+
+
+def peak_bytes(side: int, way: str, device: str) -> int | None:
+    """Peak extra memory of forward + backward, in a process of its own on the CPU."""
+    if device != "cpu":
+        problem = Problem(side, device, torch.bfloat16)
+        call = problem.candidates()[way]
+        if call is None:
+            return None
+        call()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    command = [sys.executable, __file__, "--measure-memory", str(side), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def measure_memory(side: int, way: str) -> None:
+    """Print the growth of this process's peak memory over one forward and backward pass."""
+    torch.set_num_threads(1)
+    small = Problem(8, "cpu", torch.float32).candidates()[way]
+    if small is not None:
+        small()  # libraries loaded, buffers of their own made
+    call = Problem(side, "cpu", torch.float32).candidates()[way]
+    if call is None:
+        print("null")
+        return
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = memory_status("VmRSS")
+    call()
+    print(memory_status("VmHWM") - before)
+
+
+def memory_status(name: str) -> int:
+    """Bytes of this process's memory, as Linux counts them."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
+def conversion(device: str, rounds: int) -> list[dict[str, object]]:
+    """A 3×3 convolution beside the attention it converts to: forward and backward."""
+    rows = []
+    dtype = torch.float32
+    for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
+        conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device, dtype=dtype)
+        attention = conv_to_attention(conv)
+        x = torch.randn(8 if device == "cpu" else 128, channels, side, side, device=device, requires_grad=True)
+
+        def step(layer: torch.nn.Module, x: torch.Tensor = x) -> Callable[[], None]:
+            return lambda: layer(x).sum().backward()
+
+        times = side_by_side({"conv": step(conv), "attention": step(attention)}, rounds=rounds, device=device)
+        rows.append(
+            {
+                "layer": f"{channels}→{channels}, 3×3 on {side}²",
+                **milliseconds(times),
+                "ratio": ratios(times, "conv")["attention"],
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--measure-memory"]:
+        measure_memory(int(sys.argv[2]), sys.argv[3])
+        return
+    parser = arguments(__doc__.splitlines()[0], rounds=10)
+    parser.add_argument("--grids", type=int, nargs="+", default=[16, 32, 64, 128, 256])
+    parser.add_argument("--linear", type=int, nargs=2, default=[64, 512], help="the two grids of the linear-time check")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
+    rows, memory = [], []
+    for side in options.grids:
+        problem = Problem(side, options.device, dtype)
+        candidates = problem.candidates()
+        runnable = {name: call for name, call in candidates.items() if call is not None and runs(name, call)}
+        heavy = side >= 64 and options.device == "cpu"
+        times = side_by_side(
+            runnable, rounds=max(3, options.rounds // 3) if heavy else options.rounds, device=options.device
+        )
+        row = {"grid": f"{side}²", **dict.fromkeys(candidates, "skipped"), **milliseconds(times)}
+        row["ratios"] = {name: round(value, 2) for name, value in ratios(times, "ours").items()}
+        rows.append(row)
+        print(f"{side}² done", flush=True)
+        if side >= 64:
+            value = problem.value.numel() * problem.value.element_size()
+            for way in ("ours", "banded"):
+                peak = peak_bytes(side, way, options.device)
+                memory.append(
+                    {"grid": f"{side}²", "way": way, "peak / value": None if peak is None else round(peak / value, 2)}
+                )
+        del problem, candidates, runnable
+    print(f"\nmilliseconds, forward + backward, {HEADS} heads × {WIDTH}, {dtype}")
+    names = list(rows[0])[:-1]
+    print_table(rows, names)
+    print("\ntimes longer than ours")
+    print_table([{"grid": row["grid"], **row["ratios"]} for row in rows], ["grid", *names[2:]])
+    print("\npeak extra memory of forward + backward, in value tensors")
+    print_table(memory, ["grid", "way", "peak / value"])
+    growth = []
+    for small, large in itertools.pairwise(rows[1:]):
+        tokens = math.log((int(large["grid"][:-1]) / int(small["grid"][:-1])) ** 2)
+        exponents = {name: round(math.log(large[name] / small[name]) / tokens, 2) for name in ("ours", "banded")}
+        growth.append({"from": small["grid"], "to": large["grid"], **exponents})
+    print("\ntime grows as tokens to the power of")
+    print_table(growth, ["from", "to", "ours", "banded"])
+    low, high = options.linear
+    linear = {}
+    for side in (low, high):
+        problem = Problem(side, options.device, dtype)
+        plan = plan_for(problem.center, problem.sharpness, problem.grid, dtype)
+        linear[side] = milliseconds(side_by_side({"banded": problem.ours(plan)}, rounds=3, device=options.device))[
+            "banded"
+        ]
+        del problem
+    print(
+        f"\nbanded: time({high}²) / time({low}²) = {linear[high] / linear[low]:.1f} for {(high / low) ** 2:.0f} × the tokens"
+    )
+    converted = conversion(options.device, options.rounds)
+    print("\na convolution and the attention it converts to, forward + backward, milliseconds")
+    print_table(converted, list(converted[0]))
+    path = write(
+        "gaussian", options, rows, heads=HEADS, width=WIDTH, sharpness=SHARPNESS, dtype=str(dtype),
+        tokens_in_all="one image" if options.device == "cpu" else TOKENS, memory=memory, growth=growth,
+        linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted,
+    )  # fmt: skip
+    print(f"\n{path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The same numbers on a GPU as on the CPU. CI has no GPU; run with REGARD_TYPECHECK=0 where beartype is absent."""
+
+import math
+
+import pytest
+import torch
+
+from regard.functional import attention, gaussian_attention, plan_for
+
+pytestmark = pytest.mark.gpu
+
+
+def both(function, *inputs):
+    """Output and gradients on the CPU in float64 and on the GPU in float32."""
+    results = []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        moved = [x.to(device, dtype).detach().requires_grad_() for x in inputs]
+        out = function(*moved)
+        weight = torch.linspace(-1, 1, out.numel(), device=device, dtype=dtype).reshape(out.shape)
+        results.append([x.double().cpu() for x in (out, *torch.autograd.grad((out * weight).sum(), moved))])
+    return results
+
+
+@pytest.mark.parametrize("case", ["plain", "keep", "bias", "causal", "keep+bias+causal"])
+def test_attention_with_rows_that_see_nothing(case):
+    query, key, value = torch.randn(2, 4, 16, 32), torch.randn(2, 4, 24, 32), torch.randn(2, 4, 24, 32)
+    keep = torch.rand(2, 1, 16, 24) > 0.4
+    keep[0, 0, 3] = False
+    bias = torch.randn(1, 4, 16, 24)
+    inputs = [query, key, value] + ([bias] if "bias" in case else [])
+
+    def run(q, k, v, b=None):
+        return attention(q, k, v, keep=keep.to(q.device) if "keep" in case else None, bias=b, causal="causal" in case)
+
+    expected, found = both(run, *inputs)
+    for a, b in zip(found, expected, strict=True):
+        assert a.isfinite().all()
+        torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-3)
+    if "keep" in case:
+        assert (found[0][0, :, 3] == 0).all()
+
+
+@pytest.mark.parametrize("grid", [(5, 7), (16, 16), (40, 70), (300,), (6, 7, 8)])
+@pytest.mark.parametrize("plan", ["auto", "dense", "separable", "frozen"])
+def test_gaussian_attention(grid, plan):
+    heads, axes = 4, len(grid)
+    center, sharpness = torch.randn(heads, axes) * 3, torch.rand(heads, axes) * 2 + 0.3
+    value = torch.randn(3, heads, math.prod(grid), 8)
+
+    def run(v, c, s):
+        frozen = plan_for(c, s, grid, v.dtype) if plan == "frozen" else plan
+        return gaussian_attention(v, c, s, grid, plan=frozen)
+
+    expected, found = both(run, value, center, sharpness)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-3 * max(1.0, b.abs().max().item()), rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extreme_heads_are_never_nan(dtype):
+    for alpha in (1e-6, 1.0, 1e6):
+        for far in (0.0, 1e4):
+            center = torch.full((2, 2), far, device="cuda", requires_grad=True)
+            sharpness = torch.full((2,), alpha, device="cuda", requires_grad=True)
+            value = torch.randn(1, 2, 64 * 64, 16, device="cuda", dtype=dtype, requires_grad=True)
+            out = gaussian_attention(value, center, sharpness, (64, 64))
+            for x in (out, *torch.autograd.grad(out.float().square().sum(), (value, center, sharpness))):
+                assert x.isfinite().all()
