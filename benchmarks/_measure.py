@@ -4,6 +4,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -21,24 +22,30 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
-    """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--output``."""
+    """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--patience``, ``--output``."""
     options = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": 2, "rounds": 30, **defaults}
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default=options["device"])
     parser.add_argument("--threads", type=int, default=options["threads"], help="CPU threads")
     parser.add_argument("--rounds", type=int, default=options["rounds"], help="each candidate is timed once per round")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds a row may wait for a quiet machine")
     parser.add_argument("--output", type=Path, help="result file; default results/<benchmark>-<device>-<date>.json")
     return parser
 
 
 def side_by_side(
-    candidates: Mapping[str, Callable[[], Any]], *, rounds: int, device: str = "cpu", least_seconds: float = 0.01
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    device: str = "cpu",
+    least_seconds: float = 0.01,
+    patience: float = 60.0,
 ) -> dict[str, list[float]]:
     """Seconds per call of each candidate, one figure per round.
 
     In a round all candidates run one after the other, the first one changing from round to round, so that whatever else
     the machine does meets all alike; compare figures of the same round. A candidate is called as often in a row as
-    fills ``least_seconds``.
+    fills ``least_seconds``. A round that other processes disturbed is repeated, for ``patience`` seconds in all.
     """
     names = list(candidates)
     repeats = {}
@@ -48,16 +55,53 @@ def side_by_side(
         once = min(_seconds(candidates[name], 1, device) for _ in range(3))
         repeats[name] = max(1, round(least_seconds / once))
     times: dict[str, list[float]] = {name: [] for name in names}
+    deadline = time.monotonic() + (patience if _clock(device) is time.perf_counter else 0.0)
     for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            times[name].append(_seconds(candidates[name], repeats[name], device) / repeats[name])
+        order = names[turn % len(names) :] + names[: turn % len(names)]
+        while True:
+            wait_for_quiet(deadline)
+            neighbours = Neighbours()
+            seconds = {name: _seconds(candidates[name], repeats[name], device) / repeats[name] for name in order}
+            if time.monotonic() > deadline or not neighbours.were_in_the_way():
+                break
+        for name in names:
+            times[name].append(seconds[name])
     return times
 
 
+def wait_for_quiet(deadline: float) -> None:
+    while time.monotonic() < deadline:
+        neighbours = Neighbours()
+        time.sleep(0.1)
+        if not neighbours.were_in_the_way():
+            return
+
+
+class Neighbours:
+    """Whether other processes took cores that this one was using, since this object was made."""
+
+    def __init__(self) -> None:
+        self.others, self.start = self._others(), time.monotonic()
+
+    def were_in_the_way(self) -> bool:
+        wall = time.monotonic() - self.start
+        free = (os.cpu_count() or 1) - torch.get_num_threads()
+        return self._others() - self.others > (free + 0.1 * torch.get_num_threads()) * wall + 0.01  # in steps of 0.01 s
+
+    @staticmethod
+    def _others() -> float:
+        """Seconds of processor time that all other processes have used so far, where the system tells."""
+        try:
+            user, nice, system, _, _, *rest = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        except OSError:
+            return 0.0
+        ticks = sum(map(int, (user, nice, system, *rest)))
+        return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
 def _seconds(call: Callable[[], Any], repeats: int, device: str) -> float:
+    clock = _clock(device)
     on_gpu = device.startswith("cuda")
-    # On a single thread the process's own time counts, not that of others who share the core.
-    clock = time.process_time if not on_gpu and torch.get_num_threads() == 1 else time.perf_counter
     if on_gpu:
         torch.cuda.synchronize()
     start = clock()
@@ -66,6 +110,11 @@ def _seconds(call: Callable[[], Any], repeats: int, device: str) -> float:
     if on_gpu:
         torch.cuda.synchronize()
     return clock() - start
+
+
+def _clock(device: str) -> Callable[[], float]:
+    """On a single CPU thread the process's own time is the figure, whoever else shares the core."""
+    return time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
 
 def ratios(times: Mapping[str, Sequence[float]], ours: str) -> dict[str, float]:
@@ -89,7 +138,8 @@ def hardware(device: str, threads: int | None = None) -> str:
     if cpuinfo.exists():
         lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = lines[0].partition(":")[2].strip() if lines else model
-    return f"{model}, {threads or torch.get_num_threads()} threads"
+    count = threads or torch.get_num_threads()
+    return f"{model}, {count} thread{'' if count == 1 else 's'}"
 
 
 def commit() -> str:

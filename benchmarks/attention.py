@@ -9,6 +9,7 @@ weights. A ratio above 1 means that ours is faster; the bar is 0.97 against the 
 
 import functools
 import itertools
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
@@ -68,8 +69,9 @@ def forward_backward(layer: nn.Module, call: Call, x: Tensor) -> tuple[Tensor, .
     return torch.autograd.grad(out, [x, *layer.parameters()], torch.ones_like(out))
 
 
-def measure(shape: Shape, weights: bool, backward: bool, device: str, rounds: int) -> dict[str, Any]:
-    times = side_by_side(candidates(shape, weights, backward, device), rounds=rounds, device=device)
+def measure(shape: Shape, weights: bool, backward: bool, options: Namespace) -> dict[str, Any]:
+    layers = candidates(shape, weights, backward, options.device)
+    times = side_by_side(layers, rounds=options.rounds, device=options.device, patience=options.patience)
     ratio = {name: round(value, 3) for name, value in ratios(times, "regard").items()}
     return {
         "shape": "×".join(map(str, shape[:3])) + f", {shape[3]} heads",
@@ -98,7 +100,7 @@ def main() -> None:
     torch.manual_seed(0)
     rows: list[dict[str, Any]] = []
     for backward, weights in itertools.product((False, True), repeat=2):
-        new = [measure(shape, weights, backward, options.device, options.rounds) for shape in SHAPES]
+        new = [measure(shape, weights, backward, options) for shape in SHAPES]
         print_table([flat(row) for row in new], COLUMNS)
         rows += new
     path = write("attention", options, rows, bar=BAR, bar_tokens=BAR_TOKENS)
