@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler, which takes seconds
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def observe(
     return _tell(Observation(module, output, weights, value, kind, grid, prefix, query_grid))
 
 
-@torch.compiler.disable
+@_disable_dynamo
 def _tell(seen: Observation) -> Tensor:
     output = seen.output
     for observer in _observers.get():

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 import torch
+import torch._dynamo
+import torch.nn.attention.flex_attention
 import torch.nn.functional as F
 from torch import nn
 
@@ -330,9 +332,28 @@ assert held[3]() is None
 """
 
 
-def test_tensors_of_the_model_are_let_go_at_once():
-    """In a process of its own: run-time checks of signatures hold arguments longer."""
-    done = subprocess.run([sys.executable, "-c", LETTING_GO], capture_output=True, text=True, check=False)
+LATE_IMPORT = """
+import sys, warnings
+warnings.simplefilter("ignore")
+assert "torch._dynamo" not in sys.modules  # to load it would make every first capture slow
+
+class Late(nn.Module):
+    def forward(self, q):
+        from torch.nn.attention.flex_attention import flex_attention
+        return flex_attention(q, q, q)
+
+model, finders = Late(), list(sys.meta_path)
+with torch.no_grad(), regard.capture(model) as maps:
+    model(x)
+assert maps[0].kernel == "flex_attention" and maps[0].agrees, maps
+assert sys.meta_path == finders
+assert torch.nn.attention.flex_attention.flex_attention.__code__.co_name == "flex_attention"
+"""
+
+
+def test_tensors_are_let_go_at_once_and_late_imports_are_noticed():
+    """In a process of its own: run-time checks of signatures hold arguments longer, and nothing is imported yet."""
+    done = subprocess.run([sys.executable, "-c", LETTING_GO + LATE_IMPORT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,8 +2,9 @@
 
 import math
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from regard._checks import describe
 from regard._observe import Observation, listen
+from regard.inspect._products import has_formula, may_multiply, multiply_adds
 
 Shape = tuple[int, ...]
 Input = Shape | Tensor | None
@@ -78,22 +79,28 @@ class Cost:
         raise KeyError(f"no module {name!r} was called; there are {', '.join(row.name for row in self.rows[1:])}")
 
     def table(self, depth: int = 2) -> str:
-        """As text, with modules up to this depth (and what costs nothing left out)."""
-        head = ("module", "kind", "multiply-adds", "share", "parameters", "bytes")
+        """As text, with modules up to this depth. Modules that differ by a number in their path and cost the same are
+        one line, with their sum; what has neither products nor parameters is left out."""
+        lines = [("module", "kind", "calls", "multiply-adds", "share", "parameters", "bytes")]
         whole = max(self.rows[0].multiply_adds, 1)
-        lines = [head]
+        groups: dict[tuple[Any, ...], list[CostRow]] = {}
         for row in self.rows:
             if row.depth <= depth and (not row.depth or row.multiply_adds or row.parameters):
-                name = "  " * row.depth + (row.name or "(all)")
-                share = f"{row.multiply_adds / whole:.1%}"
-                counts = (_short(row.multiply_adds), share, _short(row.parameters), _short(row.bytes, "B"))
-                lines.append((name, row.kind, *counts))
+                same = (re.sub(r"\d+", "*", row.name), row.kind, row.multiply_adds, row.parameters, row.bytes)
+                groups.setdefault(same, []).append(row)
+        for (pattern, kind, *_), rows in groups.items():
+            name = "  " * rows[0].depth + ((pattern if len(rows) > 1 else rows[0].name) or "(all)")
+            calls, multiply_adds, parameters, size = (
+                sum(getattr(row, part) for row in rows) for part in ("calls", "multiply_adds", "parameters", "bytes")
+            )
+            counts = (_short(multiply_adds), f"{multiply_adds / whole:.1%}", _short(parameters), _short(size, "B"))
+            lines.append((name, kind, str(calls), *counts))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = [
             "  ".join(
                 cell.ljust(width) if i < 2 else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
+            )
             for line in lines
         ]
         text.insert(1, "  ".join("─" * width for width in widths))
@@ -132,11 +139,11 @@ def cost(
     >>> found.multiply_adds == 4 * 10 * 16 * 16 + 2 * 10 * 10 * 16      # four projections, and every pair twice
     True
     >>> print(found)
-    module    kind                multiply-adds   share  parameters    bytes
-    ────────  ──────────────────  ─────────────  ──────  ──────────  ───────
-    (all)     MultiHeadAttention         13.4 k  100.0%       1.1 k  10.8 kB
-      qkv     Linear                      7.7 k   57.1%         816   5.8 kB
-      output  Linear                      2.6 k   19.0%         272   2.4 kB
+    module    kind                calls  multiply-adds   share  parameters    bytes
+    ────────  ──────────────────  ─────  ─────────────  ──────  ──────────  ───────
+    (all)     MultiHeadAttention      1         13.4 k  100.0%       1.1 k  10.8 kB
+      qkv     Linear                  1          7.7 k   57.1%         816   5.8 kB
+      output  Linear                  1          2.6 k   19.0%         272   2.4 kB
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
@@ -212,7 +219,8 @@ class _Tally:
                 module.training = False
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if "torch._dynamo" in sys.modules:  # without it nothing is compiled, and importing it takes seconds
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(listen(self))
             stack.enter_context(_Counting(self))
@@ -279,44 +287,31 @@ class _Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = getattr(func, "_overloadpacket", func)
-        formula = _FORMULAS.get(packet)
-        if formula is None and packet not in flop_registry and not isinstance(func, torch._ops.HigherOrderOperator):
+        known = has_formula(packet)
+        if not known and not isinstance(func, torch._ops.HigherOrderOperator):
             with self:  # what torch can take apart is counted by its parts
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
         out = func(*args, **kwargs)
         name = str(packet).removeprefix("aten.")
-        if formula is not None:
-            multiply_adds = formula(args, out)
-        elif packet in flop_registry:
-            multiply_adds = flop_registry[packet](*args, **kwargs, out_val=out) // 2
-        else:
-            if _may_multiply(func, name):
+        if not known:
+            if may_multiply(func, name):
                 self.tally.uncounted[name] += 1
             return out
+        count = multiply_adds(packet, args, kwargs, out)
         given = [
             x for x in tree_leaves((args, {k: v for k, v in kwargs.items() if k != "out"})) if isinstance(x, Tensor)
         ]
         result = next((x for x in tree_leaves(out) if isinstance(x, Tensor)), None)
         tensors = given if result is None else [*given, result]
-        self.tally.add(name, multiply_adds, tensors, fused="attention" in name)
+        self.tally.add(name, count, tensors, fused="attention" in name)
         return out
 
 
 def _set_modes(modes: dict[nn.Module, bool]) -> None:
     for module, training in modes.items():
         module.training = training
-
-
-_PRODUCTS = re.compile(r"attention|cdist|convolution|euclidean_dist|_fft|linalg_(?!vector_norm)|linear|matmul|rnn|_mm")
-
-
-def _may_multiply(func: Any, name: str) -> bool:
-    """Whether something unknown should be mentioned: a kernel of someone's own, or one whose name speaks of products."""
-    if isinstance(func, torch._ops.HigherOrderOperator) or func.namespace not in ("aten", "prim", "prims"):
-        return True
-    return _PRODUCTS.search(name) is not None and "upsample" not in name
 
 
 def _size(tensor: Tensor) -> int:
@@ -329,69 +324,6 @@ def _size(tensor: Tensor) -> int:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided and not tensor.is_nested else id(tensor)
-
-
-# -- how many multiply-adds an operator does, from its arguments and result ------------------------------------------
-
-Formula = Callable[[tuple[Any, ...], Any], int]
-
-
-def _product(first: int) -> Formula:
-    """(…, m, k) × (…, k, n), whose factors are arguments ``first`` and the one after."""
-    return lambda args, out: args[first].numel() * args[first + 1].shape[-1]
-
-
-def _with_vector(first: int) -> Formula:
-    return lambda args, out: args[first].numel()
-
-
-def _convolution(args: tuple[Any, ...], out: Any) -> int:
-    """Each output is a sum over one filter; transposed, each input is spread by one."""
-    images, filters, transposed = args[0], args[1], args[6]
-    return (images if transposed else out).numel() * math.prod(filters.shape[1:])
-
-
-def _attention(args: tuple[Any, ...], out: Any) -> int:
-    """Scores and averages of every pair."""
-    query, key, value = args[:3]
-    return query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
-
-
-def _onednn_recurrent(args: tuple[Any, ...], out: Any) -> int:
-    return args[0].shape[:-1].numel() * (args[1].numel() + args[2].numel())
-
-
-def _cudnn_recurrent(args: tuple[Any, ...], out: Any) -> int:
-    return args[0].shape[:-1].numel() * sum(weight.numel() for weight in args[1] if weight.ndim == 2)
-
-
-_NAMED: dict[str, Formula] = {
-    "mm": _product(0),
-    "bmm": _product(0),
-    "addmm": _product(1),
-    "baddbmm": _product(1),
-    "addbmm": _product(1),
-    "mv": _with_vector(0),
-    "addmm_": _product(1),
-    "baddbmm_": _product(1),
-    "addbmm_": _product(1),
-    "addmv": _with_vector(1),
-    "addmv_": _with_vector(1),
-    "dot": _with_vector(0),
-    "vdot": _with_vector(0),
-    "convolution": _convolution,
-    "_convolution": _convolution,
-    "mkldnn_rnn_layer": _onednn_recurrent,
-    "_cudnn_rnn": _cudnn_recurrent,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_flash_attention": _attention,
-    "_scaled_dot_product_efficient_attention": _attention,
-    "_scaled_dot_product_cudnn_attention": _attention,
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
-}
-_FORMULAS = {
-    getattr(torch.ops.aten, name): formula for name, formula in _NAMED.items() if hasattr(torch.ops.aten, name)
-}
 
 
 def _short(count: int, unit: str = "") -> str:

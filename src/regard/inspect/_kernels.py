@@ -39,6 +39,11 @@ class Evidence(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch loads its compiler for every mode, which takes seconds; here compiled code runs as Python anyway.
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.kernel: str | None = None

@@ -12,8 +12,6 @@ All three ask which thread they are in and do nothing in a thread that does not 
 """
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import sys
 import threading
@@ -45,7 +43,7 @@ _lock = threading.RLock()
 _watched = 0
 _undo = ExitStack()
 
-# Attention that no mode sees, as module:function. Only packages that are installed are touched.
+# Attention that no mode sees, as module:function. Modules that nobody has imported are left alone.
 FOREIGN = (
     "torch.nn.attention.flex_attention:flex_attention",
     "flash_attn.flash_attn_interface:flash_attn_func",
@@ -59,6 +57,11 @@ FOREIGN = (
     "xformers.ops.fmha:memory_efficient_attention_forward",
     "xformers.ops.fmha:memory_efficient_attention_forward_requires_grad",
 )
+
+
+_COMPILER = "torch._dynamo.eval_frame"
+_LATER = {_COMPILER, *(name.partition(":")[0] for name in FOREIGN)}
+_installed: set[str] = set()
 
 
 @contextmanager
@@ -98,14 +101,57 @@ def _active() -> bool:
 def _install() -> None:
     try:
         _undo.enter_context(_fast_path_kept())
-        _undo.enter_context(_compiled_code_as_python())
-        for name in FOREIGN:
-            function = _installed(name)
-            if function is not None:
-                _undo.enter_context(_handed_over(name, function))
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+        _undo.callback(sys.meta_path.remove, finder)
+        for module in _LATER:
+            if module in sys.modules:
+                _install_in(module)
     except BaseException:
         _undo.close()
         raise
+
+
+def _install_in(module: str) -> None:
+    """What has to change in a module that is there."""
+    if module == _COMPILER and _once(module):
+        _undo.enter_context(_compiled_code_as_python())
+    for name in FOREIGN:
+        home, function = name.split(":")
+        found = getattr(sys.modules[module], function, None) if home == module else None
+        if isinstance(found, FunctionType) and _once(name):
+            _undo.enter_context(_handed_over(name, found))
+
+
+def _once(name: str) -> bool:
+    if name in _installed:
+        return False
+    _installed.add(name)
+    _undo.callback(_installed.discard, name)
+    return True
+
+
+class _Finder:
+    """Notices modules that are imported while someone watches: to import them beforehand would take seconds."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in _LATER:
+            return None
+        others = (finder for finder in list(sys.meta_path) if finder is not self)
+        spec = next((found for finder in others if (found := finder.find_spec(name, path, target))), None)
+        loader: Any = getattr(spec, "loader", None)
+        if hasattr(loader, "exec_module") and not isinstance(loader, type):
+            run = loader.exec_module
+
+            def run_and_install(module: Any) -> None:
+                del loader.exec_module
+                run(module)
+                with _lock:
+                    if _watched:
+                        _install_in(name)
+
+            loader.exec_module = run_and_install
+        return spec
 
 
 @contextmanager
@@ -169,19 +215,6 @@ def _compiled_code_as_python() -> Iterator[None]:
     finally:
         if eval_frame._stance is ours:
             eval_frame._stance = prior
-
-
-def _installed(name: str) -> FunctionType | None:
-    """The function, if its package is installed. It is imported, for a model may import it inside its forward."""
-    module, function = name.split(":")
-    package = module.partition(".")[0]
-    if package not in sys.modules and importlib.util.find_spec(package) is None:
-        return None
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except Exception:  # a broken installation is the model's trouble when it calls it, not ours
-        return None
-    return found if isinstance(found, FunctionType) else None
 
 
 @contextmanager
