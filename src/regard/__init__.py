@@ -22,6 +22,7 @@ _NAMES = {
     "capture": "regard.inspect",
     "conv_to_attention": "regard.convert",
     "convert_network": "regard.convert",
+    "cost": "regard.inspect",
     "gaussian_attention": "regard.functional",
     "load_run": "regard.training",
     "locality": "regard.inspect",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from regard.functional import gaussian_attention as gaussian_attention
     from regard.functional import softargmax as softargmax
     from regard.inspect import capture as capture
+    from regard.inspect import cost as cost
     from regard.inspect import locality as locality
     from regard.inspect import prune_heads as prune_heads
     from regard.inspect import relevance as relevance
