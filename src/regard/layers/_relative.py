@@ -191,9 +191,10 @@ class RelativeAttention(nn.Module):
     def axis_matrices(self, grid: tuple[int, ...]) -> list[Float[Tensor, "heads _ _"]]:
         """By position alone: the softmax of each axis' scores, whose Kronecker product is the map."""
         parts = self.position.weight.split(self.encoding.width // self.axes, 1)
+        # One score for each offset, then laid out for each pair: a product for 2·size − 1 offsets, not for size² pairs.
+        scores = [table @ part.mT for table, part in zip(self.encoding.tables, parts, strict=True)]
         return [
-            torch.einsum("qkw,hw->hqk", self.encoding.axis(axis, size), parts[axis]).softmax(-1)
-            for axis, size in enumerate(grid)
+            scores[axis][self.encoding.offsets(axis, size)].permute(2, 0, 1).softmax(-1) for axis, size in enumerate(grid)
         ]
 
     def mix(self, value: Tensor, grid: tuple[int, ...], dropout: float) -> Tensor:
