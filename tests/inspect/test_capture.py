@@ -430,3 +430,27 @@ def test_wrong_arguments_are_refused_with_what_would_fit(model):
     ):
         with pytest.raises(error, match=text):
             regard.capture(**{"model": model, **arguments})
+
+
+def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):
+    def broken(*args):
+        raise RuntimeError("not enough memory")
+
+    plain = model(x)
+    monkeypatch.setattr("regard.inspect._seen.Scores.__call__", broken)
+    with regard.capture(model) as maps:
+        assert torch.equal(model(x), plain)
+    assert "could not be computed (RuntimeError: not enough memory)" in maps.missed[0].reason
+    monkeypatch.setattr("regard.inspect._kernels.seen_sdpa", broken)
+    with regard.capture(model) as maps:
+        assert torch.equal(model(x), plain)
+    assert "is not understood (RuntimeError" in maps.missed[0].reason
+
+
+def test_a_grid_that_fits_nothing_is_warned_of(model, x):
+    said = r"grid=\(2, 2\) with prefix=0 fits no map: .* \[5\] tokens"
+    with pytest.warns(UserWarning, match=said), regard.capture(model, grid=(2, 2), prefix=0):
+        model(x)
+    with regard.capture(model, grid=(2, 2)) as maps:
+        model(x)
+    assert (maps[0].grid, maps[0].prefix) == ((2, 2), 1)

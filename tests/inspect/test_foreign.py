@@ -224,6 +224,25 @@ def test_flash_attention_stand_in_packed_and_of_several_lengths(flash):
     )
 
 
+def test_a_stand_in_of_another_version_with_its_arguments_in_another_order(monkeypatch):
+    def newer(q, k, v, softmax_scale=None, causal=False, qv=None, window_size=(-1, -1)):
+        return flash_attn_func(q, k, v, 0.0, softmax_scale, causal, window_size)
+
+    newer.__name__ = "flash_attn_func"
+    module = types.ModuleType("flash_attn_interface")
+    module.flash_attn_func = newer
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    q, model = torch.randn(1, 5, 2, 8), Calls(newer)
+    with regard.capture(model) as maps:
+        model(q, q, q, 0.3, True)
+    assert maps[0].residual < 1e-5
+    assert maps[0].weights.triu(1).abs().max() == 0
+    strange = Calls(newer, qv=q)
+    with regard.capture(strange) as maps:
+        strange(q, q, q)
+    assert "called with qv" in maps.missed[0].reason
+
+
 def test_dropout_of_the_flash_attention_stand_in_stays_out_of_the_map(flash):
     q = torch.randn(1, 5, 2, 8)
     model = Calls(flash.flash_attn_func, dropout_p=0.5)

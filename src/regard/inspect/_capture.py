@@ -113,7 +113,11 @@ class Capture:
             torch.no_grad(),
             torch.autocast(device.type, enabled=False),
         ):
-            call = self._record(seen, rows, heads, device)
+            try:
+                call = self._record(seen, rows, heads, device)
+            except (RuntimeError, ValueError, IndexError) as error:  # too little memory, most likely
+                self.missed(seen.name, f"its map could not be computed ({type(error).__name__}: {error})", seen.shape)
+                return
         if call is None:
             return
         found = self.maps._maps.setdefault(seen.name, Map(seen.name))
@@ -208,6 +212,13 @@ class Capture:
             warnings.warn(
                 f"{count} maps were dropped: they do not fit into the budget. Keep fewer with only=, rows=, heads=, "
                 "smaller ones with dtype=, fold them with reduce=, write them to disk with stream=, or raise budget=",
+                stacklevel=3,
+            )
+        laid_out = [call.layout is not None for found in self.maps.values() for call in found.calls]
+        if self.grid is not None and laid_out and not any(laid_out):
+            tokens = sorted({found.shape[-1] for found in self.maps.values() if found.shape})
+            warnings.warn(
+                f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens",
                 stacklevel=3,
             )
         if not self.maps and not self.maps.missed:

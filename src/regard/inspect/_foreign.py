@@ -36,16 +36,13 @@ def seen(
     describe = _DESCRIPTIONS.get(function)
     if describe is None:
         return f"{function} is not understood: its keys live in a cache that it changes itself"
-    try:
-        return describe(place, function, args, kwargs, out, again)
-    except (TypeError, NotImplementedError, AttributeError) as error:
-        return f"{function} was called in a way that is not understood ({error})"
+    return describe(place, function, args, kwargs, out, again)
 
 
 def _flex(
     place: Place, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, again: Callable[..., Any]
 ) -> Seen | str:
-    given = _bind(_flex_arguments, args, kwargs)
+    given = _bind(again, args, kwargs)
     query, key, value, block_mask = (given[k] for k in ("query", "key", "value", "block_mask"))
     score_mod, keys = given["score_mod"], key.shape[-2]
     scale = query.shape[-1] ** -0.5 if given["scale"] is None else given["scale"]
@@ -74,43 +71,20 @@ def _flex(
     return _make(place, "flex", function, scores, _per_batch(value, query), output, logsumexp, None, lambda new: new)
 
 
-def _flex_arguments(
-    query: Any,
-    key: Any,
-    value: Any,
-    score_mod: Any = None,
-    block_mask: Any = None,
-    scale: Any = None,
-    enable_gqa: Any = False,
-    return_lse: Any = False,
-    kernel_options: Any = None,
-    *,
-    return_aux: Any = None,
-) -> None: ...
-
-
 def _flash(
     place: Place, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, again: Callable[..., Any]
 ) -> Seen | str:
     """(batch, tokens, heads, width), or sequences one after the other with their bounds (varlen)."""
-    names: tuple[str, ...] = ("q", "k", "v")
-    if "qkvpacked" in function:
-        names = ("qkv",)
-    elif "kvpacked" in function:
-        names = ("q", "kv")
-    bounds: tuple[str, ...] = ()
-    if "varlen" in function:
-        bounds = ("cu_seqlens", "max_seqlen")
-        if names != ("qkv",):
-            bounds = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
-    given = _named((*names, *bounds, *_FLASH_OPTIONS), args, kwargs)
-    query, key, value = _unpacked(given, names)
+    given = _bind(again, args, kwargs)
+    for extra in ("qv", "q_descale", "k_descale", "v_descale", "block_table", "page_table", "learnable_sink"):
+        if given.get(extra) is not None:
+            return f"{function} was called with {extra}, which is not understood"
+    query, key, value = _unpacked(given)
     output, logsumexp = (out[0], out[1]) if isinstance(out, tuple | list) else (out, None)
     keep = None
-    if bounds:
-        of_queries, of_keys = given[bounds[0]], given.get("cu_seqlens_k", given[bounds[0]])
-        if given.get("block_table") is not None:
-            return f"{function} reads its keys through a block table"
+    of_queries = given.get("cu_seqlens_q", given.get("cu_seqlens"))
+    if of_queries is not None:
+        of_keys = given.get("cu_seqlens_k", of_queries)
         query, present, in_queries = _padded(query, of_queries)
         key, present_keys, in_keys = _padded(key, of_keys)
         value = _padded(value, of_keys)[0]
@@ -147,18 +121,16 @@ def _flash(
     )
     clean = None
     if given.get("dropout_p"):
-        clean = again(**{**given, "dropout_p": 0.0})
+        with torch.no_grad():
+            clean = again(**{**given, "dropout_p": 0.0})
         clean = arrange(clean[0] if isinstance(clean, tuple | list) else clean)
     return _make(place, "flash_attn", function, scores, value, arrange(output), logsumexp, clean, restore)
 
 
-_FLASH_OPTIONS = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic")
-
-
-def _unpacked(given: dict[str, Any], names: tuple[str, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    if names == ("qkv",):
+def _unpacked(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    if "qkv" in given:
         query, key, value = given["qkv"].unbind(-3)
-    elif names == ("q", "kv"):
+    elif "kv" in given:
         query, (key, value) = given["q"], given["kv"].unbind(-3)
     else:
         query, key, value = given["q"], given["k"], given["v"]
@@ -220,7 +192,7 @@ def _xformers(
     place: Place, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, again: Callable[..., Any]
 ) -> Seen | str:
     """(batch, tokens, heads, width); three axes are one head, five are grouped heads."""
-    given = _named(("query", "key", "value", "attn_bias", "p", "scale"), args, kwargs)
+    given = _bind(again, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
     output, logsumexp = (out[0], out[1]) if isinstance(out, tuple) else (out, None)
     shape = output.shape
@@ -241,7 +213,8 @@ def _xformers(
     scores = Scores(query, key, given.get("scale") or query.shape[-1] ** -0.5, bias=bias)
     clean = None
     if given.get("p"):
-        clean = again(**{**given, "p": 0.0})
+        with torch.no_grad():
+            clean = again(**{**given, "p": 0.0})
         clean = arranged(clean[0] if isinstance(clean, tuple) else clean)
 
     def restore(new: Tensor) -> Tensor:
@@ -288,13 +261,10 @@ def _per_batch(x: Tensor, query: Tensor) -> Tensor:
 
 
 def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by the function's own names, which are steadier from version to version than their order."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    return bound.arguments
-
-
-def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+    return dict(bound.arguments)
 
 
 _DESCRIPTIONS: dict[str, Callable[..., Seen | str]] = {

@@ -100,9 +100,6 @@ def seen_sdpa(
     def check(weights: Tensor, rows: Selection, chosen: Selection) -> Tensor:
         return product_error(weights, value, checked, rows, chosen)
 
-    logsumexp = evidence.logsumexp
-    if logsumexp is not None:
-        logsumexp = logsumexp.reshape(*output.shape[:3]) if logsumexp.numel() == output.shape[:3].numel() else None
     return Seen(
         name=place.name,
         module=place.module,
@@ -113,10 +110,19 @@ def seen_sdpa(
         against=against,
         output=output,
         value=value,
-        logsumexp=logsumexp,
+        logsumexp=_arranged(evidence.logsumexp, output),
         restore=lambda new: new.reshape(out.shape),
         kernel=evidence.kernel or "math",
     )
+
+
+def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
+    """``(batch, heads, queries)`` from what a kernel returns: some pad the queries, some leave an axis of 1."""
+    if logsumexp is None:
+        return None
+    if logsumexp.ndim == 3 and logsumexp.shape[2] > output.shape[2]:
+        logsumexp = logsumexp[:, :, : output.shape[2]]
+    return logsumexp.reshape(output.shape[:3]) if logsumexp.numel() == output.shape[:3].numel() else None
 
 
 def _arguments(

@@ -69,6 +69,18 @@ class Watcher(TorchFunctionMode):
         place = place or self.names.locate(count=False)
         self.sink.missed(place.name if place else "(outside the model)", reason, shape)
 
+    def _understand(self, place: Place, out: Any, describe: Callable[[], Seen | str]) -> Any:
+        """Tell what was seen. What cannot be understood is missed: the model must not fail for being watched."""
+        try:
+            with torch._C.DisableTorchFunction():
+                seen = describe()
+        except Exception as error:
+            seen = f"it is not understood ({type(error).__name__}: {error})"
+        if isinstance(seen, str):
+            self._miss(place, seen)
+            return out
+        return self._tell(seen, place, out)
+
     def _tell(self, seen: Seen, place: Place, out: Any) -> Any:
         """``out`` is what the model goes on with, unless the sink puts another output in its place."""
         seen.windows = windows_of(seen.shape, self.names.parents(place.name), place)
@@ -102,8 +114,7 @@ class Watcher(TorchFunctionMode):
             return func(*args, **kwargs)
         with _kernels.Evidence() as evidence:
             out = func(*args, **kwargs)
-        seen = _kernels.seen_sdpa(place, func, args, kwargs, out, evidence)
-        return self._tell(seen, place, out)
+        return self._understand(place, out, lambda: _kernels.seen_sdpa(place, func, args, kwargs, out, evidence))
 
     def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function asks whether a mode is active and, if so, hands itself to it. Here the same code runs with the
@@ -126,11 +137,7 @@ class Watcher(TorchFunctionMode):
         place = self.names.locate(member=_fast_path.attention_in(owner.module, args))
         if place is None or not self.sink.wants(place.name):
             return out
-        seen = _fast_path.seen(func.__name__, place, args, out)
-        if isinstance(seen, str):
-            self._miss(place, seen)
-            return out
-        return self._tell(seen, place, out)
+        return self._understand(place, out, lambda: _fast_path.seen(func.__name__, place, args, out))
 
     # -- written by hand ---------------------------------------------------------------------------------------
 
@@ -167,7 +174,7 @@ class Watcher(TorchFunctionMode):
         place = self._wanted(product.weights)
         if place is None:
             return out
-        return self._tell(_handwritten.seen(place, product, out), place, out)
+        return self._understand(place, out, lambda: _handwritten.seen(place, product, out))
 
     def _convolution(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A convolution whose windows do not overlap cuts an image into patches: its output has the patches' grid."""
@@ -217,12 +224,8 @@ class Watcher(TorchFunctionMode):
         out = run()
         if place is None:
             return out
-        with torch.no_grad(), _without_modes(), paused():
-            seen = _foreign.seen(name, place, args, kwargs, out, original)
-        if isinstance(seen, str):
-            self._miss(place, seen)
-            return out
-        return self._tell(seen, place, out)
+        with _without_modes(), paused():
+            return self._understand(place, out, lambda: _foreign.seen(name, place, args, kwargs, out, original))
 
     def finish(self) -> None:
         """Say which softmax of scores was never multiplied with values, and let go of everything."""
