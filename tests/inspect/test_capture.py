@@ -101,7 +101,7 @@ def test_only_rows_heads_and_dtype_keep_less(model, x):
 
 
 def test_rows_that_do_not_exist_are_missed_with_the_reason(model, x):
-    with regard.capture(model, rows=7) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model, rows=7) as maps:
         model(x)
     assert not maps
     assert "there are only 5" in maps.missed[0].reason
@@ -373,7 +373,7 @@ def test_scripted_modules_and_replicas_are_announced_as_missed():
                 self.inner = torch.jit.script(nn.Linear(2, 2))
 
     model = nn.DataParallel(Scripted())
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         pass
     reasons = {missed.name: missed.reason for missed in maps.missed}
     assert "TorchScript" in reasons["module.inner"]
@@ -438,11 +438,11 @@ def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):
 
     plain = model(x)
     monkeypatch.setattr("regard.inspect._seen.Scores.__call__", broken)
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         assert torch.equal(model(x), plain)
     assert "could not be computed (RuntimeError: not enough memory)" in maps.missed[0].reason
     monkeypatch.setattr("regard.inspect._kernels.seen_sdpa", broken)
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         assert torch.equal(model(x), plain)
     assert "is not understood (RuntimeError" in maps.missed[0].reason
 

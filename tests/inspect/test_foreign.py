@@ -238,7 +238,7 @@ def test_a_stand_in_of_another_version_with_its_arguments_in_another_order(monke
     assert maps[0].residual < 1e-5
     assert maps[0].weights.triu(1).abs().max() == 0
     strange = Calls(newer, qv=q)
-    with regard.capture(strange) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(strange) as maps:
         strange(q, q, q)
     assert "called with qv" in maps.missed[0].reason
 
@@ -264,7 +264,7 @@ def test_a_wrong_map_of_a_stand_in_is_noticed(flash, xformers, spoiled):
 def test_what_is_not_understood_is_missed_with_the_reason(flash):
     q = torch.randn(1, 5, 2, 8)
     model = Calls(flash.flash_attn_with_kvcache)
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(q, q, q)
     assert not maps
     assert "flash_attn_with_kvcache is not understood" in maps.missed[0].reason

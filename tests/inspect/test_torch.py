@@ -247,7 +247,7 @@ def test_a_call_of_the_operator_itself_is_not_lost_silently():
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[0]
 
     model = Direct()
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(heads(1, 1, 3, 8))
     assert not maps
     assert "not known here" in maps.missed[0].reason
@@ -255,10 +255,10 @@ def test_a_call_of_the_operator_itself_is_not_lost_silently():
 
 def test_what_has_no_values_is_missed_with_the_reason():
     model, q = Fused(), torch.randn(1, 2, 3, 4, device="meta")
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(q, q, q)
     assert "no values" in maps.missed[0].reason
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         torch.func.vmap(model)(*(heads(3, 2, 3, 4) for _ in range(3)))
     assert "vmap" in maps.missed[0].reason
 
@@ -267,6 +267,6 @@ def test_nested_tensors_outside_of_the_fast_path_are_missed_with_the_reason():
     model = Fused()
     ragged = torch.nested.nested_tensor([torch.randn(3, 2, 4), torch.randn(5, 2, 4)], layout=torch.jagged)
     q = ragged.transpose(1, 2)
-    with regard.capture(model) as maps:
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(q, q, q)
     assert "nested" in maps.missed[0].reason

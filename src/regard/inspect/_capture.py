@@ -221,8 +221,10 @@ class Capture:
                 f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens",
                 stacklevel=3,
             )
-        if not self.maps and not self.maps.missed:
-            if self._skipped:
+        if not self.maps and not dropped:
+            if self.maps.missed:
+                text = f"no map was captured: {'; '.join(map(str, self.maps.missed[:3]))}"
+            elif self._skipped:
                 text = f"only={self.only!r} matches none of {', '.join(sorted(self._skipped))}"
             else:
                 text = f"no attention was seen: did {type(self.model).__name__} run inside the block?"

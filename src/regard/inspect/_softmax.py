@@ -81,7 +81,8 @@ class Tracker:
         if isinstance(weights, Tensor) and weights.ndim >= 2:
             before = self.get(scores)
             scored = before is not None and before.kind == "scores"
-            where = name() if scored else None
+            # Scores, or as many axes as only attention has: if no product follows, something was lost.
+            where = name() if scored or weights.ndim >= 4 else None
             use = None if where is None else Use(where, tuple(weights.shape))
             if use is not None:
                 self.uses.append(use)

@@ -228,10 +228,10 @@ class Watcher(TorchFunctionMode):
             return self._understand(place, out, lambda: _foreign.seen(name, place, args, kwargs, out, original))
 
     def finish(self) -> None:
-        """Say which softmax of scores was never multiplied with values, and let go of everything."""
+        """Say which softmax was never multiplied with values, and let go of everything."""
         for use in self.tracker.uses:
             if not use.done and self.sink.wants(use.name):
-                self.sink.missed(use.name, "a softmax of scores was not followed by a product with values", use.shape)
+                self.sink.missed(use.name, "its softmax was not followed by a product with values", use.shape)
         self.tracker.uses.clear()
         self.names.forget()
 
