@@ -87,6 +87,24 @@ def test_what_is_part_of_a_larger_map_gives_its_room_back(x, tmp_path):
     assert len(list((tmp_path / "maps").glob("*.map"))) == 1
 
 
+def test_what_is_part_of_a_larger_map_is_not_folded():
+    layer = GatedPositionalAttention(8, 4)
+    batches = [torch.randn(2, 12, 8) for _ in range(3)]
+
+    def total(so_far, weights):
+        if so_far is None:
+            return weights.sum(0)
+        return so_far.add_(weights.sum(0))  # in place: what was folded cannot be taken out again
+
+    with torch.no_grad(), regard.capture(layer, reduce=total) as maps:
+        for x in batches:
+            layer(x, grid=GRID)
+    with torch.no_grad():
+        expected = sum(layer(x, grid=GRID, return_weights=True)[1].sum(0) for x in batches)
+    torch.testing.assert_close(maps[0].reduced, expected)
+    assert len(maps[0].calls) == 3
+
+
 @pytest.mark.parametrize("options", [{}, {"return_weights": True}, {"causal": True}])
 def test_multi_head_attention_by_kernel_or_by_hand(options, x):
     layer = MultiHeadAttention(8, 4)

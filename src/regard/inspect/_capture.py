@@ -17,7 +17,7 @@ from regard._checks import describe
 from regard.inspect._layout import Layout, given_layout, inferred_layout
 from regard.inspect._maps import Call, Map, Maps, Missed
 from regard.inspect._seen import Seen, Selection, exact
-from regard.inspect._storage import Storage, parse_size
+from regard.inspect._storage import Allotted, Storage, parse_size
 from regard.inspect._watch import Watcher, watch
 
 Rows = int | slice | Sequence[int] | None
@@ -52,6 +52,7 @@ class Capture:
         self._stack = ExitStack()
         self._watcher: Watcher | None = None
         self._skipped: set[str] = set()
+        self._waiting: dict[str, Tensor] = {}
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
@@ -69,6 +70,8 @@ class Capture:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        for name in list(self._waiting):
+            self._fold(name)
         self._write_missed()
         if self._watcher is not None and self._watcher.names.compiled:
             self.maps.notes.append(
@@ -92,13 +95,14 @@ class Capture:
         self._write_missed()
 
     def retract(self, name: str) -> None:
+        self._waiting.pop(name, None)
         found = self.maps._maps.get(name)
         if found is None:
             return
         gone = found.calls.pop()
         if gone.stored is not None:
             self.storage.release(gone.stored)
-        if not found.calls:
+        if not found.calls and found.reduced is None:
             del self.maps._maps[name]
 
     def attended(self, seen: Seen) -> None:
@@ -121,45 +125,53 @@ class Capture:
         if call is None:
             return
         found = self.maps._maps.setdefault(seen.name, Map(seen.name))
-        if self.reduce is not None:
-            found.reduced = self.reduce(found.reduced, call.weights)
-            call.stored = None
         found.calls.append(call)
+        if self.reduce is not None:
+            self._fold(seen.name)
+            self._waiting[seen.name] = call.weights
+            call.stored = None
+            # One of our own layers may go on to tell of a larger map that this one is a part of.
+            if not type(seen.module).__module__.startswith("regard."):
+                self._fold(seen.name)
+
+    def _fold(self, name: str) -> None:
+        if self.reduce is not None and name in self._waiting:
+            found = self.maps._maps[name]
+            found.reduced = self.reduce(found.reduced, self._waiting.pop(name))
 
     def _record(self, seen: Seen, rows: Selection, heads: Selection, device: torch.device) -> Call | None:
         batch, all_heads, queries, keys = seen.shape
-        row_numbers = torch.arange(queries)[rows.cpu() if isinstance(rows, Tensor) else rows]
-        head_numbers = torch.arange(all_heads)[heads.cpu() if isinstance(heads, Tensor) else heads]
+        row_numbers, head_numbers = torch.arange(queries)[rows], torch.arange(all_heads)[heads]
+        heads = heads.to(device) if isinstance(heads, Tensor) else heads
         shape = (batch, len(head_numbers), len(row_numbers), keys)
         dtype = self.dtype or torch.float32
         if seen.value is not None and seen.value.dtype is torch.float64 and self.dtype is None:
             dtype = torch.float64
-        whole: Tensor | None = None
-        if self.reduce is None:
-            allotted = self.storage.allot(shape, dtype, device)
-            if isinstance(allotted, str):
-                self.missed(seen.name, allotted, shape)
-                return None
-            whole = allotted.tensor
-        else:
-            allotted = None
-
+        room: Allotted | str | None = self.storage.allot(shape, dtype) if self.reduce is None else None
+        if isinstance(room, str):
+            self.missed(seen.name, room, shape)
+            return None
+        whole = None if room is None else room.tensor
         error, log_error = None, None
         parts = []
-        for start, stop in _chunks(shape):
-            part = _narrow(rows, row_numbers, start, stop, device)
-            weights, logsumexp = seen.build(part, heads)
-            error = _larger(error, seen.check(weights, part, heads))
-            if seen.logsumexp is not None and logsumexp is not None:
-                log_error = _larger(log_error, _difference(logsumexp, seen.logsumexp[:, heads][:, :, part]))
-            if whole is not None:
-                whole[:, :, start:stop] = weights
-            else:
-                parts.append(weights.to(dtype))
+        try:
+            for start, stop in _chunks(shape):
+                part = _narrow(rows, row_numbers, start, stop, device)
+                weights, logsumexp = seen.build(part, heads)
+                error = _larger(error, seen.check(weights, part, heads))
+                if seen.logsumexp is not None and logsumexp is not None:
+                    log_error = _larger(log_error, _difference(logsumexp, seen.logsumexp[:, heads][:, :, part]))
+                if whole is not None:
+                    whole[:, :, start:stop] = weights
+                else:
+                    parts.append(weights.to(dtype))
+        except BaseException:
+            if room is not None:
+                room.give_back()
+            raise
         if whole is None:
-            whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2) if parts else torch.empty(shape, dtype=dtype)
-            if allotted is not None:
-                whole = allotted.keep(whole)
+            whole = torch.cat(parts, 2) if len(parts) > 1 else parts[0] if parts else torch.empty(shape, dtype=dtype)
+            whole = whole if room is None else room.keep(whole)
 
         return Call(
             stored=whole,

@@ -35,10 +35,17 @@ def parse_size(size: str | int) -> int:
 class Allotted:
     """Room for one map: a tensor to fill (a file), or the permission to keep one."""
 
-    tensor: Tensor | None
+    storage: "Storage"
+    size: int
+    tensor: Tensor | None = None
 
     def keep(self, tensor: Tensor) -> Tensor:
+        """Keep this one; a map that is the same for the whole batch takes less than was set aside."""
+        self.storage.used += tensor.nbytes - self.size
         return tensor
+
+    def give_back(self) -> None:
+        self.storage.used -= self.size
 
 
 class Storage:
@@ -53,28 +60,28 @@ class Storage:
             if any(folder.glob("*.map")):
                 raise ValueError(f"stream={str(folder)!r} holds maps already: give an empty folder")
 
-    def allot(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Allotted | str:
+    def allot(self, shape: tuple[int, ...], dtype: torch.dtype) -> Allotted | str:
         """Room for a map of this shape, or why there is none."""
         size = math.prod(shape) * dtype.itemsize
         if self.folder is not None:
             path = self.folder / f"{self._count:06d}.map"
             self._count += 1
             if size == 0:
-                return Allotted(None)
+                return Allotted(self, 0)
             flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
             self._files[flat.data_ptr()] = path.name
-            return Allotted(flat.reshape(shape))
+            return Allotted(self, 0, flat.reshape(shape))
         if self.budget is not None and self.used + size > self.budget:
             return (
                 f"the budget of {readable(self.budget)} is used up ({readable(self.used)}, this map {readable(size)})"
             )
         self.used += size
-        return Allotted(None)
+        return Allotted(self, size)
 
     def release(self, tensor: Tensor) -> None:
         """Give the room of a map back."""
         if self.folder is None:
-            self.used -= tensor.numel() * tensor.element_size()
+            self.used -= tensor.nbytes
         elif name := self._files.pop(tensor.data_ptr(), None):
             (self.folder / name).unlink()
 

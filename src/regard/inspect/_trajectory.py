@@ -16,7 +16,7 @@ from regard.inspect._measure import evaluating
 from regard.inspect._relevance import call
 from regard.inspect._table import columns
 
-_PREFIXES = ("", "model.", "module.", "_orig_mod.", "state.", "weights.")
+_PREFIXES = ("", "network.", "model.", "module.", "_orig_mod.")
 
 
 @dataclass(frozen=True)
