@@ -1,1 +1,84 @@
-"""The command line."""
+"""The command line: ``regard COMMAND …``. Each command is a module of its own, imported when it is called."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "demo": "train on the embedded data, evaluate, convert, verify; writes runs/demo with a report",
+    "train": "train a network by a recipe (--list shows them)",
+    "evaluate": "measure a run's network on the test set",
+    "verify": "decide what people say about attention, by evidence",
+    "convert": "convolution to attention, or attention to convolution",
+    "report": "what a run's network attends to, as a page or a picture",
+    "studio": "look at runs and models in the browser",
+    "bench": "time things on this machine, side by side",
+    "data": "which data sets are here, and fetching them",
+}
+
+
+def commands() -> dict[str, str]:
+    """Those that are installed, with what they do."""
+    return {name: what for name, what in COMMANDS.items() if importlib.util.find_spec(f"regard.cli._{name}")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. What a person can do something about is a message, not a stack trace.
+
+    >>> from regard.cli import main
+    >>> main(["--version"])
+    regard 0.1.0
+    0
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name in ("-V", "--version"):
+        from regard import __version__
+
+        print(f"regard {__version__}")
+        return 0
+    if name not in commands():
+        import difflib
+
+        close = difflib.get_close_matches(name, commands(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands())}"
+        print(f"regard has no command {name!r}: {hint}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"regard.cli._{name}")
+    try:
+        code: int = module.run(rest)
+        return code
+    except KeyboardInterrupt as stopped:
+        print(str(stopped) or "stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if os.environ.get("REGARD_TRACEBACK") or not _is_users(error):
+            raise
+        print(f"regard {name}: {error}", file=sys.stderr)
+        return 1
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether it says what a person can do, as against a mistake of ours: that keeps its stack trace."""
+    if isinstance(error, ValueError | OSError | ImportError):
+        return True
+    return type(error).__module__.startswith("regard.")
+
+
+def _help() -> str:
+    width = max(map(len, commands()))
+    lines = [f"  {name:<{width}}  {what}" for name, what in commands().items()]
+    return "\n".join(
+        [
+            "usage: regard COMMAND …      (regard COMMAND --help says more)",
+            "",
+            *lines,
+            "",
+            "REGARD_TRACEBACK=1 shows where an error came from.",
+        ]
+    )

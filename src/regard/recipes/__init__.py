@@ -1,1 +1,18 @@
-"""Named recipes."""
+"""Named recipes: functions that return a frozen :class:`regard.training.Recipe`.
+
+The docstring of each says what to expect of it, on what hardware, and the command. Every number there comes from a run.
+
+>>> regard.recipes.names()[:3]
+('a6-content', 'a6-gated', 'a6-gaussian')
+>>> regard.recipes.get("demo").network.attention
+'gaussian'
+"""
+
+from regard.recipes import _cifar as _cifar
+from regard.recipes import _fashion as _fashion
+from regard.recipes import _sequences as _sequences
+from regard.recipes._names import get as get
+from regard.recipes._names import names as names
+from regard.recipes._names import summary as summary
+from regard.recipes._sweep import draw_sweep as draw_sweep
+from regard.recipes._sweep import sweep as sweep

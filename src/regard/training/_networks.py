@@ -2,11 +2,12 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from regard.training._recipe import Network
+from regard.training._sequences import CaseConversion, MaskedLanguage
 from regard.training._tasks import ImageTask
 
 
@@ -37,22 +38,10 @@ class Encoder(Network):
         from regard.models import ImageEncoder
 
         channels, *size = task.shape
-        return ImageEncoder(
-            size,
-            task.classes,
-            channels=channels,
-            patch=self.patch,
-            dim=self.dim,
-            depth=self.depth,
-            heads=self.heads,
-            hidden=self.hidden,
-            attention=self.attention,
-            head_dim="full" if self.full_width else self.head_dim,
-            init=self.init,
-            norm=self.norm,
-            dropout=self.dropout,
-            second_output=self.second_output,
-        )
+        settings = _fields(self)
+        if settings.pop("full_width"):
+            settings["head_dim"] = "full"
+        return ImageEncoder(size, task.classes, channels=channels, **settings)
 
     def small(self) -> "Encoder":
         width = None if self.head_dim is None else 4
@@ -76,19 +65,7 @@ class Vision(Network):
         from regard.models import VisionTransformer
 
         channels, *size = task.shape
-        return VisionTransformer(
-            size,
-            self.patch,
-            task.classes,
-            channels=channels,
-            dim=self.dim,
-            depth=self.depth,
-            heads=self.heads,
-            hidden=self.hidden,
-            pool=self.pool,
-            positions=self.positions,
-            dropout=self.dropout,
-        )
+        return VisionTransformer(size, classes=task.classes, channels=channels, **_fields(self))
 
     def small(self) -> "Vision":
         return dataclasses.replace(self, dim=4 * self.heads, depth=2, hidden=16)
@@ -107,3 +84,70 @@ class ResNet(Network):
 
     def small(self) -> "ResNet":
         return dataclasses.replace(self, width=4)
+
+
+@dataclass(frozen=True)
+class Recurrent(Network):
+    """A :class:`regard.models.Seq2SeqRNN`; see there for what the fields mean."""
+
+    cell: Literal["rnn", "gru", "lstm"] = "gru"
+    attention: Literal["none", "dot", "additive"] = "additive"
+    dim: int = 64
+    hidden: int = 128
+    depth: int = 1
+    dropout: float = 0.0
+
+    def build(self, task: CaseConversion) -> nn.Module:
+        from regard.models import Seq2SeqRNN
+
+        return Seq2SeqRNN(len(task.vocabulary), **_fields(self))
+
+    def small(self) -> "Recurrent":
+        return dataclasses.replace(self, dim=8, hidden=8)
+
+
+@dataclass(frozen=True)
+class EncoderDecoder(Network):
+    """A :class:`regard.models.Transformer`; see there for what the fields mean."""
+
+    dim: int = 64
+    heads: int = 4
+    hidden: int | None = None
+    encoder_depth: int = 2
+    decoder_depth: int = 2
+    norm: Literal["pre", "post"] = "pre"
+    positions: Literal["sinusoidal", "none"] = "sinusoidal"
+    dropout: float = 0.0
+
+    def build(self, task: CaseConversion) -> nn.Module:
+        from regard.models import Transformer
+
+        return Transformer(len(task.vocabulary), **_fields(self))
+
+    def small(self) -> "EncoderDecoder":
+        return dataclasses.replace(self, dim=8, heads=2, encoder_depth=1, decoder_depth=1)
+
+
+@dataclass(frozen=True)
+class Text(Network):
+    """A :class:`regard.models.TextEncoder`; see there for what the fields mean."""
+
+    dim: int = 128
+    depth: int = 4
+    heads: int = 4
+    hidden: int | None = None
+    norm: Literal["pre", "post"] = "pre"
+    dropout: float = 0.1
+
+    def build(self, task: MaskedLanguage) -> nn.Module:
+        from regard.models import TextEncoder
+
+        return TextEncoder(len(task.vocabulary), length=task.length + 1, **_fields(self))
+
+    def small(self) -> "Text":
+        return dataclasses.replace(self, dim=8, depth=1, heads=2)
+
+
+def _fields(settings: Network) -> dict[str, Any]:
+    """Where they have the names of the model's own arguments."""
+    return {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}

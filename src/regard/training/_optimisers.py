@@ -101,7 +101,8 @@ class Muon(AdamW):
     """Muon for the matrices of hidden layers, AdamW for everything else.
 
     Muon's step along a matrix is the nearest (semi-)orthogonal matrix to its momentum. It is meant for matrices that
-    map features to features: embeddings, the classifier, heads' positions, vectors and convolutions stay with AdamW.
+    map features to features, whose parameters are called ``weight``: embeddings, the classifier, heads' positions,
+    vectors and convolutions stay with AdamW.
 
     Args:
         matrix_learning_rate: of the matrices, scaled by √max(1, rows / columns) for each.
@@ -119,22 +120,14 @@ class Muon(AdamW):
     matrix_learning_rate: float = 0.02
     matrix_weight_decay: float = 0.0
     matrix_momentum: float = 0.95
-    apart: tuple[str, ...] = (
-        "head.*",
-        "*classifier*",
-        "*embedding*",
-        "*position*",
-        "*token*",
-        "*probe*",
-        "registers",
-        "biases.*",
-    )
+    apart: tuple[str, ...] = ("head.*", "fc.*", "output.*", "*classifier*", "*class_output*", "*embedding*", "*position*")
 
     def build(self, network: nn.Module) -> list[torch.optim.Optimizer]:
         embeddings = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
         matrices, rest = [], []
         for name, parameter, decays in parameters_of(network):
-            hidden = decays and parameter.ndim == 2 and id(parameter) not in embeddings
+            is_weight = "weight" in name.rpartition(".")[2] and id(parameter) not in embeddings
+            hidden = is_weight and decays and parameter.ndim == 2
             if hidden and not any(fnmatch(name, pattern) for pattern in self.apart):
                 matrices.append((name, parameter))
             else:

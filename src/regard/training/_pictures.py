@@ -1,5 +1,6 @@
 """Pictures of what a network attends to, for TensorBoard and reports."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +23,11 @@ def attention_of(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
     was_training = network.training
     network.eval()
     try:
-        with capture(network) as maps:
-            network(*inputs, **options)
+        with warnings.catch_warnings():
+            # A network without attention has no maps, which is no reason to warn here.
+            warnings.filterwarnings("ignore", message="no attention was seen")
+            with capture(network) as maps:
+                network(*inputs, **options)
     finally:
         network.train(was_training)
     return maps

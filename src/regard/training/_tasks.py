@@ -82,7 +82,7 @@ class ImageTask(Task):
         if not isinstance(examples, AugmentedImages):
             return {}
         figures = {}
-        for number in range(min(3, len(examples))):
+        for number in range(min(2, len(examples))):
             batch = examples.batch(torch.tensor([number], device=examples.index_device), seed=0, epoch=0)
             figure = image_attention(network, batch.images, examples.set.images[number])
             if figure is not None:

@@ -25,7 +25,7 @@ class Board:
         figures: about how many pictures of the heads are drawn in a run.
     """
 
-    def __init__(self, folder: Path, step: int, total: int, grid: Sequence[int] | None, figures: int = 12) -> None:
+    def __init__(self, folder: Path, step: int, total: int, grid: Sequence[int] | None, figures: int = 5) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as missing:

@@ -84,7 +84,7 @@ class Watch:
             self._progress.validated(score.accuracy)
         if self.board is not None:
             self.board.evaluated(loop.step, score)
-            if epoch % max(1, loop.recipe.epochs // 10) == 0 or loop.step == loop.total:
+            if epoch % max(1, loop.recipe.epochs // 4) == 0 or loop.step == loop.total:
                 self.board.pictures(loop.step, loop.task, loop.evaluated, loop.validation)
 
     def save(self, loop: "Loop", score: float | None) -> None:

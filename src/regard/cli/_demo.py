@@ -1,0 +1,144 @@
+"""``regard demo``: attention by hand, a network trained on the embedded data, what of it was convolution, and claims."""
+
+import argparse
+import math
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+MARKER = "demo.json"  # the folder is ours, and may be begun anew
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command's exit code."""
+    parser = argparse.ArgumentParser(prog="regard demo", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("runs/demo"), help="where the run and its report go")
+    parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything works")
+    parser.add_argument("--claims", type=float, default=45.0, metavar="SECONDS", help="how long to verify claims")
+    chosen = parser.parse_args(list(arguments))
+    prepare(chosen.folder)
+
+    from regard.cli._page import Section, page, paragraph, preformatted, run_sections
+
+    begin = time.perf_counter()
+    example = worked_example()
+    _say("Attention by hand", example)
+    trained, words = train_network(chosen.folder, chosen.smoke)
+    _say("A network of Gaussian heads", words)
+    converted = convolution_of(trained)
+    _say("How much of it was convolution?", converted)
+    claims = verify_claims(1.0 if chosen.smoke else chosen.claims)
+    _say("What people say about attention", claims)
+
+    sections = [Section("Attention by hand", preformatted(example)), *run_sections(trained)]
+    sections.insert(2, Section("On images it never saw", paragraph(words)))
+    sections += [
+        Section("How much of it was convolution?", preformatted(converted)),
+        Section("What people say about attention", preformatted(claims)),
+    ]
+    report = chosen.folder / "report.html"
+    report.write_text(page("regard demo", sections), encoding="utf-8")
+    print(f"\n{time.perf_counter() - begin:.0f} s in all. Open {report}")
+    return 0
+
+
+def prepare(folder: Path) -> None:
+    """An empty folder: an earlier demo's is replaced, anything else is left alone."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise FileExistsError(f"{folder} holds something else than an earlier demo: choose another with --folder")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("{}\n", encoding="utf-8")
+
+
+def worked_example() -> str:
+    """Token 2 of three attends to them all."""
+    from regard.reference import worked_example as example
+
+    found = example()
+    scores = ", ".join(f"{score:g}" for score in found.scores.tolist())
+    soft, hard = ([round(value, 4) for value in each.tolist()] for each in (found.soft, found.hard))
+    return "\n".join(
+        [
+            f"Three tokens  h = {found.hidden.tolist()}",
+            f"q₂ · k        = {scores}",
+            f"softargmax    → token 2 becomes {soft}   (β = 1)",
+            f"hardmax       → token 2 becomes {hard}   (β = ∞: the best key alone)",
+            "The scores lie so far apart that soft attention is as good as hard.",
+        ]
+    )
+
+
+def train_network(folder: Path, smoke: bool) -> tuple[Any, str]:
+    from regard import recipes
+    from regard.training import evaluate_run, train
+
+    recipe = recipes.get("demo")
+    trained = train(
+        recipe.smoke() if smoke else recipe, folder=folder, resume="auto", accelerator="cpu", tensorboard=False
+    )
+    found = evaluate_run(trained, accelerator="cpu")
+    summary = trained.summary or {}
+    return trained, (
+        f"{summary['parameters']:,} parameters, trained for {summary['train_seconds']:.0f} s: {found['accuracy']:.1%} of "
+        f"{found['targets']} test images right, {found['accuracy_flip']:.1%} averaged with their mirror images."
+    )
+
+
+def convolution_of(trained: Any) -> str:
+    """The trained network with its Gaussian layers as convolutions, and what that changes."""
+    import torch
+
+    from regard.convert import GaussianConvolution, convert_network
+    from regard.training import score
+    from regard.training._fabric import start
+
+    network, task = trained.network(), trained.recipe.task
+    fabric = start(accelerator="cpu")
+    held_out = task.examples("validation", torch.device("cpu"))
+    batch = held_out.batch(torch.arange(min(100, len(held_out))), seed=0, epoch=0).images
+    convolutional, report = convert_network(network, to="convolution", example=batch)
+    layers = [layer for layer in convolutional.modules() if isinstance(layer, GaussianConvolution)]
+    heads = sum(len(layer.kernels) for layer in layers)
+    sharp = sum(kernel.taps.numel() == 1 for layer in layers for kernel in layer.kernels)
+    before, after = (score(fabric, task, each, held_out).accuracy for each in (network, convolutional))
+    with torch.no_grad():
+        same = (network(batch).argmax(-1) == convolutional(batch).argmax(-1)).float().mean().item()
+    return "\n".join(
+        [
+            str(report),
+            f"{sharp} of {heads} converted heads look at one place alone; the others at a few around it.",
+            f"Held-out images right: {before:.1%} as attention, {after:.1%} as convolution; the two agree on {same:.0%}.",
+        ]
+    )
+
+
+def verify_claims(seconds: float) -> str:
+    """As many of the quick claims as fit into the time."""
+    from regard.claims import Verification, examine, select
+
+    begin, rows = time.perf_counter(), []
+    quick = [claim for claim in select() if not claim.slow]
+    for claim in quick:
+        if time.perf_counter() - begin > seconds:
+            break
+        rows.append(examine(claim))
+    lines = [f"{row.verdict:<12} {row.claim.id}" for row in rows]
+    wrong = [row.claim.id for row in rows if not row.agrees]
+    if wrong:
+        lines.append(f"evidence and record DISAGREE on {', '.join(wrong)}")
+    found = Verification(rows)
+    counts = {verdict: sum(row.verdict == verdict for row in found) for verdict in ("holds", "holds under", "fails")}
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    more = f" There are {len(quick) - len(rows)} more quick ones;" if len(rows) < len(quick) else ""
+    lines.append(f"{len(rows)} claims decided in {math.ceil(time.perf_counter() - begin)} s: {said}.{more}")
+    return "\n".join([*lines, "regard verify shows the evidence, and the wrong variant that each check rejects."])
+
+
+def _say(heading: str, text: str) -> None:
+    bold = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
+    print(f"\n{bold[0]}{heading}{bold[1]}\n{text}", flush=True)

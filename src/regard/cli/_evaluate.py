@@ -1,0 +1,40 @@
+"""``regard evaluate RUN``: measure a run's network on the test set, which nothing else touches."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command's exit code."""
+    parser = argparse.ArgumentParser(prog="regard evaluate", description=__doc__)
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("--which", default="last", help="the checkpoint: last, best (by what was held out), or a step")
+    parser.add_argument("--accelerator", default="auto", choices=("auto", "cpu", "cuda", "mps"))
+    parser.add_argument("--lengths", type=int, nargs="+", metavar="N", help="case task: also for sentences so long")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_args(list(arguments))
+
+    from regard.training import CaseConversion, evaluate_run, length_sweep, load_run
+
+    folder = load_run(chosen.run)
+    which = int(chosen.which) if chosen.which.isdigit() else chosen.which
+    found = evaluate_run(folder, which=which, accelerator=chosen.accelerator)
+    if chosen.lengths:
+        if not isinstance(folder.recipe.task, CaseConversion):
+            raise ValueError(f"--lengths is for runs of the case task, and this is one of {folder.recipe.name!r}")
+        swept = length_sweep(folder.network(which), chosen.lengths)
+        found["lengths"] = {length: said._asdict() for length, said in zip(chosen.lengths, swept, strict=True)}
+    if chosen.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    kind = "characters, told the right ones so far" if "characters" in found else "test samples"
+    print(f"{folder.recipe.name} in {folder.folder}, checkpoint {chosen.which}")
+    print(f"  {found['accuracy']:8.2%}  of {found['targets']} {kind}")
+    if "accuracy_flip" in found:
+        print(f"  {found['accuracy_flip']:8.2%}  averaged over each image and its mirror image")
+    if "characters" in found:
+        print(f"  {found['characters']:8.2%}  of characters without help, {found['sentences']:.2%} of whole sentences")
+    for length, said in found.get("lengths", {}).items():
+        print(f"  {said['characters']:8.2%}  of characters in sentences of {length}, {said['sentences']:.2%} whole")
+    return 0

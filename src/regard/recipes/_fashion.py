@@ -1,0 +1,97 @@
+"""Recipes on Fashion-MNIST, and the demo on the part of it that is inside the package."""
+
+from dataclasses import replace
+
+from regard.data import Augmentation
+from regard.recipes._names import recipe
+from regard.training import AdamW, Encoder, ImageTask, Recipe, Schedule, Vision
+
+AUGMENTATION = Augmentation(crop=2, border="zeros", flip="random")
+
+
+@recipe
+def demo() -> Recipe:
+    """A small network of Gaussian heads on the 6,000 embedded images: what ``regard demo`` trains.
+
+    Expected: to be measured.
+    Command: ``regard demo``, or ``regard train demo`` for the training alone
+    """
+    return Recipe(
+        "demo",
+        ImageTask(
+            "fashion-mini",
+            validation=600,
+            augmentation=Augmentation(crop=1, border="zeros", flip="random"),
+            label_smoothing=0.1,
+        ),
+        Encoder("gaussian", patch=4, dim=64, depth=4, heads=9, full_width=True, hidden=128, init="grid"),
+        AdamW(3e-3, weight_decay=0.05, center_factor=5.0),
+        Schedule(warm_up=0.1, decay="linear"),
+        epochs=8,
+        batch_size=64,
+        clip=1.0,
+    )
+
+
+def _vit(pool: str) -> Recipe:
+    return Recipe(
+        f"fashion-vit-{pool}",
+        ImageTask("fashion-mnist", augmentation=AUGMENTATION, label_smoothing=0.1),
+        Vision(patch=4, dim=64, depth=5, heads=4, hidden=128, pool=pool),  # type: ignore[arg-type]
+        AdamW(1e-3, weight_decay=0.05),
+        Schedule(warm_up=0.1, decay="cosine"),
+        epochs=15,
+        batch_size=128,
+        clip=1.0,
+    )
+
+
+@recipe
+def fashion_vit() -> Recipe:
+    """A small vision transformer on Fashion-MNIST that reads the class off a class token.
+
+    ``fashion-vit-average`` and ``fashion-vit-attention`` differ in the pooling alone.
+
+    Expected: not yet run.
+    Command: ``regard train fashion-vit``
+    """
+    return replace(_vit("class"), name="fashion-vit")
+
+
+@recipe
+def fashion_vit_average() -> Recipe:
+    """``fashion-vit`` with the average of all tokens instead of a class token.
+
+    Expected: not yet run.
+    Command: ``regard train fashion-vit-average``
+    """
+    return _vit("average")
+
+
+@recipe
+def fashion_vit_attention() -> Recipe:
+    """``fashion-vit`` with attention pooling, a learned query, instead of a class token.
+
+    Expected: not yet run.
+    Command: ``regard train fashion-vit-attention``
+    """
+    return _vit("attention")
+
+
+@recipe
+def fashion_gaussian() -> Recipe:
+    """Gaussian heads that start anywhere, on Fashion-MNIST: watch them move.
+
+    Expected: not yet run.
+    Command: ``regard train fashion-gaussian``
+    """
+    return Recipe(
+        "fashion-gaussian",
+        ImageTask("fashion-mnist", augmentation=AUGMENTATION, label_smoothing=0.1),
+        Encoder("gaussian", dim=72, depth=4, heads=9, full_width=True, hidden=144, init="normal"),
+        AdamW(2e-3, weight_decay=0.05, center_factor=5.0),
+        Schedule(warm_up=0.1, decay="linear"),
+        epochs=15,
+        batch_size=128,
+        clip=1.0,
+    )

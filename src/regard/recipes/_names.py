@@ -1,0 +1,41 @@
+"""The list of recipes."""
+
+import inspect
+from collections.abc import Callable
+
+from regard.training import Recipe
+
+_RECIPES: dict[str, Callable[[], Recipe]] = {}
+
+
+def recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    """List a function under its name, with dashes."""
+    _RECIPES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def names() -> tuple[str, ...]:
+    """Of all recipes, in alphabetical order."""
+    return tuple(sorted(_RECIPES))
+
+
+def get(name: str) -> Recipe:
+    """The recipe of that name.
+
+    >>> regard.recipes.get("ex06-vit")
+    Traceback (most recent call last):
+    ValueError: no recipe is called 'ex06-vit'; did you mean 'ex05-vit'?
+    """
+    if name not in _RECIPES:
+        import difflib
+
+        close = difflib.get_close_matches(name, _RECIPES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names())}"
+        raise ValueError(f"no recipe is called {name!r}; {hint}")
+    return _RECIPES[name]()
+
+
+def summary(name: str) -> str:
+    """What the recipe's docstring says."""
+    get(name)
+    return inspect.getdoc(_RECIPES[name]) or ""

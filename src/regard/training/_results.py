@@ -1,0 +1,154 @@
+"""The last measurement of finished runs, on the test set, and the files that report it."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from regard.training._checkpoints import write_whole
+from regard.training._engine import train
+from regard.training._evaluation import FlipAveraged, score
+from regard.training._fabric import start
+from regard.training._machine import command, commit, hardware
+from regard.training._progress import say
+from regard.training._recipe import Recipe
+from regard.training._run import Run, load_run
+from regard.training._sequences import CaseConversion, said_right
+from regard.training._tasks import ImageTask
+
+EVALUATION = "evaluation.json"
+
+
+def evaluate_run(
+    run: Run | str | PathLike[str], *, which: int | str = "last", accelerator: str = "auto", batch_size: int = 500
+) -> dict[str, Any]:
+    """Measure a run's network on the test set, which nothing else touches. Also written to ``evaluation.json`` there.
+
+    Args:
+        run: the run, or its folder.
+        which: the checkpoint: ``"last"``, ``"best"`` (by what was held out) or a step.
+        accelerator: ``"auto"``, ``"cpu"``, ``"cuda"`` …
+        batch_size: images at a time; the result does not depend on it, but for rounding.
+
+    Returns ``{"accuracy", "loss", "targets", …}``; for images also ``"accuracy_flip"``, the accuracy of the mean over an
+    image and its mirror image; for the case task ``"characters"`` and ``"sentences"``, right without help.
+    """
+    if not isinstance(run, Run):
+        run = load_run(run)
+    recipe, task = run.recipe, run.recipe.task
+    fabric = start(recipe.precision, accelerator=accelerator)
+    network = run.network(which, fabric.device)
+    examples = task.examples("test", fabric.device)
+    plain = score(fabric, task, network, examples, batch_size=batch_size)
+    found: dict[str, Any] = {"which": which, "accuracy": plain.accuracy, "loss": plain.loss, "targets": plain.targets}
+    if isinstance(task, ImageTask):
+        flipped = score(fabric, task, FlipAveraged(network), examples, batch_size=batch_size)
+        found["accuracy_flip"] = flipped.accuracy
+    if isinstance(task, CaseConversion):
+        said = said_right(network, task.examples("test", fabric.device), batch_size=batch_size)
+        found |= {"characters": said.characters, "sentences": said.sentences}
+    found["hardware"] = hardware(fabric.device)
+    if fabric.is_global_zero:
+        run.write(EVALUATION, found)
+    return found
+
+
+@dataclass
+class SeedRuns:
+    """Runs of one recipe that differ in their seed. Those that failed have an error instead of a run."""
+
+    recipe: Recipe
+    seeds: tuple[int, ...]
+    runs: dict[int, Run] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def accuracy(self) -> list[float]:
+        """Of each run that did not fail: on the test set where that was measured, else on what was held out."""
+        if self.evaluations:
+            return [self.evaluations[seed]["accuracy"] for seed in self.runs]
+        found = [(self.runs[seed].summary or {}).get("validation_accuracy") for seed in self.runs]
+        return [value for value in found if value is not None]
+
+    def __str__(self) -> str:
+        values = self.accuracy()
+        where = "test" if self.evaluations else "held out"
+        lines = [f"seed {seed} failed: {error}" for seed, error in self.errors.items()]
+        if not values:
+            return "\n".join([*lines, f"{self.recipe.name}: no run has an accuracy to report"])
+        spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        each = ", ".join(f"{100 * value:.2f}" for value in values)
+        summary = f"{self.recipe.name}, {where}: {100 * statistics.mean(values):.2f}{spread} % "
+        return "\n".join([*lines, f"{summary}(mean{' ± standard deviation' if spread else ''} of {each})"])
+
+
+def train_seeds(
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    folder: str | PathLike[str],
+    resume: bool | str = False,
+    evaluate: bool = False,
+    **options: Any,
+) -> SeedRuns:
+    """Train the same recipe with several seeds, each in ``folder/seed-N``. A run that fails does not stop the others.
+
+    Args:
+        recipe: whose own seed is replaced.
+        seeds: which.
+        folder: where the runs' folders go.
+        resume: as for :func:`train`; ``"auto"`` takes finished runs as they are.
+        evaluate: whether to measure each on the test set at the end.
+        options: passed on to :func:`train`.
+    """
+    if len(set(seeds)) < len(seeds) or not seeds:
+        raise ValueError(f"seeds must be distinct, and at least one, got {list(seeds)}")
+    done = SeedRuns(recipe, tuple(seeds))
+    for seed in seeds:
+        try:
+            run = train(replace(recipe, seed=seed), folder=Path(folder) / f"seed-{seed}", resume=resume, **options)
+            if evaluate:
+                done.evaluations[seed] = evaluate_run(run, accelerator=options.get("accelerator", "auto"))
+            done.runs[seed] = run
+        except Exception as error:
+            done.errors[seed] = f"{type(error).__name__}: {error}"
+            say(f"seed {seed} failed, going on with the others. {done.errors[seed]}")
+    return done
+
+
+def write_result(runs: SeedRuns, path: str | PathLike[str]) -> dict[str, Any]:
+    """The result file of evaluated runs: accuracies in the order of their seeds, with where and how they came about.
+
+    Seeds that failed are listed under ``"failed"``, with the reason.
+    """
+    if not runs.runs or runs.evaluations.keys() != runs.runs.keys():
+        raise ValueError("a result file needs at least one run, and every run measured on the test set (evaluate=True)")
+    summaries = [run.summary or {} for run in runs.runs.values()]
+    evaluations = list(runs.evaluations.values())
+    result: dict[str, Any] = {
+        "recipe": runs.recipe.name,
+        "date": date.today().isoformat(),
+        "hardware": summaries[0].get("hardware") or hardware(start().device),
+        "command": command(),
+        "commit": commit(),
+        "seeds": list(runs.runs),
+        "accuracy": [found["accuracy"] for found in evaluations],
+        "accuracy_flip": [found.get("accuracy_flip") for found in evaluations],
+        "train_seconds": [summary.get("train_seconds") for summary in summaries],
+        "compile_seconds": max(summary.get("compile_seconds") or 0.0 for summary in summaries),
+        "parameters": summaries[0].get("parameters"),
+        "log": [run.evaluations for run in runs.runs.values()],
+    }
+    for name in ("characters", "sentences"):
+        if name in evaluations[0]:
+            result[name] = [found[name] for found in evaluations]
+    if runs.errors:
+        result["failed"] = runs.errors
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+    return result

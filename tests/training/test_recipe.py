@@ -1,0 +1,76 @@
+"""Recipes: frozen, whole in JSON, and refused where they do not fit."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import regard
+from regard.data import Augmentation
+from regard.training import SGD, AdamW, Encoder, ImageTask, Muon, Recipe, Schedule
+from regard.training._recipe import decode, differences, encode
+
+positive = st.floats(1e-6, 1.0, allow_nan=False)
+
+
+@given(positive, positive, st.text(max_size=5), st.one_of(st.none(), positive), st.integers(0, 2**40))
+def test_json_gives_back_the_very_same_recipe(rate, share, word, clip, seed):
+    schedule = Schedule(share, "linear", rate)
+    optimiser = (AdamW(rate, share), SGD(rate, momentum=share / 2), Muon(rate, apart=(word, "x")))[seed % 3]
+    task = ImageTask("fashion-mini", augmentation=Augmentation(crop=2, flip="alternate", mixup=0.3))
+    recipe = Recipe("any", task, Encoder(hidden=None), optimiser, schedule, clip=clip, seed=seed)
+    assert decode(json.loads(json.dumps(encode(recipe)))) == recipe
+
+
+def test_it_cannot_be_changed():
+    recipe = regard.recipes.get("demo")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.epochs = 3
+
+
+def test_an_unknown_kind_or_field_is_refused():
+    known = encode(Schedule())
+    with pytest.raises(ValueError, match="of the kind 'Pickle', which is not known"):
+        decode({**known, "kind": "Pickle"})
+    with pytest.raises(ValueError, match="Schedule has no field cooldown"):
+        decode({**known, "cooldown": 0.1})
+
+
+def test_what_json_cannot_hold_is_refused():
+    with pytest.raises(TypeError, match="a recipe holds numbers, words"):
+        encode(Schedule(final=1e-3).__class__)
+
+
+def test_differences_are_named_by_their_path():
+    left = regard.recipes.get("demo")
+    right = dataclasses.replace(left, epochs=1, optimiser=dataclasses.replace(left.optimiser, weight_decay=0.5))
+    found = differences(encode(left), encode(right))
+    assert sorted(line.partition(":")[0] for line in found) == ["epochs", "optimiser.weight_decay"]
+    assert differences(encode(left), encode(left)) == []
+    assert differences(encode(left), encode(dataclasses.replace(left, optimiser=SGD()))) == ["optimiser: AdamW and SGD"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": 0}, "epochs must be 1 or more"),
+        ({"batch_size": 10, "accumulate": 3}, "accumulate=3 does not divide"),
+        ({"clip": 0.0}, "clip must be a positive number or None"),
+        ({"average": 1.0}, "average must lie in"),
+        ({"precision": "fp16"}, "precision must be one of"),
+        ({"non_finite": "ignore"}, "non_finite must be one of"),
+        ({"seed": -1}, "seed must be a whole number"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(user_errors, changes, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(regard.recipes.get("demo"), **changes)
+
+
+def test_a_part_of_the_wrong_kind_is_refused(user_errors):
+    with pytest.raises(TypeError, match="optimiser must be a Optimiser, got Schedule"):
+        dataclasses.replace(regard.recipes.get("demo"), optimiser=Schedule())
+    with pytest.raises(TypeError, match=r"as regard\.recipes\.get\('demo'\) returns, got 'demo'"):
+        regard.train("demo")

@@ -1,0 +1,171 @@
+"""What a run leaves to look at: metrics, heads, TensorBoard, the terminal; and reading it back."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import regard
+from regard.training import Encoder, ImageTask, Recipe, Recurrent, _progress
+from regard.training._meter import StepRecord
+
+
+def test_metrics_have_a_line_for_each_step_and_each_evaluation(train_toy):
+    run = train_toy(evaluate_every=2)
+    steps = [line for line in run.metrics if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 13))
+    assert all(line.keys() == {"step", "loss", "accuracy", "gradient_norm", "learning_rate"} for line in steps)
+    assert [(line["step"], line["epoch"]) for line in run.evaluations] == [(8, 2), (12, 3)]
+    assert [line["step"] for line in run.metrics] == sorted(line["step"] for line in run.metrics)
+
+
+def test_the_summary_says_what_where_and_how(train_toy):
+    summary = train_toy().summary
+    assert summary["steps"] == 12
+    assert summary["parameters"] == 265
+    assert summary["validation_accuracy"] is not None
+    assert 0 < summary["train_seconds"] < 60
+    assert summary["compile_seconds"] == 0
+    assert {"hardware", "date", "command", "commit", "versions"} <= summary.keys()
+
+
+class TestHeads:
+    def test_the_file_is_the_documented_one_and_reads_back(self, train_toy):
+        run = train_toy()
+        header, *moments = [json.loads(line) for line in (run.folder / "heads.jsonl").read_text().splitlines()]
+        assert header == {"version": 1, "grid": [3, 4], "layers": ["attention"]}
+        assert [moment["step"] for moment in moments] == list(range(13))
+        trajectory = run.heads
+        assert trajectory.steps == tuple(range(13))
+        assert trajectory.grid == (3, 4)
+        network = run.network()
+        last = trajectory.at(-1)
+        torch.testing.assert_close(last.center[0], network.attention.center.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(last.sharpness[0], network.attention.sharpness.detach(), rtol=1e-6, atol=1e-6)
+        assert not torch.equal(trajectory.center[0][0], trajectory.center[0][-1])
+
+    @pytest.mark.parametrize(("kind", "shape"), [("gaussian-diagonal", (9, 2)), ("gaussian-full", (9, 2, 2))])
+    def test_every_form_of_sharpness_is_kept(self, tmp_path, kind, shape):
+        task = ImageTask("fashion-mini", validation=10, limit=8)
+        recipe = Recipe("tiny", task, Encoder(kind, patch=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8)
+        run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
+        assert run.heads.layers == ("blocks.0.attention",)
+        assert run.heads.sharpness[0].shape == (2, *shape)
+
+    def test_long_runs_leave_about_two_hundred_moments(self, toy, tmp_path):
+        from regard.training._heads import HeadLog
+
+        network = toy.ToyModule(0.0, batch_norm=False)
+        for total in (1, 7, 199, 200, 1000, 46_900):
+            log = HeadLog(tmp_path / "heads.jsonl", network, None, total)
+            due = [step for step in range(total + 1) if log.is_due(step)]
+            assert due[0] == 0
+            assert due[-1] == total
+            assert len(due) <= 402
+
+    def test_a_network_without_such_heads_leaves_no_file(self, tmp_path):
+        recipe = Recipe("tiny", regard.training.CaseConversion(), Recurrent()).smoke()
+        run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
+        assert run.heads is None
+        assert not (run.folder / "heads.jsonl").exists()
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory):
+    """Event files of an image model with Gaussian heads and of a sequence model with alignments."""
+    found = {}
+    image = Recipe(
+        "image",
+        ImageTask("fashion-mini", validation=10, limit=16),
+        Encoder(patch=4, dim=9, depth=1, hidden=4),
+        epochs=2,
+        batch_size=8,
+    )
+    sequence = Recipe("sequence", regard.training.CaseConversion(), Recurrent()).smoke()
+    for recipe in (image, sequence):
+        folder = tmp_path_factory.mktemp("boards") / recipe.name
+        regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=True, log_every=2)
+        found[recipe.name] = EventAccumulator(str(folder / "tensorboard"))
+        found[recipe.name].Reload()
+    return found
+
+
+class TestTensorBoard:
+    def test_it_has_scalars_and_learning_rates(self, boards):
+        tags = boards["image"].Tags()["scalars"]
+        for name in ("train/loss", "train/accuracy", "validation/accuracy", "learning_rate/0_AdamW_0"):
+            assert name in tags
+        assert [event.step for event in boards["image"].Scalars("train/loss")] == [1, 2, 3, 4]
+
+    def test_it_has_where_each_head_looks_as_numbers_and_as_pictures(self, boards):
+        board = boards["image"]
+        for head in range(9):
+            for what in (f"center/blocks.0.attention/{head}_row", f"center/blocks.0.attention/{head}_column"):
+                assert [event.step for event in board.Scalars(what)] == [0, 1, 2, 3, 4]
+            assert f"sharpness/blocks.0.attention/{head}_0" in board.Tags()["scalars"]
+        assert len(board.Images("heads")) >= 2
+
+    def test_it_has_attention_maps_of_the_same_held_out_images_and_alignments(self, boards):
+        assert [event.step for event in boards["image"].Images("attention/image_0")] == [2, 4]
+        assert boards["sequence"].Images("alignment")
+
+
+class TestTerminal:
+    def test_it_is_quiet_where_there_is_none(self, train_toy, capfd):
+        train_toy()
+        assert capfd.readouterr() == ("", "")
+
+    def test_the_bar_shows_loss_accuracy_and_speed(self, monkeypatch):
+        shown = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", shown)
+        with _progress.Progress("toy", total=10, done=0, samples=6, shown=True) as progress:
+            progress.validated(0.87)
+            progress.show([StepRecord(4, 0.5, 0.75, 1.0, 0.1), StepRecord(5, 0.3, 0.25, 1.0, 0.1)], rate=1234.4)
+        text = shown.getvalue()
+        for words in ("toy", "5/10", "loss 0.400", "train 50.0%", "held out 87.00%", "1,234/s"):
+            assert words in text
+
+
+class TestReading:
+    def test_a_run_gives_its_recipe_and_the_network_of_any_checkpoint(self, train_toy, toy):
+        run = train_toy(keep=10)
+        loaded = regard.load_run(run.folder)
+        assert loaded.recipe == toy.toy_recipe()
+        for which in ("last", "best", 4):
+            network = loaded.network(which)
+            assert not network.training
+            state = loaded.checkpoint(which).part("network")
+            assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+        with pytest.raises(ValueError, match=r"one of the steps \[4, 8, 12\], got 5"):
+            loaded.checkpoint(5)
+
+    def test_best_is_by_what_was_held_out(self, train_toy):
+        run = train_toy(keep=10, epochs=5)
+        scores = {line["step"]: line["validation_accuracy"] for line in run.evaluations}
+        assert scores[run.checkpoint("best").state["step"]] == max(scores.values())
+
+    def test_loading_leaves_the_callers_random_numbers_alone(self, train_toy):
+        run = train_toy(epochs=1)
+        torch.manual_seed(3)
+        expected = torch.rand(2)
+        torch.manual_seed(3)
+        run.network()
+        assert torch.equal(torch.rand(2), expected)
+
+    def test_what_is_no_run_is_refused(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no recipe\.json"):
+            regard.load_run(tmp_path)
+        (tmp_path / "recipe.json").write_text('{"kind": "Schedule"}')
+        with pytest.raises(ValueError, match="does not hold a recipe"):
+            regard.load_run(tmp_path)
+
+    def test_the_finished_model_stands_by_itself(self, tmp_path):
+        task = ImageTask("fashion-mini", validation=10, limit=8)
+        recipe = Recipe("tiny", task, Encoder(patch=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8, average=0.5)
+        run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
+        alone = regard.models.Pretrained.from_pretrained(run.folder / "model")
+        images = torch.randn(2, 1, 28, 28)
+        assert torch.equal(alone.eval()(images), run.network()(images))
