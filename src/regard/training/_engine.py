@@ -58,7 +58,7 @@ def train(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
     ...     run.summary["steps"], len(run.evaluations)
-    (16, 2)
+    (8, 2)
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")

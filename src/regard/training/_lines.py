@@ -55,7 +55,7 @@ class Lines:
                 f"{self.path} has {self.size} bytes but the checkpoint was written when it had {size}: "
                 f"some of it is missing"
             )
-        if self.path.exists():
+        if size < self.size:
             os.truncate(self.path, size)
         self.size = size
 

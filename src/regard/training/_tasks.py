@@ -90,7 +90,7 @@ class ImageTask(Task):
         return figures
 
     def small(self) -> "ImageTask":
-        return dataclasses.replace(self, data="fashion-mini", validation=60, limit=64)
+        return dataclasses.replace(self, data="fashion-mini", validation=40, limit=32)
 
 
 def _first(images: ImageSet, count: int) -> ImageSet:

@@ -1,0 +1,157 @@
+"""Every recipe: what it says, that it fits, and that it runs from end to end in small."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import regard
+from regard.models import VisionTransformer, paper_image_encoder
+from regard.training import SGD, CaseConversion, ImageTask, Muon, Recipe, evaluate_run
+
+NAMES = regard.recipes.names()
+ISSUE = {
+    "demo",
+    "ex05-vit",
+    "a6-gaussian",
+    "a6-general",
+    "a6-learned",
+    "a6-content",
+    "a6-gated",
+    "resnet18",
+    "fashion-vit",
+    "fashion-gaussian",
+    "case-rnn",
+    "case-rnn-attention",
+    "case-transformer",
+    "text-mlm",
+}
+
+
+def _build(recipe):
+    with torch.device("meta"):
+        return recipe.network.build(recipe.task)
+
+
+def _parameters(recipe):
+    return sum(parameter.numel() for parameter in _build(recipe).parameters())
+
+
+def test_all_that_are_promised_are_there():
+    assert set(NAMES) >= ISSUE
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEach:
+    def test_it_goes_by_its_name_and_says_what_to_expect(self, name):
+        recipe = regard.recipes.get(name)
+        assert isinstance(recipe, Recipe)
+        assert recipe.name == name
+        text = regard.recipes.summary(name)
+        assert "Expected:" in text
+        assert f"``regard train {name}``" in text or f"``regard {name}``" in text
+
+    def test_it_runs_from_end_to_end_in_small(self, name, tmp_path):
+        recipe = regard.recipes.get(name).smoke()
+        run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
+        assert run.summary["steps"] == recipe.epochs * (run.summary["steps"] // recipe.epochs) > 0
+        assert len(run.evaluations) == recipe.epochs
+        assert type(run.recipe.network) is type(recipe.network)
+        run.network()
+
+    def test_small_is_the_same_kind_on_embedded_data(self, name):
+        recipe, small = regard.recipes.get(name), regard.recipes.get(name).smoke()
+        assert small.optimiser == recipe.optimiser
+        assert small.schedule == recipe.schedule
+        assert type(_build(small)) is type(_build(recipe))
+        if isinstance(small.task, ImageTask):
+            assert small.task.data == "fashion-mini"
+        if hasattr(recipe.network, "attention"):
+            assert small.network.attention == recipe.network.attention
+
+
+def test_ex05_has_five_layers_of_width_64_and_no_more_parameters_than_the_sheet():
+    recipe = regard.recipes.get("ex05-vit")
+    network = _build(recipe)
+    assert isinstance(network, VisionTransformer)
+    assert (len(network.blocks), network.dim) == (5, 64)
+    assert _parameters(recipe) <= 140_618
+    assert (recipe.epochs, recipe.optimiser.learning_rate) == (50, 1e-3)
+
+
+def test_a6_is_the_papers_network_by_the_papers_recipe():
+    recipe = regard.recipes.get("a6-gaussian")
+    assert _parameters(recipe) == sum(p.numel() for p in paper_image_encoder().parameters()) == 12_086_844
+    assert recipe.optimiser == SGD(0.1, weight_decay=1e-4, momentum=0.9)
+    assert (recipe.epochs, recipe.batch_size) == (300, 100)
+    kinds = {
+        "a6-general": "gaussian-full",
+        "a6-learned": "relative",
+        "a6-content": "relative-content",
+        "a6-gated": "gated",
+    }
+    for name, kind in kinds.items():
+        assert regard.recipes.get(name).network.attention == kind
+        short = regard.recipes.get(f"{name}-short")
+        assert short.network == regard.recipes.get(name).network
+        assert short.epochs * 10 == 300
+
+
+def test_the_poolings_differ_in_the_pooling_alone():
+    recipes = [regard.recipes.get(f"fashion-vit{suffix}") for suffix in ("", "-average", "-attention")]
+    assert [recipe.network.pool for recipe in recipes] == ["class", "average", "attention"]
+    for recipe in recipes[1:]:
+        same = dataclasses.replace(recipe.network, pool="class")
+        assert dataclasses.replace(recipe, name="fashion-vit", network=same) == recipes[0]
+
+
+def test_the_case_recipes_differ_in_the_network_alone():
+    first, *others = (regard.recipes.get(name) for name in ("case-rnn", "case-rnn-attention", "case-transformer"))
+    for other in others:
+        assert dataclasses.replace(other, name=first.name, network=first.network) == first
+    assert first.network.attention == "none"
+
+
+def test_the_speedrun_has_muon_and_faster_centers():
+    recipe = regard.recipes.get("cifar10-speedrun")
+    assert isinstance(recipe.optimiser, Muon)
+    assert recipe.optimiser.center_factor == 5.0
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'a6-gaussian'"):
+        regard.recipes.get("a6-gausian")
+
+
+@pytest.fixture(scope="module")
+def case_runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("case")
+    return [
+        regard.train(
+            regard.recipes.get(name).smoke(), folder=folder / name, accelerator="cpu", tensorboard=False
+        ).folder
+        for name in ("case-rnn", "case-rnn-attention", "case-transformer")
+    ]
+
+
+class TestSweep:
+    def test_it_has_every_run_at_every_length_and_is_drawn(self, case_runs, tmp_path):
+        found = regard.recipes.sweep(case_runs, [3, 5, 9], samples=4)
+        assert list(found) == ["case-rnn", "case-rnn-attention", "case-transformer"]
+        assert all(list(by_length) == [3, 5, 9] for by_length in found.values())
+        figure = regard.recipes.draw_sweep(found, trained=(3, 6), path=tmp_path / "lengths.png")
+        for line, by_length in zip(figure.axes[0].lines, found.values(), strict=True):
+            assert line.get_xdata().tolist() == [3, 5, 9]
+            assert line.get_ydata().tolist() == [100 * said.characters for said in by_length.values()]
+        assert (tmp_path / "lengths.png").stat().st_size > 1000
+
+    def test_other_runs_are_refused(self, tmp_path):
+        recipe = regard.recipes.get("text-mlm").smoke()
+        run = regard.train(recipe, folder=tmp_path / "text", accelerator="cpu", tensorboard=False)
+        with pytest.raises(ValueError, match="not about the case task"):
+            regard.recipes.sweep([run.folder])
+
+    def test_the_evaluation_of_a_case_run_lets_it_write_by_itself(self, case_runs):
+        found = evaluate_run(case_runs[1], accelerator="cpu")
+        assert found.keys() >= {"accuracy", "characters", "sentences"}
+        assert isinstance(regard.load_run(case_runs[1]).recipe.task, CaseConversion)

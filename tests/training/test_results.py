@@ -1,0 +1,156 @@
+"""The last measurement, runs of several seeds, and result files."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import regard
+from regard.training import (
+    Encoder,
+    FlipAveraged,
+    ImageTask,
+    Recipe,
+    SeedRuns,
+    evaluate_run,
+    score,
+    train_seeds,
+    write_result,
+)
+from regard.training._fabric import start
+
+QUIET = {"accelerator": "cpu", "tensorboard": False}
+TINY = Recipe(
+    "tiny",
+    ImageTask("fashion-mini", validation=20, limit=32),
+    Encoder(patch=4, dim=9, depth=1, hidden=4),
+    epochs=1,
+    batch_size=16,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return regard.train(TINY, folder=tmp_path_factory.mktemp("run") / "tiny", **QUIET)
+
+
+def test_evaluation_is_on_the_test_set_with_and_without_flip_averaging(run):
+    found = evaluate_run(run, accelerator="cpu")
+    test, network = regard.data.load("fashion-mini").test(), run.network()
+    images = regard.data.normalise(test.images, test.mean, test.std)
+    with torch.no_grad():
+        logits, mirrored = network(images), network(images.flip(-1))
+    assert found["accuracy"] == pytest.approx((logits.argmax(-1) == test.labels).float().mean().item())
+    together = logits.softmax(-1) + mirrored.softmax(-1)
+    assert found["accuracy_flip"] == pytest.approx((together.argmax(-1) == test.labels).float().mean().item())
+    loss = torch.nn.functional.cross_entropy(logits, test.labels).item()
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["targets"] == 1000
+    assert json.loads((run.folder / "evaluation.json").read_text()) == found
+
+
+def test_nothing_but_the_evaluation_touches_the_test_set(tmp_path, monkeypatch):
+    def refuse(data):
+        raise AssertionError("the test set was touched")
+
+    monkeypatch.setattr(regard.data.DataSet, "test", refuse)
+    done = regard.train(TINY, folder=tmp_path / "run", **QUIET)
+    done.network("best")
+    with pytest.raises(AssertionError, match="touched"):
+        evaluate_run(done, accelerator="cpu")
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 20, 1000])
+def test_the_score_does_not_depend_on_the_batches(run, batch_size):
+    fabric, task = start(accelerator="cpu"), TINY.task
+    examples = task.examples("validation", torch.device("cpu"))
+    whole = score(fabric, task, run.network(), examples, batch_size=20)
+    found = score(fabric, task, run.network(), examples, batch_size=batch_size)
+    assert found.accuracy == whole.accuracy
+    assert found.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert found.targets == 20
+
+
+def test_scoring_leaves_the_network_in_the_mode_it_was_in(run):
+    fabric, task = start(accelerator="cpu"), TINY.task
+    for training in (True, False):
+        network = run.network().train(training)
+        score(fabric, task, network, task.examples("validation", torch.device("cpu")))
+        assert network.training is training
+    assert FlipAveraged(run.network())(torch.randn(2, 1, 28, 28)).shape == (2, 10)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fragile(Encoder):
+    """Cannot be built twice in a row."""
+
+    def build(self, task):
+        if torch.initial_seed() == regard.data.random_number(2**63, 1, "parameters"):
+            raise RuntimeError("out of luck")
+        return super().build(task)
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    recipe = dataclasses.replace(TINY, network=Fragile(patch=4, dim=9, depth=1, hidden=4))
+    return train_seeds(recipe, range(3), folder=tmp_path_factory.mktemp("seeds"), evaluate=True, **QUIET)
+
+
+def test_a_member_that_fails_does_not_stop_the_others(seeds):
+    assert list(seeds.runs) == [0, 2]
+    assert seeds.errors == {1: "RuntimeError: out of luck"}
+    assert seeds.runs[0].folder.name == "seed-0"
+    accuracies = seeds.accuracy()
+    assert accuracies == [seeds.evaluations[0]["accuracy"], seeds.evaluations[2]["accuracy"]]
+    mean, spread = 50 * sum(accuracies), 100 * abs(accuracies[0] - accuracies[1]) / 2**0.5
+    assert f"tiny, test: {mean:.2f} ± {spread:.2f} %" in str(seeds)
+    assert "seed 1 failed: RuntimeError: out of luck" in str(seeds)
+
+
+def test_members_differ_in_their_seed_alone(seeds):
+    for seed, run in seeds.runs.items():
+        assert run.recipe == dataclasses.replace(seeds.recipe, seed=seed)
+    first, second = (run.checkpoint().part("network") for run in seeds.runs.values())
+    assert not torch.equal(first["head.weight"], second["head.weight"])
+
+
+def test_finished_members_are_not_trained_again(seeds):
+    folder = seeds.runs[0].folder.parent
+    before = (seeds.runs[0].folder / "metrics.jsonl").stat().st_mtime_ns
+    again = train_seeds(seeds.recipe, [0, 2], folder=folder, resume="auto", **QUIET)
+    assert list(again.runs) == [0, 2]
+    assert (seeds.runs[0].folder / "metrics.jsonl").stat().st_mtime_ns == before
+    assert "held out" in str(again)
+
+
+def test_a_result_file_has_what_the_design_says(seeds, tmp_path):
+    result = write_result(seeds, tmp_path / "results" / "tiny.json")
+    assert json.loads((tmp_path / "results" / "tiny.json").read_text())["seeds"] == [0, 2]
+    assert list(result)[:12] == [
+        "recipe",
+        "date",
+        "hardware",
+        "command",
+        "commit",
+        "seeds",
+        "accuracy",
+        "accuracy_flip",
+        "train_seconds",
+        "compile_seconds",
+        "parameters",
+        "log",
+    ]
+    assert result["accuracy"] == seeds.accuracy()
+    assert len(result["log"]) == len(result["train_seconds"]) == 2
+    assert result["failed"] == {1: "RuntimeError: out of luck"}
+
+
+def test_a_result_file_needs_evaluated_runs(run, tmp_path):
+    with pytest.raises(ValueError, match="every run measured on the test set"):
+        write_result(SeedRuns(TINY, (0,), {0: run}), tmp_path / "result.json")
+
+
+def test_seeds_must_be_distinct(user_errors, tmp_path):
+    with pytest.raises(ValueError, match=r"seeds must be distinct, and at least one, got \[1, 1\]"):
+        train_seeds(TINY, [1, 1], folder=tmp_path)
