@@ -47,10 +47,15 @@ def matrices_for(
         matrices = [F.dropout(matrix, 1 - (1 - dropout) ** (1 / len(matrices))) for matrix in matrices]
     if not flat:
         return matrices
-    whole = matrices[0][:, 0]
-    for matrix in matrices[1:]:  # the Kronecker product
-        whole = torch.einsum("hon,hpm->hopnm", whole, matrix[:, 0]).flatten(3, 4).flatten(1, 2)
-    return [whole.unsqueeze(1)]
+    return [kronecker([matrix[:, 0] for matrix in matrices]).unsqueeze(1)]
+
+
+def kronecker(matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Float[Tensor, "heads outputs inputs"]:
+    """Each head's whole map from its axis matrices, tokens in row-major order."""
+    whole, *rest = matrices
+    for matrix in rest:
+        whole = (whole[:, :, None, :, None] * matrix[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+    return whole
 
 
 def band_matrix(

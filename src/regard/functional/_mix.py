@@ -97,7 +97,8 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
         # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
         # "b h n d -> b n (h d)" afterwards is a view.
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
-        return (folded @ value[:, 0]).unflatten(1, (-1, heads)).transpose(1, 2)
+        mixed = folded @ value[:, 0] if torch.compiler.is_exporting() else _SharedProduct.apply(folded, value[:, 0])
+        return mixed.unflatten(1, (-1, heads)).transpose(1, 2)
     x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])
     if value.shape[1] == 1:
         x = x.expand(-1, heads, *x.shape[2:])
@@ -116,6 +117,23 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
             x = torch.matmul(matrix, windows).flatten(1, 2)[:, : axis.outputs]
         x = x.reshape(heads, axis.outputs, *rest).movedim((0, 1), (1, 2 + i))
     return x.reshape(batch, heads, math.prod([axis.outputs for axis in group.axes]), value.shape[3])
+
+
+class _SharedProduct(torch.autograd.Function):
+    """``matrix @ x[i]`` for every item i. Autograd alone would store one gradient of the matrix per item to add them up;
+    here it is one product over items and width."""
+
+    @staticmethod
+    def forward(ctx, matrix, x):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(matrix, x)
+        return matrix @ x
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        matrix, x = ctx.saved_tensors
+        rows, columns = matrix.shape
+        by_matrix = grad.transpose(0, 1).reshape(rows, -1) @ x.transpose(0, 1).reshape(columns, -1).mT
+        return by_matrix, matrix.mT @ grad
 
 
 class _TiledMix(torch.autograd.Function):
