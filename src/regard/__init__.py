@@ -32,10 +32,24 @@ _NAMES = {
     "rollout": "regard.inspect",
     "softargmax": "regard.functional",
     "train": "regard.training",
+    "verify": "regard.claims",
 }
-_MODULES = {"convert", "data", "functional", "inspect", "layers", "models", "plots", "recipes", "reference", "training"}
+_MODULES = {
+    "claims",
+    "convert",
+    "data",
+    "functional",
+    "inspect",
+    "layers",
+    "models",
+    "plots",
+    "recipes",
+    "reference",
+    "training",
+}
 
 if TYPE_CHECKING:
+    from regard import claims as claims
     from regard import convert as convert
     from regard import data as data
     from regard import functional as functional
@@ -46,6 +60,7 @@ if TYPE_CHECKING:
     from regard import recipes as recipes
     from regard import reference as reference
     from regard import training as training
+    from regard.claims import verify as verify
     from regard.convert import attention_to_conv as attention_to_conv
     from regard.convert import conv_to_attention as conv_to_attention
     from regard.convert import convert_network as convert_network

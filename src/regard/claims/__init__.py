@@ -1,0 +1,26 @@
+"""The theory, executable: statements about attention, each decided by evidence, with the errata.
+
+>>> from regard.claims import select
+>>> claim = select("hw4-beta-zero")[0]
+>>> claim.verdict, claim.examine(claim.says).accepted, claim.examine(claim.mutant.candidate).accepted
+('holds', True, False)
+"""
+
+from regard.claims import convolution as convolution
+from regard.claims import encoders as encoders
+from regard.claims import heads as heads
+from regard.claims import positions as positions
+from regard.claims import scaling as scaling
+from regard.claims import sequences as sequences
+from regard.claims import temperature as temperature
+from regard.claims._claim import SOURCES as SOURCES
+from regard.claims._claim import TOPICS as TOPICS
+from regard.claims._claim import Claim as Claim
+from regard.claims._claim import Evidence as Evidence
+from regard.claims._claim import all_claims as all_claims
+from regard.claims._misconceptions import misconceptions as misconceptions
+from regard.claims._run import Row as Row
+from regard.claims._run import Verification as Verification
+from regard.claims._run import examine as examine
+from regard.claims._run import select as select
+from regard.claims._run import verify as verify

@@ -1,0 +1,154 @@
+"""What a claim is: a statement, a check that computes evidence for it, and a wrong variant that the check must reject."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import Any, Literal
+
+from regard.plots._figure import Figure
+
+Verdict = Literal["holds", "holds under", "fails"]
+VERDICTS: tuple[Verdict, ...] = ("holds", "holds under", "fails")
+Effort = Literal["full", "smoke"]
+
+SOURCES = {
+    "hw4": "Deep learning, homework 4 (October 2023)",
+    "c182": "Data C182, discussion 06 (fall 2024)",
+    "ex05": "Exercise 05 (November 2024)",
+    "a6": "Assignment 6, attention and transformers (2023)",
+    "e182": "EECS 182, discussion 8 (spring 2023)",
+}
+TOPICS = ("temperature", "scaling", "heads", "positions", "sequences", "encoders", "convolution")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a check found out about one variant of a statement.
+
+    Attributes:
+        accepted: whether the evidence supports it.
+        line: the evidence in one line.
+        numbers: what was measured, by name.
+        counterexample: where it is not accepted, the smallest case that was found.
+        draw: makes the picture.
+        broke: the check raised an error, which is evidence of nothing.
+    """
+
+    accepted: bool
+    line: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    counterexample: str = ""
+    draw: Callable[[], Figure] | None = None
+    broke: bool = False
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A statement in words, and as whatever the check takes: a formula, a number, a set of cases."""
+
+    text: str
+    candidate: Any
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a source, with everything that decides it.
+
+    Attributes:
+        id: the source and a short name.
+        topic: where a learner would look for it.
+        place: where in the source.
+        verdict: what is on record; :mod:`regard.claims` compares it with what the evidence says.
+        statement: the statement in our words, Markdown with LaTeX.
+        derivation: why the verdict is what it is, Markdown with LaTeX.
+        says: the statement as the check takes it.
+        true: the statement with its condition (``holds under``), or what is true instead (``fails``).
+        mutant: a wrong variant of what is true, which the same check must reject.
+        check: from a variant's candidate to evidence.
+        slow: whether it trains something.
+    """
+
+    id: str
+    topic: str
+    place: str
+    verdict: Verdict
+    statement: str
+    derivation: str
+    says: Any
+    true: Variant | None
+    mutant: Variant
+    check: Callable[..., Evidence]
+    slow: bool
+
+    @property
+    def source(self) -> str:
+        """The short name of its source, a key of :data:`SOURCES`."""
+        return self.id.split("-")[0]
+
+    def examine(self, candidate: Any, effort: Effort = "full") -> Evidence:
+        """The check, applied to the statement or to a variant of it. Slow checks can be run on a tiny scale."""
+        return self.check(candidate, effort) if self.slow else self.check(candidate)
+
+
+_CLAIMS: dict[str, Claim] = {}
+Check = Callable[..., Evidence]
+Text = tuple[str, Any]
+
+
+def holds(id: str, place: str, *, says: Any, mutant: Text, slow: bool = False) -> Callable[[Check], Check]:
+    """Put a statement that is true on record. It decorates its check, whose docstring is the statement (the first
+    paragraph) and its derivation (the rest)."""
+    return _recorder(id, place, "holds", says, None, mutant, slow)
+
+
+def holds_under(
+    id: str, place: str, *, says: Any, condition: Text, mutant: Text, slow: bool = False
+) -> Callable[[Check], Check]:
+    """Put a statement on record that is true under a condition its source leaves out. The check must reject it without
+    the condition and accept it with it."""
+    return _recorder(id, place, "holds under", says, Variant(*condition), mutant, slow)
+
+
+def fails(
+    id: str, place: str, *, says: Any, instead: Text, mutant: Text, slow: bool = False
+) -> Callable[[Check], Check]:
+    """Put a statement that is not true on record, together with what is true instead. The check must reject the one and
+    accept the other."""
+    return _recorder(id, place, "fails", says, Variant(*instead), mutant, slow)
+
+
+def _recorder(
+    id: str, place: str, verdict: Verdict, says: Any, true: Variant | None, mutant: Text, slow: bool
+) -> Callable[[Check], Check]:
+    def record(check: Check) -> Check:
+        if id in _CLAIMS:
+            raise ValueError(f"there are two claims called {id!r}")
+        statement, _, derivation = cleandoc(check.__doc__ or "").partition("\n\n")
+        if not (statement and derivation):
+            raise ValueError(f"the check of {id!r} needs a docstring: the statement, an empty line, the derivation")
+        _CLAIMS[id] = Claim(
+            id=id,
+            topic=check.__module__.split(".")[2],  # regard.claims.<topic>…
+            place=place,
+            verdict=verdict,
+            statement=" ".join(statement.split()),
+            derivation=derivation.strip(),
+            says=says,
+            true=true,
+            mutant=Variant(*mutant),
+            check=check,
+            slow=slow,
+        )
+        return check
+
+    return record
+
+
+def all_claims() -> tuple[Claim, ...]:
+    """Every claim, by topic, in the order in which a topic tells them.
+
+    >>> from regard.claims import all_claims
+    >>> len(all_claims())
+    74
+    """
+    return tuple(sorted(_CLAIMS.values(), key=lambda claim: TOPICS.index(claim.topic)))

@@ -1,0 +1,219 @@
+r"""The small part of LaTeX that the claims are written in, as text for a terminal and as MathML for a page.
+
+No network, no script: browsers draw MathML themselves.
+"""
+
+import re
+from dataclasses import dataclass, field
+from html import escape
+
+_GREEK = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "varepsilon": "ε", "lambda": "λ", "mu": "μ",
+    "pi": "π", "sigma": "σ", "omega": "ω", "xi": "ξ", "theta": "θ", "phi": "φ", "Delta": "Δ", "Phi": "Φ", "Sigma": "Σ",
+    "Pi": "Π", "rho": "ρ", "tau": "τ",
+    "ell": "ℓ", "infty": "∞", "dots": "…", "cdots": "⋯", "partial": "∂", "nabla": "∇", "top": "⊤", "emptyset": "∅",
+}  # fmt: skip
+_OPERATORS = {
+    "cdot": "·", "times": "×", "le": "≤", "ge": "≥", "ne": "≠", "approx": "≈", "in": "∈", "to": "→", "ll": "≪", "gg": "≫",
+    "pm": "±", "odot": "⊙", "otimes": "⊗", "propto": "∝", "Rightarrow": "⇒", "leftarrow": "←", "Leftrightarrow": "⇔", "mid": "|",
+    "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉", "|": "‖", "{": "{", "}": "}", "forall": "∀", "subset": "⊂",
+    "cup": "∪", "equiv": "≡", "sim": "∼", "mapsto": "↦", "circ": "∘",
+}  # fmt: skip
+_LARGE = {"sum": "∑", "prod": "∏", "lim": "lim", "max": "max", "min": "min", "argmax": "argmax", "argmin": "argmin",
+          "sup": "sup"}  # fmt: skip
+_FUNCTIONS = {"exp", "log", "ln", "sin", "cos", "tanh", "erf", "Var", "rank", "softmax", "softargmax", "concat", "relu"}
+_SPACES = {",": "\u2009", ";": "\u2005", " ": " ", "quad": "\u2003", "qquad": "\u2003\u2003"}
+_ACCENTS = {"hat": ("^", "\u0302"), "tilde": ("~", "\u0303"), "widetilde": ("~", "\u0303"), "bar": ("¯", "\u0304")}
+_STYLES = {"mathrm", "text", "mathbb", "mathbf", "operatorname"}
+_BOARD = {"R": "ℝ", "E": "𝔼", "Z": "ℤ", "N": "ℕ"}
+_RAISED = dict(zip("0123456789+−-=()nTi⊤′", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿᵀⁱᵀ′", strict=True))
+_LOWERED = dict(zip("0123456789+−-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True))
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|[A-Za-z]|\S|\s+")
+
+
+@dataclass
+class Node:
+    """A piece of a formula: its kind, what it shows, and what it is made of."""
+
+    kind: str
+    text: str = ""
+    parts: list["Node"] = field(default_factory=list)
+
+
+def parse(latex: str) -> Node:
+    """The formula as a tree. An unknown command is an error, so that nothing is shown half.
+
+    >>> to_text(parse(r"e^{-\\beta z_i} / \\sum_j e^{\\beta z_j}"))
+    'e^(−βzᵢ)/∑ⱼ e^(βzⱼ)'
+    """
+    row, rest = _row(_TOKEN.findall(latex), latex)
+    if rest:
+        raise ValueError(f"{latex!r} has a closing brace without its opening one")
+    return row
+
+
+def _row(tokens: list[str], latex: str) -> tuple[Node, list[str]]:
+    row = Node("row")
+    while tokens and tokens[0] not in ("}", r"\right"):
+        if tokens[0].isspace():
+            tokens = tokens[1:]
+        elif tokens[0] in ("^", "_"):
+            place, (script, tokens) = tokens[0], _atom(tokens[1:], latex)
+            base = row.parts.pop() if row.parts else Node("row")
+            if base.kind != "script":
+                base = Node("script", parts=[base, Node("none"), Node("none")])
+            base.parts[1 if place == "_" else 2] = script
+            row.parts.append(base)
+        else:
+            atom, tokens = _atom(tokens, latex)
+            row.parts.append(atom)
+    return row, tokens
+
+
+def _atom(tokens: list[str], latex: str) -> tuple[Node, list[str]]:
+    while tokens and tokens[0].isspace():
+        tokens = tokens[1:]
+    if not tokens:
+        raise ValueError(f"{latex!r} ends too early")
+    token, rest = tokens[0], tokens[1:]
+    if token == "{":
+        inside, rest = _row(rest, latex)
+        if not rest:
+            raise ValueError(f"{latex!r} has an opening brace without its closing one")
+        return inside, rest[1:]
+    if not token.startswith("\\"):
+        if token[0].isdigit():
+            return Node("number", token), rest
+        if token.isalpha():
+            return Node("letter", token), rest
+        return Node("operator", {"-": "−", "'": "′", "*": "∗"}.get(token, token)), rest
+    name = token[1:]
+    if name == "frac":
+        above, rest = _atom(rest, latex)
+        below, rest = _atom(rest, latex)
+        return Node("fraction", parts=[above, below]), rest
+    if name == "sqrt":
+        inside, rest = _atom(rest, latex)
+        return Node("root", parts=[inside]), rest
+    if name in _ACCENTS:
+        inside, rest = _atom(rest, latex)
+        return Node("accent", name, [inside]), rest
+    if name in _STYLES:
+        word, rest = _word(rest, latex)
+        return Node("letter" if name in ("mathbb", "mathbf") else "word", _BOARD.get(word, word)), rest
+    if name == "left":
+        opening, (inside, rest) = rest[0], _row(rest[1:], latex)
+        closing = rest[1]
+        return Node("fence", _fence(opening) + _fence(closing), [inside]), rest[2:]
+    for names, kind in ((_GREEK, "letter"), (_OPERATORS, "operator"), (_LARGE, "large"), (_SPACES, "space")):
+        if name in names:
+            return Node(kind, names[name]), rest
+    if name in _FUNCTIONS:
+        return Node("word", name), rest
+    raise ValueError(f"{latex!r} has the command {token}, which the claims' formulas do not know")
+
+
+def _word(tokens: list[str], latex: str) -> tuple[str, list[str]]:
+    """What stands between braces, as it is: here spaces count."""
+    if tokens[:1] != ["{"] or "}" not in tokens:
+        raise ValueError(f"{latex!r} has no word in braces where one is needed")
+    end = tokens.index("}")
+    return "".join(tokens[1:end]), tokens[end + 1 :]
+
+
+def _fence(token: str) -> str:
+    return {".": " ", r"\|": "‖", r"\{": "{", r"\}": "}", r"\lfloor": "⌊", r"\rfloor": "⌋"}.get(token, token)
+
+
+def to_text(node: Node) -> str:
+    """One line of plain text."""
+    if node.kind == "row":
+        return _spaced("".join(_text_in_row(part) for part in node.parts))
+    if node.kind == "script":
+        base, below, above = node.parts
+        return to_text(base) + _script(below, _LOWERED, "_") + _script(above, _RAISED, "^")
+    if node.kind == "fraction":
+        return "/".join(_bracketed(part) for part in node.parts)
+    if node.kind == "root":
+        return "√" + _bracketed(node.parts[0])
+    if node.kind == "accent":
+        return to_text(node.parts[0]) + _ACCENTS[node.text][1]
+    if node.kind == "fence":
+        return f"{node.text[0].strip()}{to_text(node.parts[0])}{node.text[1].strip()}"
+    if node.kind == "none":
+        return ""
+    return " " if node.kind == "space" else node.text
+
+
+def _text_in_row(node: Node) -> str:
+    text = to_text(node)
+    if node.kind == "operator" and text in "=≤≥≠≈∈→≪≫·×⇒⇔∝<>+−⊗∼↦|∪":
+        return f" {text} "
+    heads = node.parts[0] if node.kind == "script" else node
+    if heads.kind == "word":
+        return f" {text} "
+    return f"{text} " if heads.kind in ("large", "fraction") or node.kind == "script" else text
+
+
+def _spaced(text: str) -> str:
+    text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(r"(^|[(\[=≤≥<>,→·⊗] ?)([+−]) ", r"\1\2", text)  # a sign, not a difference
+    text = re.sub(r"(?<=[\w′ᵀ⁾]) \(", "(", text)
+    text = re.sub(r" ([,;)\]!⌋‖/])", r"\1", text)
+    text = re.sub(r"/ ", "/", text)
+    text = re.sub(r"([(\[⌊]) ", r"\1", text)
+    return re.sub(r",(?=\S)", ", ", text)
+
+
+def _script(node: Node, alphabet: dict[str, str], sign: str) -> str:
+    text = to_text(node)
+    if not text:
+        return ""
+    if len(text) < 4 and all(letter in alphabet for letter in text):
+        return "".join(alphabet[letter] for letter in text)
+    return f"{sign}{text}" if text.isalnum() and (sign == "_" or len(text) == 1) else f"{sign}({text})"
+
+
+def _bracketed(node: Node) -> str:
+    text = to_text(node)
+    return text if re.fullmatch(r"[^\s+−/·]+", text) or re.fullmatch(r"\([^()]*\)", text) else f"({text})"
+
+
+def to_mathml(node: Node, *, display: bool = False) -> str:
+    """A ``<math>`` element.
+
+    >>> to_mathml(parse("x^2"))
+    '<math><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
+    """
+    opening = '<math display="block">' if display else "<math>"
+    return f"{opening}{_mathml(node)}</math>"
+
+
+def _mathml(node: Node) -> str:
+    text = escape(node.text)
+    inside = [_mathml(part) for part in node.parts]
+    simple = {"number": "mn", "operator": "mo", "large": "mo", "space": "mtext"}
+    if node.kind in simple:
+        return f"<{simple[node.kind]}>{text}</{simple[node.kind]}>"
+    if node.kind == "letter":
+        return f"<mi>{text}</mi>"
+    if node.kind == "word":
+        return f"<mtext>{text}</mtext>" if " " in text else f'<mi mathvariant="normal">{text}</mi>'
+    if node.kind == "fraction":
+        return f"<mfrac>{inside[0]}{inside[1]}</mfrac>"
+    if node.kind == "root":
+        return f"<msqrt>{inside[0]}</msqrt>"
+    if node.kind == "accent":
+        return f'<mover accent="true">{inside[0]}<mo>{_ACCENTS[node.text][0]}</mo></mover>'
+    if node.kind == "fence":
+        return f"<mrow><mo>{escape(node.text[0])}</mo>{inside[0]}<mo>{escape(node.text[1])}</mo></mrow>"
+    if node.kind == "script":
+        stacked = node.parts[0].kind == "large"
+        names = ("munder", "mover", "munderover") if stacked else ("msub", "msup", "msubsup")
+        base, below, above = inside
+        if not above:
+            return f"<{names[0]}>{base}{below}</{names[0]}>"
+        if not below:
+            return f"<{names[1]}>{base}{above}</{names[1]}>"
+        return f"<{names[2]}>{base}{below}{above}</{names[2]}>"
+    return "" if node.kind == "none" else f"<mrow>{''.join(inside)}</mrow>"

@@ -1,0 +1,123 @@
+"""Random cases in float64, smallest first, and what they say about a statement."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.claims._claim import Evidence
+from regard.plots._figure import Figure
+
+TOLERANCE = 1e-9
+# A right formula is rejected by one such test with probability 5.7e-7 (two sides of a normal distribution).
+STANDARD_ERRORS = 5.0
+
+
+class Trial:
+    """One random case. Sizes grow with the number of the case, so that what fails first is small."""
+
+    def __init__(self, number: int, seed: int) -> None:
+        self.number = number
+        self.random = torch.Generator().manual_seed(1_000_003 * seed + number)
+
+    def size(self, low: int, high: int) -> int:
+        top = min(high, low + self.number)
+        return int(torch.randint(low, top + 1, (), generator=self.random))
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.random, dtype=torch.float64)
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=self.random, dtype=torch.float64))
+
+    def order(self, n: int) -> Tensor:
+        return torch.randperm(n, generator=self.random)
+
+    def other_order(self, n: int) -> Tensor:
+        """An order of two or more that is not the given one."""
+        order = self.order(n)
+        return order.roll(1) if torch.equal(order, torch.arange(n)) else order
+
+
+def trials(count: int = 24, seed: int = 0) -> Iterator[Trial]:
+    """Random cases, always the same ones."""
+    return (Trial(number, seed) for number in range(count))
+
+
+class Comparison:
+    """Collects how far what is came from what should be, case by case.
+
+    Args:
+        tolerance: the largest difference that counts as none.
+        unit: what differences are measured in, where that is not the numbers themselves.
+    """
+
+    def __init__(self, tolerance: float = TOLERANCE, unit: str = "") -> None:
+        self.tolerance, self.unit = tolerance, unit
+        self.cases, self.failed, self.worst, self.first, self.first_error = 0, 0, 0.0, "", 0.0
+
+    def same(self, got: Any, expected: Any, case: str | Callable[[], str] = "") -> bool:
+        """Two tensors or numbers are equal; different shapes are as far apart as can be."""
+        got, expected = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (got, expected))
+        if got.shape != expected.shape:
+            return self._add(math.inf, case)
+        if not got.numel():
+            return self._add(0.0, case)
+        error = float((got - expected).abs().max())
+        return self._add(math.inf if math.isnan(error) else error, case)
+
+    def true(self, condition: bool, case: str | Callable[[], str] = "") -> bool:
+        """Something that is so or is not."""
+        return self._add(0.0 if condition else math.inf, case)
+
+    def mean(self, samples: Tensor, expected: float, case: str | Callable[[], str] = "") -> bool:
+        """The mean of independent samples is what is expected, in standard errors."""
+        error = float(samples.std()) / math.sqrt(len(samples))
+        return self._add(abs(float(samples.mean()) - expected) / error, case)
+
+    def _add(self, error: float, case: str | Callable[[], str]) -> bool:
+        self.cases += 1
+        self.worst = max(self.worst, error)
+        if error <= self.tolerance:
+            return True
+        self.failed += 1
+        if self.failed == 1:
+            self.first, self.first_error = (case() if callable(case) else case), error
+        return False
+
+    def evidence(
+        self, what: str = "random cases", *, draw: Callable[[], Figure] | None = None, **numbers: Any
+    ) -> Evidence:
+        """Accepted if no case failed (and there was one)."""
+        unit = f" {self.unit}" if self.unit else ""
+        if self.failed or not self.cases:
+            line = f"{self.failed} of {self.cases} {what} contradict it" if self.cases else "nothing was compared"
+            if math.isfinite(self.first_error) and self.cases:
+                line += f", the first by {self.first_error:.2g}{unit}"
+        elif self.worst == 0:
+            line = f"exact in {self.cases} {what}"
+        else:
+            line = f"at most {self.worst:.1g}{unit} off in {self.cases} {what}"
+        found = {"cases": self.cases, "contradicting": self.failed, "error": self.worst, "tolerance": self.tolerance}
+        accepted = bool(self.cases) and not self.failed
+        return Evidence(accepted, line, {**found, **numbers}, self.first, draw)
+
+
+def full(value: float, *shape: int) -> Tensor:
+    """A tensor of one number, in float64."""
+    return torch.full(shape, value, dtype=torch.float64)
+
+
+def show(x: Tensor | list[Any] | tuple[Any, ...] | float, digits: int = 2) -> str:
+    """Numbers as a person writes them.
+
+    >>> show(torch.tensor([[1.0, 0.25], [0.0, 2.0]]))
+    '((1, 0.25), (0, 2))'
+    """
+    if isinstance(x, Tensor):
+        x = x.detach().tolist()
+    if isinstance(x, list | tuple):
+        return f"({', '.join(show(entry, digits) for entry in x)})"
+    return f"{round(x, digits) + 0.0:g}"  # + 0.0: no negative zero

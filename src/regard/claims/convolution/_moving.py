@@ -1,0 +1,194 @@
+"""Heads that move while they learn: real trajectories, on image classes and on a convolution to imitate."""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import functional, layers, models
+from regard.claims._claim import Effort, Evidence, holds_under
+from regard.claims._shifts import shifts
+from regard.claims._training import fit, fit_classes, images
+from regard.plots._figure import COLOURS, GREY, Figure, new_figure, tidy
+
+
+class Plan(NamedTuple):
+    """How large the runs are."""
+
+    class_steps: int
+    imitation_steps: int
+    seeds: tuple[int, ...]
+
+
+PLANS: dict[Effort, Plan] = {"full": Plan(300, 800, (0, 1, 2)), "smoke": Plan(2, 2, (0,))}
+START = 0.7  # deviation of the first centers: all heads begin near the query
+
+
+class Course(NamedTuple):
+    """Nine heads over training: centers ``(times, heads, 2)`` and sharpness ``(times, heads)``."""
+
+    center: Tensor
+    sharpness: Tensor
+
+    def covered(self, time: int) -> int:
+        """How many of the nine shifts of a 3×3 kernel are the nearest pixel of some head."""
+        return len(set(map(tuple, self.center[time].round().int().tolist())) & set(shifts(3)))
+
+    def distinct(self, time: int) -> int:
+        """How many different pixels heads look at."""
+        return len(set(map(tuple, self.center[time].round().int().tolist())))
+
+    def peak(self, time: int) -> float:
+        """The largest weight of a head's map, for a query in the middle of a 15×15 image; the mean over heads."""
+        query = [torch.tensor([7.0]).double()] * 2
+        maps = functional.gaussian_weights(
+            self.center[time].double(), self.sharpness[time].double(), (15, 15), queries=query
+        )
+        return float(maps[:, 0].amax(-1).mean())
+
+
+class Recorder:
+    """Watches a layer's heads, eleven times over a run."""
+
+    def __init__(self, heads: layers.GaussianHeads, steps: int) -> None:
+        self.heads, self.times = heads, {round(steps * i / 10) for i in range(11)}
+        self.center: list[Tensor] = []
+        self.sharpness: list[Tensor] = []
+
+    def __call__(self, step: int) -> None:
+        if step in self.times:
+            self.center.append(self.heads.center.detach().clone())
+            self.sharpness.append(self.heads.sharpness.detach().clone())
+
+    def course(self) -> Course:
+        return Course(torch.stack(self.center), torch.stack(self.sharpness))
+
+
+def _groups(model: nn.Module, rate: float, place_rate: float) -> list[dict[str, object]]:
+    """Where heads look is learned at a rate of its own: pixels are larger units than weights."""
+    places = [p for name, p in model.named_parameters() if "positions." in name]
+    others = [p for name, p in model.named_parameters() if "positions." not in name]
+    return [{"params": others, "lr": rate}, {"params": places, "lr": place_rate, "weight_decay": 0.0}]
+
+
+@cache
+def run_classes(effort: Effort) -> tuple[Course, ...]:
+    """An encoder with Gaussian heads learns classes of images; its first layer's heads, for one seed."""
+    plan, data = PLANS[effort], images(effort)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.ImageEncoder(28, 10, channels=1, patch=2, dim=36, depth=2, heads=9, hidden=72)
+        layer = model.blocks[0].attention
+        if not isinstance(layer, layers.GaussianAttention):
+            raise TypeError("the encoder's attention is not Gaussian")
+        nn.init.normal_(layer.positions.center, std=START)
+    recorder = Recorder(layer.positions, plan.class_steps)
+    fit_classes(
+        model, data.train, data.train_labels, steps=plan.class_steps, rate=2e-3, seed=0,
+        groups=_groups(model, 2e-3, 2e-2), watch=recorder,
+    )  # fmt: skip
+    return (recorder.course(),)
+
+
+@cache
+def run_imitation(effort: Effort) -> tuple[Course, ...]:
+    """A layer of nine Gaussian heads learns to imitate a random 3×3 convolution, for each seed."""
+    plan, courses = PLANS[effort], []
+    for seed in plan.seeds:
+        random = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            conv = nn.Conv2d(4, 16, 3, bias=False).requires_grad_(False)
+            layer = layers.GaussianAttention(4, 9, out_dim=16, full_width=True, bias=False)
+            nn.init.normal_(layer.positions.center, std=START)
+
+        def loss(
+            step: int, conv: nn.Module = conv, layer: nn.Module = layer, random: torch.Generator = random
+        ) -> Tensor:
+            x = torch.randn(32, 4, 12, 12, generator=random)
+            got = layer(x.movedim(1, -1)).movedim(-1, 1)[:, :, 1:-1, 1:-1]  # inside the image
+            return F.mse_loss(got, conv(x))
+
+        recorder = Recorder(layer.positions, plan.imitation_steps)
+        groups = _groups(layer, 1e-2, 3e-2)
+        fit(layer, loss, steps=plan.imitation_steps, rate=1e-2, groups=groups, watch=recorder)
+        courses.append(recorder.course())
+    return tuple(courses)
+
+
+class Movement(NamedTuple):
+    """What is learned, and whether heads are said to spread over the kernel's shifts or to gather in one place."""
+
+    task: str
+    spread: bool
+
+
+@holds_under(
+    "a6-heads-move",
+    "question 2 (e)",
+    says=Movement("classes", spread=True),
+    condition=(
+        "what is to be learned is a convolution, as when the layer is trained to imitate one; in a short training on image "
+        "classes heads move apart, too, but stay broad, and do not form the grid of a kernel",
+        Movement("convolution", spread=True),
+    ),
+    mutant=("heads gather in one place", Movement("convolution", spread=False)),
+    slow=True,
+)
+def heads_move(movement: Movement, effort: Effort = "full") -> Evidence:
+    r"""In training, Gaussian heads move towards a grid of distinct shifts.
+
+    The main theorem needs nine heads at the nine shifts of a 3×3 kernel, each sharp enough to be one pixel. The check
+    lets all heads start near the query and follows them. Trained to imitate a random 3×3 convolution, they cover at
+    least eight of the nine shifts, and the largest weight of their maps grows: what the theorem says can be expressed
+    is also found by gradients. (They need not come to rest on whole pixels: nine different bumps span the same
+    kernels.) In a short training on image classes heads do move apart, but grow broader instead of sharper: pictures
+    of clothing need no 3×3 kernel. The assignment's run, dozens of epochs on CIFAR-10, is not repeated here.
+    """
+    courses = run_classes(effort) if movement.task == "classes" else run_imitation(effort)
+    covered = [(course.covered(0), course.covered(-1)) for course in courses]
+    peaks = [(course.peak(0), course.peak(-1)) for course in courses]
+    if movement.spread:
+        fine = all(end >= 8 and end > start for start, end in covered) and all(end > start for start, end in peaks)
+    else:
+        fine = all(course.distinct(-1) < course.distinct(0) for course in courses)
+    starts, ends = zip(*covered, strict=True)
+    first, last = (sum(peak[i] for peak in peaks) / len(peaks) for i in (0, 1))
+    line = (
+        f"of a kernel's nine shifts {', '.join(map(str, starts))} are covered at first and {', '.join(map(str, ends))} at last; "
+        f"the largest weight of a map goes from {first:.2f} to {last:.2f}"
+    )
+    numbers = {
+        "shifts_covered_at_first": list(starts),
+        "shifts_covered_at_last": list(ends),
+        "pixels_looked_at": [(course.distinct(0), course.distinct(-1)) for course in courses],
+        "largest_weight": peaks,
+        "centers_at_last": [
+            [[round(x, 2) for x in center] for center in course.center[-1].tolist()] for course in courses
+        ],
+    }
+    return Evidence(fine, line, numbers, "" if fine else line, lambda: _draw(effort))
+
+
+def _draw(effort: Effort) -> Figure:
+    """Both trajectories: where heads start (small dots) and end (large ones)."""
+    runs = {"imitating a 3×3 convolution": run_imitation(effort)[0], "learning image classes": run_classes(effort)[0]}
+    figure, panels = new_figure(1, 2, width=3.8, height=3.9)
+    for panel, (name, course) in zip(panels, runs.items(), strict=True):
+        reach = max(2.5, float(course.center.abs().max()) + 0.5)
+        for row, column in shifts(3):
+            panel.plot([column], [row], "+", color=GREY, markersize=9)
+        for head in range(course.center.shape[1]):
+            path = course.center[:, head]
+            colour = COLOURS[head % len(COLOURS)]
+            panel.plot(path[:, 1].tolist(), path[:, 0].tolist(), color=colour, linewidth=0.9)
+            panel.plot([float(path[0, 1])], [float(path[0, 0])], ".", color=colour, markersize=4)
+            panel.plot([float(path[-1, 1])], [float(path[-1, 0])], "o", color=colour, markersize=6)
+        panel.set_xlim(-reach, reach)
+        panel.set_ylim(reach, -reach)
+        panel.set_aspect("equal")
+        tidy(panel, title=name, x="columns from the query", y="rows from the query")
+    figure.suptitle("Heads in training: from the small dots to the large ones; + marks a kernel's shifts", fontsize=9)
+    return figure

@@ -1,0 +1,5 @@
+"""Positions: what attention knows of order, and the ways to tell it."""
+
+from regard.claims.positions import _encodings as _encodings
+from regard.claims.positions import _order as _order
+from regard.claims.positions import _scores as _scores

@@ -1,0 +1,95 @@
+"""``regard verify``: statements about attention, each decided by evidence and compared with what is on record."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.claims import Claim, Row
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command's exit code: 0; 1 where evidence and record disagree; 2 where the call itself is wrong."""
+    chosen = _parser().parse_args(arguments)
+    from regard.claims import TOPICS, misconceptions, select, verify
+
+    words = [*chosen.what, *chosen.id, *chosen.topic, *chosen.source]
+    try:
+        claims = select(words or None)
+        for option, values, known in (
+            ("--id", chosen.id, {claim.id for claim in claims}),
+            ("--topic", chosen.topic, set(TOPICS)),
+            ("--source", chosen.source, {claim.source for claim in claims}),
+        ):
+            for value in values:
+                if value not in known:
+                    raise ValueError(f"{option} {value!r} is not one of {', '.join(sorted(known))}")
+    except ValueError as error:
+        print(f"regard verify: {error}", file=sys.stderr)
+        return 2
+
+    found = verify(words or None, slow=chosen.slow, smoke=chosen.smoke, report=_report)
+    if chosen.json:
+        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+    elif len(found) == 1 or (chosen.id and len(found) == len(chosen.id)):
+        for row in found:
+            _show(row, chosen.picture)
+    else:
+        print(found)
+    if chosen.html is not None:
+        chosen.html.write_text(found.as_html(), encoding="utf-8")
+        print(f"page: {chosen.html}", file=sys.stderr)
+    if chosen.misconceptions is not None:
+        chosen.misconceptions.write_text(misconceptions(found), encoding="utf-8")
+        print(f"page: {chosen.misconceptions}", file=sys.stderr)
+    return 0 if found.agrees else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="regard verify", description=__doc__)
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="sources, topics or ids; default all")
+    parser.add_argument("--id", action="append", default=[], help="one claim: its derivation, numbers and picture")
+    parser.add_argument("--topic", action="append", default=[], help="claims on a topic")
+    parser.add_argument("--source", action="append", default=[], help="claims of a source")
+    parser.add_argument("--slow", action="store_true", help="also run those that train something (minutes)")
+    parser.add_argument("--smoke", action="store_true", help="only exercise the code of the slow ones, on a tiny scale")
+    parser.add_argument("--json", action="store_true", help="print a list of results instead of a table")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that needs nothing else")
+    parser.add_argument(
+        "--misconceptions", type=Path, metavar="FILE", help="write the page of misconceptions, Markdown"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: where its picture goes")
+    return parser
+
+
+def _report(claim: "Claim") -> None:
+    """Progress on a terminal, in a line that the next one overwrites."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{claim.id} …", end="", file=sys.stderr, flush=True)
+
+
+def _show(row: "Row", path: Path | None) -> None:
+    from regard.claims._page import picture
+    from regard.claims._table import details
+
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    print(details(row))
+    figure = picture(row)
+    if figure is None:
+        return
+    if path is None:
+        import platformdirs
+
+        folder = Path(platformdirs.user_cache_dir("regard")) / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{row.claim.id}.png"
+    figure.savefig(path, dpi=150)
+    print(f"Picture: {path}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run(sys.argv[1:] if argv is None else argv)
