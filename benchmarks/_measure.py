@@ -170,7 +170,7 @@ def write(benchmark: str, options: argparse.Namespace, rows: Sequence[Mapping[st
         "date": date.today().isoformat(),
         "hardware": hardware(options.device, options.threads),
         "torch": torch.__version__,
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": command(),
         "commit": commit(),
         "rounds": options.rounds,
         **more,
@@ -178,6 +178,15 @@ def write(benchmark: str, options: argparse.Namespace, rows: Sequence[Mapping[st
     }
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def command() -> str:
+    """What was typed, without where the result went."""
+    words = sys.argv[1:]
+    if "--output" in words:
+        at = words.index("--output")
+        words = words[:at] + words[at + 2 :]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
