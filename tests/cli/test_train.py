@@ -1,0 +1,233 @@
+"""``regard train``, ``evaluate``, ``report``, ``bench`` and ``demo``."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from regard.cli import _demo, _train, main
+
+SMOKE = ["--smoke", "--accelerator", "cpu", "--no-tensorboard"]
+
+
+class TestTrain:
+    def test_the_list_has_every_recipe(self, capsys):
+        assert main(["train", "--list"]) == 0
+        text = capsys.readouterr().out
+        assert all(name in text for name in regard.recipes.names())
+        assert main(["train", "--list", "demo"]) == 0
+        assert regard.recipes.summary("demo") in capsys.readouterr().out
+
+    def test_it_trains_and_says_where_to_go_next(self, tmp_path, capsys):
+        folder = tmp_path / "run"
+        assert main(["train", "fashion-vit", *SMOKE, "--folder", str(folder)]) == 0
+        assert f"next: regard evaluate {folder}" in capsys.readouterr().out
+        assert regard.load_run(folder).summary["steps"] == 8
+
+    def test_any_field_can_be_set(self):
+        recipe, options = _train.parse(
+            regard.recipes.get("cifar10-speedrun"),
+            shlex.split(
+                "--epochs 3 --network.dim 36 --task.augmentation.crop 2 --optimiser.center-factor 2 --clip 0.5 "
+                "--task.validation 0 --no-compile --schedule.decay cosine --folder x --resume auto --seeds 5"
+            ),
+        )
+        assert (recipe.epochs, recipe.network.dim, recipe.task.augmentation.crop) == (3, 36, 2)
+        assert (recipe.optimiser.center_factor, recipe.clip, recipe.task.validation) == (2.0, 0.5, 0)
+        assert (recipe.compile, recipe.schedule.decay) == (False, "cosine")
+        assert recipe.optimiser.matrix_learning_rate == 0.02
+        assert options.for_train()["resume"] == "auto"
+        assert (options.folder, options.seeds) == (Path("x"), 5)
+
+    @pytest.mark.parametrize(
+        ("word", "meaning"), [("false", False), ("True", True), ("auto", "auto"), ("runs/x", "runs/x")]
+    )
+    def test_the_words_of_resume(self, word, meaning):
+        _, options = _train.parse(regard.recipes.get("demo"), ["--resume", word])
+        assert options.for_train()["resume"] == meaning
+
+    def test_a_wrong_field_is_refused(self, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", "demo", "--epoch", "3"])
+        assert stopped.value.code == 2
+        assert "epochs" in capsys.readouterr().err
+
+    def test_a_wrong_value_is_a_message(self, capsys, user_errors):
+        assert main(["train", "nowhere"]) == 1
+        assert "no recipe is called 'nowhere'" in capsys.readouterr().err
+
+    def test_several_seeds_and_a_result_file(self, tmp_path, capsys):
+        result = tmp_path / "result.json"
+        words = ["train", "demo", *SMOKE, "--folder", str(tmp_path / "runs"), "--seeds", "2", "--result", str(result)]
+        assert main(words) == 0
+        assert re.search(r"demo, test: \d+\.\d\d ± \d+\.\d\d %", capsys.readouterr().out)
+        written = json.loads(result.read_text())
+        assert written["seeds"] == [0, 1]
+        assert len(written["accuracy"]) == len(written["accuracy_flip"]) == 2
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["seed-0", "seed-1"]
+
+    def test_ctrl_c_saves_and_the_command_it_names_goes_on(self, tmp_path):
+        words = shlex.split("case-rnn --smoke --accelerator cpu --no-tensorboard --epochs 400 --evaluate-every 400")
+        command = [sys.executable, "-m", "regard.cli", "train", *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        folder = tmp_path / "runs" / "case-rnn"
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as running:
+            for _ in range(1200):
+                if (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size:
+                    break
+                time.sleep(0.1)
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate(timeout=120)
+        assert running.returncode == 130
+        found = re.search(r"stopped at step (\d+), and saved there. To go on: python -m regard\.cli (.*)", said)
+        assert found, said
+        step, again = int(found[1]), found[2].split()
+        assert again[-4:] == ["--folder", "runs/case-rnn", "--resume", "auto"]
+        assert regard.load_run(folder).checkpoints.steps()[-1] == step
+        recipe, options = _train.parse(regard.recipes.get("case-rnn").smoke(), [w for w in again[2:] if w != "--smoke"])
+        assert recipe == regard.load_run(folder).recipe
+        assert options.for_train()["resume"] == "auto"
+
+
+class TestEvaluate:
+    def test_it_prints_accuracy_with_and_without_flip_averaging(self, image_run, capsys):
+        assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu"]) == 0
+        text = capsys.readouterr().out
+        assert "of 1000 test samples" in text
+        assert "averaged over each image and its mirror image" in text
+
+    def test_as_json(self, image_run, capsys):
+        assert main(["evaluate", str(image_run.folder), "--json", "--which", "best", "--accelerator", "cpu"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found == json.loads((image_run.folder / "evaluation.json").read_text())
+
+    def test_sentences_of_other_lengths(self, case_runs, image_run, capsys):
+        words = ["evaluate", str(case_runs[1].folder), "--accelerator", "cpu", "--lengths", "4", "7"]
+        assert main(words) == 0
+        text = capsys.readouterr().out
+        assert "sentences of 4," in text
+        assert "sentences of 7," in text
+        assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu", "--lengths", "4"]) == 1
+        assert "--lengths is for runs of the case task" in capsys.readouterr().err
+
+    def test_what_is_no_run_is_a_message(self, tmp_path, capsys):
+        assert main(["evaluate", str(tmp_path)]) == 1
+        assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def _stands_alone(page):
+    """Nothing in the page is loaded from anywhere."""
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    return all(source.startswith("data:") for source in sources) and "http" not in re.sub(r"data:[^\"]*", "", page)
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(torch.randint(256, (40, 30, 3), dtype=torch.uint8).numpy()).save(path)
+    return path
+
+
+class TestReport:
+    def test_a_run_becomes_a_page_that_stands_alone(self, image_run, tmp_path):
+        output = tmp_path / "report.html"
+        assert main(["report", str(image_run.folder), "--output", str(output)]) == 0
+        page = output.read_text()
+        assert _stands_alone(page)
+        for words in ("How it went", "Where its heads look", "What it attends to", f"{10:,}"):
+            assert words in page
+        assert page.count("data:image/png;base64,") == 5
+
+    @pytest.mark.parametrize("ending", ["png", "html"])
+    def test_attention_maps_of_ones_own_image(self, image_run, photo, tmp_path, ending):
+        output = tmp_path / f"maps.{ending}"
+        words = ["report", str(image_run.folder), "--image", str(photo), "--output", str(output), "--query", "1", "5"]
+        assert main(words) == 0
+        if ending == "png":
+            with Image.open(output) as opened:
+                assert opened.width > 300
+        else:
+            assert "Taken for:" in output.read_text()
+            assert _stands_alone(output.read_text())
+
+    def test_accuracy_against_length_of_several_runs(self, case_runs, tmp_path):
+        output = tmp_path / "lengths.png"
+        words = ["report", *(str(run.folder) for run in case_runs), "--lengths", "3", "6", "--output", str(output)]
+        assert main(words) == 0
+        assert output.stat().st_size > 1000
+
+    def test_a_sequence_model_shows_its_alignment(self, case_runs, tmp_path):
+        output = tmp_path / "case.html"
+        assert main(["report", str(case_runs[1].folder), "--output", str(output)]) == 0
+        assert 'alt="alignment"' in output.read_text()
+
+    def test_mistakes_are_messages(self, image_run, case_runs, photo, tmp_path, capsys):
+        run = str(image_run.folder)
+        text = tmp_path / "notes.txt"
+        text.write_text("no image")
+        wrong = {
+            "is not an image": ["report", run, "--image", str(text)],
+            "looks at images": ["report", str(case_runs[0].folder), "--image", str(photo)],
+            "a row and a column of the grid of tokens, (7, 7), got (9, 0)": [
+                *("report", run, "--image", str(photo), "--query", "9", "0")
+            ],
+            "must end in .html": ["report", run, "--output", str(tmp_path / "x.pdf")],
+            "several runs are compared with --lengths": ["report", run, run],
+        }
+        for words, arguments in wrong.items():
+            assert main(arguments) == 1
+            said = capsys.readouterr().err
+            assert words.replace("looks at images", "networks that look at images") in said
+
+
+class TestDemo:
+    def test_the_main_job_leaves_a_report_a_person_can_open(self, tmp_path, capsys):
+        folder = tmp_path / "demo"
+        for _ in range(2):  # a second demo replaces the first
+            assert main(["demo", "--smoke", "--folder", str(folder)]) == 0
+        text = capsys.readouterr().out
+        for words in ("1054, 852, -396", "test images right", "layers became convolution", "claims decided"):
+            assert words in text
+        page = (folder / "report.html").read_text()
+        assert _stands_alone(page)
+        for words in ("Attention by hand", "How much of it was convolution?", "What people say about attention"):
+            assert words in page
+        assert (folder / "model" / "config.json").exists()
+
+    def test_it_does_not_touch_a_folder_that_is_not_its_own(self, tmp_path, capsys):
+        (tmp_path / "thesis.txt").write_text("years of work")
+        assert main(["demo", "--folder", str(tmp_path)]) == 1
+        assert "holds something else" in capsys.readouterr().err
+        assert (tmp_path / "thesis.txt").exists()
+        with pytest.raises(FileExistsError):
+            _demo.prepare(tmp_path)
+
+
+class TestBench:
+    def test_it_lists_and_runs_those_of_the_checkout(self, tmp_path, monkeypatch, capsys):
+        from regard.cli import _bench
+
+        (tmp_path / "quick.py").write_text('"""How quick is it?"""\nimport sys\nprint("ran with", sys.argv[1:])\n')
+        monkeypatch.setattr(_bench, "benchmarks", lambda: {"quick": tmp_path / "quick.py"})
+        assert main(["bench", "list"]) == 0
+        assert main(["bench", "quick", "--rounds", "3"]) == 0
+        text = capsys.readouterr().out
+        assert "How quick is it?" in text
+        assert "ran with ['--rounds', '3']" in text
+
+    def test_an_installed_package_has_none_and_says_so(self, monkeypatch, capsys):
+        from regard.cli import _bench
+
+        monkeypatch.setattr(_bench, "benchmarks", dict)
+        assert main(["bench", "list"]) == 1
+        assert "run from a checkout" in capsys.readouterr().err
