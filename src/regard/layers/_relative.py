@@ -11,6 +11,7 @@ from regard._checks import check_positive, check_probability
 from regard._observe import observe
 from regard.functional import attention
 from regard.functional._call import check_grid
+from regard.functional._maps import kronecker
 from regard.functional._mix import AxisBlocks, HeadGroup, mix
 from regard.layers._grids import flat_tokens, like_input
 
@@ -194,7 +195,8 @@ class RelativeAttention(nn.Module):
         # One score for each offset, then laid out for each pair: a product for 2·size − 1 offsets, not for size² pairs.
         scores = [table @ part.mT for table, part in zip(self.encoding.tables, parts, strict=True)]
         return [
-            scores[axis][self.encoding.offsets(axis, size)].permute(2, 0, 1).softmax(-1) for axis, size in enumerate(grid)
+            scores[axis][self.encoding.offsets(axis, size)].permute(2, 0, 1).softmax(-1)
+            for axis, size in enumerate(grid)
         ]
 
     def mix(self, value: Tensor, grid: tuple[int, ...], dropout: float) -> Tensor:
@@ -206,10 +208,7 @@ class RelativeAttention(nn.Module):
 
     def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "heads queries keys"]:
         """By position alone: every head's map."""
-        whole, *rest = self.axis_matrices(grid)
-        for matrix in rest:
-            whole = torch.einsum("hon,hpm->hopnm", whole, matrix).flatten(3, 4).flatten(1, 2)
-        return whole
+        return kronecker(self.axis_matrices(grid))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, content={self.content}, full_width={self.full_width}"
