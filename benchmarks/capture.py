@@ -202,7 +202,7 @@ def main() -> None:
 
             return call
 
-        times = side_by_side({way: timed(way) for way in ways}, rounds=options.rounds, patience=240.0)
+        times = side_by_side({way: timed(way) for way in ways}, rounds=options.rounds, patience=120.0)
         median, slower = milliseconds(times), ratios(times, "plain")
         for way in ways:
             memory = peak_megabytes(way, name)

@@ -174,3 +174,22 @@ def test_alignments_of_additive_attention_are_seen():
     with regard.capture(layer) as maps:
         _, weights = layer(torch.randn(2, 3, 4), torch.randn(2, 5, 6), return_weights=True)
     torch.testing.assert_close(maps[0].weights[:, 0], weights.detach())
+
+
+def test_other_uses_of_weights_do_not_disturb_the_model():
+    class Everything(nn.Module):
+        def forward(self, q, k, v):
+            weights = (q @ k.mT).softmax(-1)
+            three = torch.einsum("bhij,bhjd,bhjd->bhid", weights, v, v)
+            one = torch.einsum("bhij->bij", weights)
+            traced = torch.einsum(weights, [0, 1, 2, 3], v, [0, 1, 3, 4], [0, 1, 2, 4])
+            sparse = weights[0, 0].to_sparse() @ v[0, 0]
+            inside = torch.func.vmap(lambda w: (w * 2).mT)(weights)
+            return (weights @ v).sum() + sum(x.sum() for x in (three, one, traced, sparse, inside))
+
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = Everything()
+    plain = model(q, k, v)
+    with regard.capture(model) as maps:
+        assert torch.equal(model(q, k, v), plain)
+    assert maps[0].agrees

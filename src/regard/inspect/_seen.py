@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from regard.inspect._windows import Windows
 
 # A selection along an axis: everything, a slice, or whole numbers.
 Selection = slice | Tensor
@@ -32,6 +34,7 @@ class Seen:
         restore: from ``(batch, heads, queries, width)`` back to the layout the model expects.
         kernel: the operator that ran, where it is known.
         windows: where each window's tokens lie on the image, for windowed attention.
+        grid, prefix, query_grid: how tokens lie, where the layer itself says it.
     """
 
     name: str
@@ -46,11 +49,10 @@ class Seen:
     logsumexp: Tensor | None = None
     restore: Callable[[Tensor], Tensor] | None = None
     kernel: str | None = None
-    windows: "Any" = None
+    windows: Windows | None = None
     grid: tuple[int, ...] | None = None
     prefix: int | None = None
     query_grid: tuple[int, ...] | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 @runtime_checkable

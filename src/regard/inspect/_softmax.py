@@ -118,8 +118,11 @@ class Tracker:
             if source is not None:
                 rest = list(args)
                 rest[index] = source
-                with torch.no_grad(), torch._C.DisableTorchFunction():
-                    source = func(*rest, **kwargs)
+                try:
+                    with torch.no_grad(), torch._C.DisableTorchFunction():
+                        source = func(*rest, **kwargs)
+                except (RuntimeError, TypeError):
+                    return  # what entered dropout cannot be brought along: this is no map any more
             self._set(out, replace(trace, shape=trace.shape if plain else tuple(out.shape), source=source))
             return
 
@@ -160,6 +163,8 @@ class Tracker:
             return None
         operands = list(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else list(args[1:])
         labels, result = _labels(args[0], operands)
+        if not labels:
+            return None
         for (w, of_weights), (v, of_value) in (
             zip(operands, labels, strict=True),
             zip(operands[::-1], labels[::-1], strict=True),
@@ -219,7 +224,15 @@ def _same_map(name: str, x: Tensor, out: Tensor) -> bool:
         return True
     if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # broadcast against more heads or batch
         return True
-    return out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()  # any other view
+    return shares_memory(out, x)  # any other view
+
+
+def shares_memory(x: Tensor, y: Tensor) -> bool:
+    """False also for tensors that have no memory of their own to speak of (sparse ones, those inside vmap)."""
+    try:
+        return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def _before(x: Tensor, trace: Trace) -> Tensor:

@@ -18,7 +18,7 @@ from regard.inspect import _fast_path, _foreign, _handwritten, _kernels
 from regard.inspect._names import Names, Place
 from regard.inspect._process import outer_watches, overrides, paused, watching
 from regard.inspect._seen import Seen, Sink, canonical, product_error
-from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Tracker
+from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Tracker, shares_memory
 from regard.inspect._windows import windows_of
 
 _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
@@ -192,7 +192,7 @@ class Watcher(TorchFunctionMode):
     def observed(self, seen: Observation) -> Tensor:
         """One of our own layers says what it attended to (unless it was seen already)."""
         last = self._last() if self._last is not None else None
-        if last is not None and last.untyped_storage().data_ptr() == seen.output.untyped_storage().data_ptr():
+        if last is not None and shares_memory(last, seen.output):
             return seen.output
         if torch._C._current_graph_task_id() != -1:
             return seen.output
