@@ -200,6 +200,8 @@ class Watcher(TorchFunctionMode):
         inside = self.names.locate(module=seen.module, count=False)
         for name in reversed([] if inside is None else self.names.restart(inside.name)):
             self.sink.retract(name)
+        for use in self.tracker.uses:
+            use.done = use.done or (inside is not None and use.name == inside.name)
         place = self.names.locate(module=seen.module)
         if place is None or not self.sink.wants(place.name):
             return seen.output
