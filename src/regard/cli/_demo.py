@@ -77,16 +77,33 @@ def train_network(folder: Path, smoke: bool) -> tuple[Any, str]:
     from regard import recipes
     from regard.training import evaluate_run, train
 
-    recipe = recipes.get("demo")
-    trained = train(
-        recipe.smoke() if smoke else recipe, folder=folder, resume="auto", accelerator="cpu", tensorboard=False
-    )
+    recipe = recipes.get("demo").smoke() if smoke else recipes.get("demo")
+    choose_threads(recipe)
+    trained = train(recipe, folder=folder, resume="auto", accelerator="cpu", tensorboard=False)
     found = evaluate_run(trained, accelerator="cpu")
     summary = trained.summary or {}
     return trained, (
         f"{summary['parameters']:,} parameters, trained for {summary['train_seconds']:.0f} s: {found['accuracy']:.1%} of "
         f"{found['targets']} test images right, {found['accuracy_flip']:.1%} averaged with their mirror images."
     )
+
+
+def choose_threads(recipe: Any, steps: int = 3) -> None:
+    """All cores or one, whichever is faster here and now: where others use the cores, threads wait for each other."""
+    import torch
+
+    network = recipe.network.build(recipe.task)
+    images = torch.randn(recipe.batch_size, *recipe.task.shape)
+    all_threads = torch.get_num_threads()
+    seconds: dict[int, float] = {}
+    for threads in {all_threads, 1}:
+        torch.set_num_threads(threads)
+        for step in range(steps + 1):
+            begin = time.perf_counter()
+            network(images).sum().backward()
+            if step:  # the first one warms up
+                seconds[threads] = min(seconds.get(threads, math.inf), time.perf_counter() - begin)
+    torch.set_num_threads(min(seconds, key=lambda threads: seconds[threads]))
 
 
 def convolution_of(trained: Any) -> str:

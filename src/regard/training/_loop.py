@@ -50,6 +50,8 @@ class Loop:
         )
         torch.manual_seed(random_number(2**63, recipe.seed, "parameters"))
         self.network = recipe.network.build(self.task).to(fabric.device)
+        if getattr(self.task, "channels_last", False):
+            self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)
         self.names = {id(parameter): name for name, parameter in self.network.named_parameters()}

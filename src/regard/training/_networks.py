@@ -13,8 +13,21 @@ from regard.training._tasks import ImageTask
 
 @dataclass(frozen=True)
 class Encoder(Network):
-    """An :class:`regard.models.ImageEncoder`; see there for what the fields mean. ``full_width`` is its
-    ``head_dim="full"``.
+    """An :class:`regard.models.ImageEncoder`.
+
+    Args:
+        attention: gaussian, gaussian-diagonal, gaussian-full, relative, relative-content, gated or content.
+        patch: side of a token's square of pixels.
+        dim: width of a token.
+        depth: number of blocks.
+        heads: attention heads of each.
+        head_dim: width of a head; by default they share the token.
+        full_width: every head reads the whole token.
+        hidden: width inside the feed-forward networks; by default four times dim.
+        init: where Gaussian heads start: anywhere (normal), or as the taps of a convolution (grid).
+        norm: before (pre) or after (post) each sub-layer.
+        dropout: probability of dropping, in training.
+        second_output: another linear layer after each attention's own, as the 2020 paper's code has.
 
     >>> from regard.training import Encoder, ImageTask
     >>> Encoder(dim=18, depth=1).build(ImageTask("fashion-mini")).grid
@@ -50,7 +63,18 @@ class Encoder(Network):
 
 @dataclass(frozen=True)
 class Vision(Network):
-    """A :class:`regard.models.VisionTransformer`; see there for what the fields mean."""
+    """A :class:`regard.models.VisionTransformer`.
+
+    Args:
+        patch: side of a patch.
+        dim: width of a token.
+        depth: number of blocks.
+        heads: attention heads of each.
+        hidden: width inside the feed-forward networks; by default four times dim.
+        pool: what the class is read from: a class token, the average of all, or attention to all.
+        positions: learned, sinusoidal or relative.
+        dropout: probability of dropping, in training.
+    """
 
     patch: int = 4
     dim: int = 64
@@ -73,7 +97,11 @@ class Vision(Network):
 
 @dataclass(frozen=True)
 class ResNet(Network):
-    """A :class:`regard.models.ResNet18`, the convolutional baseline."""
+    """A :class:`regard.models.ResNet18`, the convolutional baseline.
+
+    Args:
+        width: channels of the first stage.
+    """
 
     width: int = 64
 
@@ -88,7 +116,16 @@ class ResNet(Network):
 
 @dataclass(frozen=True)
 class Recurrent(Network):
-    """A :class:`regard.models.Seq2SeqRNN`; see there for what the fields mean."""
+    """A :class:`regard.models.Seq2SeqRNN`.
+
+    Args:
+        cell: rnn (tanh), gru or lstm.
+        attention: none, dot or additive.
+        dim: width of an embedded character.
+        hidden: width of the state.
+        depth: recurrent layers on top of each other.
+        dropout: probability of dropping, in training.
+    """
 
     cell: Literal["rnn", "gru", "lstm"] = "gru"
     attention: Literal["none", "dot", "additive"] = "additive"
@@ -108,7 +145,18 @@ class Recurrent(Network):
 
 @dataclass(frozen=True)
 class EncoderDecoder(Network):
-    """A :class:`regard.models.Transformer`; see there for what the fields mean."""
+    """A :class:`regard.models.Transformer`.
+
+    Args:
+        dim: width of a token.
+        heads: attention heads of each block.
+        hidden: width inside the feed-forward networks; by default four times dim.
+        encoder_depth: blocks that read.
+        decoder_depth: blocks that write.
+        norm: before (pre) or after (post) each sub-layer.
+        positions: sinusoidal or none.
+        dropout: probability of dropping, in training.
+    """
 
     dim: int = 64
     heads: int = 4
@@ -130,7 +178,16 @@ class EncoderDecoder(Network):
 
 @dataclass(frozen=True)
 class Text(Network):
-    """A :class:`regard.models.TextEncoder`; see there for what the fields mean."""
+    """A :class:`regard.models.TextEncoder`.
+
+    Args:
+        dim: width of a token.
+        depth: number of blocks.
+        heads: attention heads of each.
+        hidden: width inside the feed-forward networks; by default four times dim.
+        norm: before (pre) or after (post) each sub-layer.
+        dropout: probability of dropping, in training.
+    """
 
     dim: int = 128
     depth: int = 4

@@ -120,7 +120,15 @@ class Muon(AdamW):
     matrix_learning_rate: float = 0.02
     matrix_weight_decay: float = 0.0
     matrix_momentum: float = 0.95
-    apart: tuple[str, ...] = ("head.*", "fc.*", "output.*", "*classifier*", "*class_output*", "*embedding*", "*position*")
+    apart: tuple[str, ...] = (
+        "head.*",
+        "fc.*",
+        "output.*",
+        "*classifier*",
+        "*class_output*",
+        "*embedding*",
+        "*position*",
+    )
 
     def build(self, network: nn.Module) -> list[torch.optim.Optimizer]:
         embeddings = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
