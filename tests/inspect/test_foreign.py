@@ -243,6 +243,25 @@ def test_a_stand_in_of_another_version_with_its_arguments_in_another_order(monke
     assert "called with qv" in maps.missed[0].reason
 
 
+def test_a_function_with_free_variables_is_handed_over_too(flash, monkeypatch):
+    calls = []
+
+    def counted(q, k, v, causal=False):
+        calls.append(causal)
+        return flash_attn_func(q, k, v, causal=causal)
+
+    monkeypatch.setattr(sys.modules["flash_attn.flash_attn_interface"], "flash_attn_func", counted)
+    q, model = torch.randn(1, 5, 2, 8), Calls(counted, causal=True)
+    code = counted.__code__
+    with regard.capture(model) as maps:
+        model(q, q, q)
+    assert calls == [True]
+    assert maps[0].agrees
+    assert counted.__code__ is code
+    model(q, q, q)
+    assert calls == [True, True]
+
+
 def test_dropout_of_the_flash_attention_stand_in_stays_out_of_the_map(flash):
     q = torch.randn(1, 5, 2, 8)
     model = Calls(flash.flash_attn_func, dropout_p=0.5)

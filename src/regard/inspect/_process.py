@@ -238,9 +238,9 @@ def _handed_over(name: str, function: FunctionType) -> Iterator[None]:
         function.__code__ = code
         if not had_signature:
             del function.__signature__  # type: ignore[attr-defined]
-        del _originals[name]
 
 
+# Kept for good: another thread may be about to ask for one when the last watch ends.
 _originals: dict[str, FunctionType] = {}
 
 
