@@ -145,28 +145,37 @@ def runs(name: str, call: Callable[[], None]) -> bool:
 def peak_bytes(side: int, way: str, device: str) -> int | None:
     """Peak extra memory of forward + backward, in a process of its own on the CPU."""
     if device != "cpu":
-        problem = Problem(side, device, torch.bfloat16)
-        call = problem.candidates()[way]
-        if call is None:
-            return None
-        call()
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        return torch.cuda.max_memory_allocated() - before
+        call = workload(side, way, device)
+        return None if call is None else peak_on_gpu(call)
     command = [sys.executable, __file__, "--measure-memory", str(side), way]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
+def peak_on_gpu(call: Callable[[], None]) -> int:
+    call()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def workload(side: int, way: str, device: str) -> Callable[[], None] | None:
+    """A way of computing Gaussian heads, or ``conv:CHANNELS`` and ``attention:CHANNELS``, a layer and its conversion."""
+    kind, _, channels = way.partition(":")
+    if channels:
+        return conversion_steps(int(channels), side, device)[kind]
+    return Problem(side, device, torch.float32 if device == "cpu" else torch.bfloat16).candidates()[way]
+
+
 def measure_memory(side: int, way: str) -> None:
     """Print the growth of this process's peak memory over one forward and backward pass."""
     torch.set_num_threads(1)
-    small = Problem(8, "cpu", torch.float32).candidates()[way]
+    small = workload(8, way, "cpu")
     if small is not None:
         small()  # libraries loaded, buffers of their own made
-    call = Problem(side, "cpu", torch.float32).candidates()[way]
+    call = workload(side, way, "cpu")
     if call is None:
         print("null")
         return
@@ -183,26 +192,27 @@ def memory_status(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
+def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callable[[], None]]:
+    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device)
+    x = torch.randn(8 if device == "cpu" else 128, channels, side, side, device=device, requires_grad=True)
+
+    def step(layer: torch.nn.Module) -> Callable[[], None]:
+        inputs = [x, *layer.parameters()]
+        return lambda: [torch.autograd.grad(layer(x).sum(), inputs)].clear()
+
+    return {"conv": step(conv), "attention": step(conv_to_attention(conv))}
+
+
 def conversion(device: str, rounds: int) -> list[dict[str, object]]:
-    """A 3×3 convolution beside the attention it converts to: forward and backward."""
+    """A 3×3 convolution beside the attention it converts to: forward and backward, time and memory."""
     rows = []
-    dtype = torch.float32
     for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
-        conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device, dtype=dtype)
-        attention = conv_to_attention(conv)
-        x = torch.randn(8 if device == "cpu" else 128, channels, side, side, device=device, requires_grad=True)
-
-        def step(layer: torch.nn.Module, x: torch.Tensor = x) -> Callable[[], None]:
-            return lambda: layer(x).sum().backward()
-
-        times = side_by_side({"conv": step(conv), "attention": step(attention)}, rounds=rounds, device=device)
-        rows.append(
-            {
-                "layer": f"{channels}→{channels}, 3×3 on {side}²",
-                **milliseconds(times),
-                "ratio": ratios(times, "conv")["attention"],
-            }
-        )
+        times = side_by_side(conversion_steps(channels, side, device), rounds=rounds, device=device)
+        row = {"layer": f"{channels}→{channels}, 3×3 on {side}²", **milliseconds(times)}
+        row["ratio"] = round(ratios(times, "conv")["attention"], 2)
+        for kind in ("conv", "attention"):
+            row[f"{kind} MiB"] = round((peak_bytes(side, f"{kind}:{channels}", device) or 0) / 2**20, 1)
+        rows.append(row)
     return rows
 
 
