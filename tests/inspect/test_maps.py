@@ -67,6 +67,10 @@ def test_the_residual_of_a_map_is_its_worst():
     assert found.residual == pytest.approx(0.3)
     assert not found.agrees
     assert math.isnan(Map("b", [call(torch.ones(1, 1, 1, 1), error=None)]).residual)
+    found.calls.append(call(torch.ones(1, 1, 1, 1), error=torch.tensor(math.nan)))  # an output that is no number
+    assert math.isnan(found.residual)
+    assert math.isnan(Maps([found]).residual)
+    assert Maps([Map("b", [call(torch.ones(1, 1, 1, 1), error=None)]), random_maps()[0]]).residual < 1
 
 
 def test_pictures_show_every_head():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard._checks import describe
 from regard.inspect._layout import Layout, given_layout, inferred_layout
 from regard.inspect._maps import Call, Map, Maps, Missed
-from regard.inspect._seen import Seen, Selection, exact
+from regard.inspect._seen import Seen, Selection, exact, largest_magnitude
 from regard.inspect._storage import Allotted, Storage, parse_size
 from regard.inspect._watch import Watcher, watch
 
@@ -375,8 +375,6 @@ def _allowed(seen: Seen) -> Tensor | None:
     precision = torch.finfo(dtype).eps
     if dtype is torch.float32 and value.is_cuda:
         precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
-    largest = exact(value).abs().amax()
-    if seen.output is not None and seen.output.numel():
-        largest = torch.maximum(largest, exact(seen.output).abs().amax().to(largest.dtype))
+    largest = largest_magnitude(exact(value))  # an average of values is no larger
     times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, seen.shape[3])))
     return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)

@@ -125,8 +125,8 @@ class Map:
     def residual(self) -> float:
         """The largest of the calls' residuals: max |weights @ V − what was returned|. A check, not a proof: maps that
         differ along the null space of V give the same output."""
-        found = [call.residual for call in self.calls]
-        return max(found, key=lambda x: (not math.isnan(x), x), default=math.nan)
+        found = [call.residual for call in self.calls if call.error is not None]
+        return math.nan if any(map(math.isnan, found)) else max(found, default=math.nan)
 
     @property
     def logsumexp_residual(self) -> float | None:
@@ -245,7 +245,8 @@ class Maps(Mapping[str, Map]):
     @property
     def residual(self) -> float:
         """The largest residual of all."""
-        return max((found.residual for found in self.values()), default=math.nan)
+        found = [call.residual for one in self.values() for call in one.calls if call.error is not None]
+        return math.nan if any(map(math.isnan, found)) else max(found, default=math.nan)
 
     def save(self, path: str | Path, *, dtype: str | None = None) -> Path:
         """Write all maps to one safetensors file; ``dtype`` "uint8" (scaled per head) or "float16" makes it small."""

@@ -95,9 +95,15 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
     check, not a proof: another map can give the same output where values are linearly dependent."""
     found = weights @ group(exact(value), heads, output.shape[1]).to(weights.dtype)
     expected = output[:, heads][:, :, rows].to(weights.dtype)
-    if found.numel() == 0:
-        return weights.new_zeros(())
-    return (found - expected).abs_().amax()
+    return largest_magnitude(found.sub_(expected))
+
+
+def largest_magnitude(x: Tensor) -> Tensor:
+    """max |x|, in one pass."""
+    if x.numel() == 0:
+        return x.new_zeros(())
+    smallest, largest = x.aminmax()
+    return torch.maximum(-smallest, largest)
 
 
 @dataclass
