@@ -62,7 +62,8 @@ class Claim:
         statement: the statement in our words, Markdown with LaTeX.
         derivation: why the verdict is what it is, Markdown with LaTeX.
         says: the statement as the check takes it.
-        true: the statement with its condition (``holds under``), or what is true instead (``fails``).
+        condition: the statement with the condition that it needs.
+        instead: what is true instead of it.
         mutant: a wrong variant of what is true, which the same check must reject.
         check: from a variant's candidate to evidence.
         slow: whether it trains something.
@@ -75,10 +76,16 @@ class Claim:
     statement: str
     derivation: str
     says: Any
-    true: Variant | None
+    condition: Variant | None
+    instead: Variant | None
     mutant: Variant
     check: Callable[..., Evidence]
     slow: bool
+
+    @property
+    def true(self) -> Variant | None:
+        """What is true, where that is not the statement as it stands."""
+        return self.condition or self.instead
 
     @property
     def source(self) -> str:
@@ -98,7 +105,7 @@ Text = tuple[str, Any]
 def holds(id: str, place: str, *, says: Any, mutant: Text, slow: bool = False) -> Callable[[Check], Check]:
     """Put a statement that is true on record. It decorates its check, whose docstring is the statement (the first
     paragraph) and its derivation (the rest)."""
-    return _recorder(id, place, "holds", says, None, mutant, slow)
+    return _recorder(id, place, "holds", says, None, None, mutant, slow)
 
 
 def holds_under(
@@ -106,7 +113,7 @@ def holds_under(
 ) -> Callable[[Check], Check]:
     """Put a statement on record that is true under a condition its source leaves out. The check must reject it without
     the condition and accept it with it."""
-    return _recorder(id, place, "holds under", says, Variant(*condition), mutant, slow)
+    return _recorder(id, place, "holds under", says, Variant(*condition), None, mutant, slow)
 
 
 def fails(
@@ -114,11 +121,18 @@ def fails(
 ) -> Callable[[Check], Check]:
     """Put a statement that is not true on record, together with what is true instead. The check must reject the one and
     accept the other."""
-    return _recorder(id, place, "fails", says, Variant(*instead), mutant, slow)
+    return _recorder(id, place, "fails", says, None, Variant(*instead), mutant, slow)
 
 
 def _recorder(
-    id: str, place: str, verdict: Verdict, says: Any, true: Variant | None, mutant: Text, slow: bool
+    id: str,
+    place: str,
+    verdict: Verdict,
+    says: Any,
+    condition: Variant | None,
+    instead: Variant | None,
+    mutant: Text,
+    slow: bool,
 ) -> Callable[[Check], Check]:
     def record(check: Check) -> Check:
         if id in _CLAIMS:
@@ -134,7 +148,8 @@ def _recorder(
             statement=" ".join(statement.split()),
             derivation=derivation.strip(),
             says=says,
-            true=true,
+            condition=condition,
+            instead=instead,
             mutant=Variant(*mutant),
             check=check,
             slow=slow,
@@ -145,10 +160,14 @@ def _recorder(
 
 
 def all_claims() -> tuple[Claim, ...]:
-    """Every claim, by topic, in the order in which a topic tells them.
+    """Every claim, by topic; within one by source, in the order of reading.
 
     >>> from regard.claims import all_claims
     >>> len(all_claims())
     74
     """
-    return tuple(sorted(_CLAIMS.values(), key=lambda claim: TOPICS.index(claim.topic)))
+    sources = list(SOURCES)
+    order = {
+        claim.id: (TOPICS.index(claim.topic), sources.index(claim.source), claim.place) for claim in _CLAIMS.values()
+    }
+    return tuple(sorted(_CLAIMS.values(), key=lambda claim: order[claim.id]))

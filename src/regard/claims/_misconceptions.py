@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from regard.claims._run import Row, Verification
 
 # What LaTeX itself does not know by that name.
-_NAMES = re.compile(r"\\(Var|argmax|argmin|concat|erf|rank|relu|softargmax|softmax)\b")
+_NAMES = re.compile(r"\\(Var|argmax|argmin|concat|erf|rank|relu|softargmax|softmax)(?![A-Za-z])")
 _HEAD = """\
 # Common misconceptions about attention
 
@@ -26,7 +26,7 @@ def misconceptions(found: "Verification") -> str:
     """The page in Markdown, of all claims among these that fail or need a condition.
 
     >>> from regard.claims import misconceptions, verify
-    >>> "**True instead.** each of $m$ keys weighs $1/m$." in misconceptions(verify("hw4-uniform-weight"))
+    >>> "**What is true:** each of $m$ keys weighs $1/m$." in misconceptions(verify("hw4-uniform-weight"))
     True
     """
     parts = [_HEAD]
@@ -42,18 +42,16 @@ def _entry(row: "Row") -> str:
     claim = row.claim
     if claim.true is None:
         raise ValueError(f"{claim.id} has nothing to correct")
-    name = "True under a condition" if claim.verdict == "holds under" else "True instead"
+    under = "it holds under a condition: " if claim.condition is not None else ""
     lines = [
         f"### `{claim.id}`\n",
-        f"**Often said.** {claim.statement}\n",
-        f"**{name}.** {claim.true.text}.\n",
+        f"**What is said:** {claim.statement}\n",
+        f"**What is true:** {under}{claim.true.text}.\n",
     ]
     if row.ran and row.says is not None:
-        lines.append(
-            f"**Smallest counterexample.** {row.says.counterexample[:1].upper()}{row.says.counterexample[1:]}.\n"
-        )
+        lines.append(f"**Smallest counterexample:** {row.says.counterexample}.\n")
     else:
-        lines.append("**Counterexample.** From a small training run: `regard verify --slow --id " + claim.id + "`.\n")
+        lines.append(f"**Counterexample:** a small training run, `regard verify --slow --id {claim.id}`.\n")
     lines.append(f"{claim.derivation}\n")
     lines.append(f"*Where:* {SOURCES[claim.source]}, {claim.place}.\n")
     return "\n".join(lines)

@@ -80,7 +80,7 @@ def _article(row: "Row") -> str:
         f"<p><strong>The statement.</strong> {inline_html(claim.statement)}</p>",
     ]
     if claim.true is not None:
-        name = "It holds under this condition" if claim.verdict == "holds under" else "What is true instead"
+        name = "It holds under this condition" if claim.condition is not None else "What is true instead"
         parts.append(f"<p><strong>{name}.</strong> {inline_html(claim.true.text)}.</p>")
     parts.append(as_html(claim.derivation))
     figure = picture(row)
@@ -113,7 +113,7 @@ def _verdict(row: "Row") -> str:
 
 
 def _condition(row: "Row") -> str:
-    return "" if row.claim.true is None or row.condition is None else f"[{inline_html(row.claim.true.text)}] "
+    return "" if row.claim.condition is None else f"[{inline_html(row.claim.condition.text)}] "
 
 
 def _data(figure: Figure) -> str:

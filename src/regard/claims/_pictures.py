@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.plots._figure import COLOURS, GREY, SEQUENTIAL, Figure, new_figure, plain, tidy
 
-Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+Series = Mapping[str, tuple[Sequence[int | float], Sequence[int | float]]]
 Draw = Callable[[], Figure]
 _LINES, _MARKS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "x")
 

@@ -44,7 +44,7 @@ class Row:
             return None
         if self.says.accepted:
             return "holds"
-        if self.claim.verdict == "holds under" and self.true is not None and self.true.accepted:
+        if self.claim.condition is not None and self.true is not None and self.true.accepted:
             return "holds under"
         return "fails"
 
@@ -64,13 +64,16 @@ class Row:
             return True
         if any(found is not None and found.broke for found in (self.says, self.true, self.mutant)):
             return False
-        proved = self.claim.verdict != "fails" or (self.true is not None and self.true.accepted)
+        # A statement that fails needs its correction proved.
+        proved = self.computed != "fails" or (
+            self.claim.instead is not None and self.true is not None and self.true.accepted
+        )
         return self.computed == self.claim.verdict and proved and bool(self.mutant_rejected)
 
     @property
     def condition(self) -> str | None:
         """Under which condition it holds, where it needs one."""
-        return as_line(self.claim.true.text) if self.claim.verdict == "holds under" and self.claim.true else None
+        return as_line(self.claim.condition.text) if self.claim.condition and self.verdict == "holds under" else None
 
     @property
     def evidence(self) -> str:
@@ -85,9 +88,7 @@ class Row:
             if says.counterexample and says.counterexample != line:
                 line = says.counterexample
             if self.true is not None and claim.true is not None:
-                name = (
-                    "under the condition" if claim.verdict == "holds under" else f"instead {as_line(claim.true.text)}"
-                )
+                name = "under the condition" if claim.condition is not None else f"instead {as_line(claim.true.text)}"
                 line += f"; {name}: {self.true.line}"
         if not self.agrees:
             line = f"DISAGREES with the record, {claim.verdict!r}: {line}" + (

@@ -27,7 +27,7 @@ def table(found: "Verification", width: int | None = None) -> str:
         wrapped = textwrap.wrap(text, max(30, width - indent)) or [""]
         lines.append(f"{row.claim.id:{names}}  {row.claim.source:{sources}}  {row.verdict:{verdicts}}  {wrapped[0]}")
         lines += [" " * indent + rest for rest in wrapped[1:]]
-    return "\n".join([*lines, "", summary(found)])
+    return "\n".join([*lines, "", textwrap.fill(summary(found), width)])
 
 
 def summary(found: "Verification") -> str:
@@ -52,7 +52,7 @@ def details(row: "Row", width: int | None = None) -> str:
         _block("The statement", claim.statement, width),
     ]
     if claim.true is not None:
-        name = "It holds under this condition" if claim.verdict == "holds under" else "What is true instead"
+        name = "It holds under this condition" if claim.condition is not None else "What is true instead"
         parts.append(_block(name, claim.true.text, width))
     parts.append(_block("Why", claim.derivation, width))
     for name, found in (("the statement", row.says), (_true_name(row), row.true), ("the mutant", row.mutant)):
@@ -72,7 +72,7 @@ def details(row: "Row", width: int | None = None) -> str:
 
 
 def _true_name(row: "Row") -> str:
-    return "the statement with its condition" if row.claim.verdict == "holds under" else "what is true instead"
+    return "the statement with its condition" if row.claim.condition is not None else "what is true instead"
 
 
 def _block(name: str, markdown: str, width: int) -> str:

@@ -29,7 +29,7 @@ class Trial:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.random, dtype=torch.float64)
 
-    def uniform(self, low: float, high: float) -> float:
+    def uniform(self, low: int | float, high: int | float) -> float:
         return low + (high - low) * float(torch.rand((), generator=self.random, dtype=torch.float64))
 
     def order(self, n: int) -> Tensor:
@@ -72,7 +72,7 @@ class Comparison:
         """Something that is so or is not."""
         return self._add(0.0 if condition else math.inf, case)
 
-    def mean(self, samples: Tensor, expected: float, case: str | Callable[[], str] = "") -> bool:
+    def mean(self, samples: Tensor, expected: int | float, case: str | Callable[[], str] = "") -> bool:
         """The mean of independent samples is what is expected, in standard errors."""
         error = float(samples.std()) / math.sqrt(len(samples))
         return self._add(abs(float(samples.mean()) - expected) / error, case)
@@ -105,12 +105,12 @@ class Comparison:
         return Evidence(accepted, line, {**found, **numbers}, self.first, draw)
 
 
-def full(value: float, *shape: int) -> Tensor:
+def full(value: int | float, *shape: int) -> Tensor:
     """A tensor of one number, in float64."""
     return torch.full(shape, value, dtype=torch.float64)
 
 
-def show(x: Tensor | list[Any] | tuple[Any, ...] | float, digits: int = 2) -> str:
+def show(x: Tensor | list[Any] | tuple[Any, ...] | int | float, digits: int = 2) -> str:
     """Numbers as a person writes them.
 
     >>> show(torch.tensor([[1.0, 0.25], [0.0, 2.0]]))

@@ -259,7 +259,7 @@ def main_theorem(heads: Heads) -> Evidence:
     """
     found = Comparison()
     for trial in trials(8):
-        kernel, inputs, outputs = trial.size(1, 3) if trial.number else 2, 1 + trial.size(1, 2), 1 + trial.size(1, 2)
+        kernel, inputs, outputs = trial.size(1, 3), 1 + trial.size(1, 2), 1 + trial.size(1, 2)
         error = _gaussian_error(trial, kernel, inputs, outputs, heads)
         case = f"K = {kernel}, {inputs} → {outputs} channels, heads of width {heads.width(inputs, outputs)}: off by {error:.2g}"
         found.same(error, 0.0, case)

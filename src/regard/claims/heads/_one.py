@@ -42,7 +42,7 @@ def matrix_form_columns(shapes: Shapes) -> Evidence:
         q, k, v = trial.normal(d, n), trial.normal(d, m), trial.normal(t, values)
         weights = functional.softargmax(k.mT @ q, 0.7, dim=shapes.dim)
         if values != m:
-            found.true(False, f"{m} keys and {values} values: the product of {t}×{values} and {m}×{n} does not exist")
+            found.true(False, f"m = {m} and M = {values}: there is no product of {t}×{values} and {m}×{n} numbers")
             continue
         found.same(v @ weights, functional.attention(q.mT, k.mT, v.mT, beta=0.7).mT, f"{m} keys, {n} queries")
     return found.evidence()
@@ -204,6 +204,7 @@ def graph(passing: Graph) -> Evidence:
     for trial in trials(16):
         n, d = trial.size(1, 6), trial.size(1, 4)
         q, k, v = (trial.normal(n, d) for _ in range(3))
+        v = torch.ones_like(v) if trial.number == 0 else v
         received = []
         for i in range(n):
             senders = [j for j in range(n) if passing.loops or j != i]

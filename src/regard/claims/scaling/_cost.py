@@ -81,7 +81,7 @@ def cost(formula: Cost) -> Evidence:
             if n > formula.larger_from * even:
                 found.true(
                     attended > projected,
-                    f"{n} tokens of width {d}, d_q = {dq}, d_v = {dv}: {projected} multiply-adds to project, {attended} with n²",
+                    f"n, d, d_q, d_v = {sizes}: {projected} multiply-adds to project, {attended} with n²",
                 )
     tokens = [2**i for i in range(4, 13)]
     series = {
@@ -114,7 +114,7 @@ def heads_cost(of_heads: Callable[[int, int], int]) -> Evidence:
         layer = {h: layers.MultiHeadAttention(dim, h).double() for h in (1, 2, 4, 8)}
         counts = {h: count_products(layer[h], x, return_weights=True) for h in layer}
         for h in layer:
-            found.same(inspect.cost(layer[h], x).multiply_adds, counts[h], "the library counts otherwise")
+            found.same(inspect.cost(layer[h], tuple(x.shape)).multiply_adds, counts[h], "the library counts otherwise")
             parameters = sum(p.numel() for p in layer[h].parameters())
             found.same(parameters, sum(p.numel() for p in layer[1].parameters()), f"{h} heads have other parameters")
             found.same(

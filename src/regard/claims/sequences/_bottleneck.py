@@ -21,7 +21,7 @@ class Plan(NamedTuple):
     tested: int
 
 
-PLANS: dict[Effort, Plan] = {"full": Plan((2, 4, 8, 16, 24), 700, 256), "smoke": Plan((2, 3), 2, 8)}
+PLANS: dict[Effort, Plan] = {"full": Plan((2, 4, 8, 16, 24), 1500, 256), "smoke": Plan((2, 3), 2, 8)}
 
 
 class Reading(NamedTuple):
@@ -128,7 +128,8 @@ def attention_bypass(shift: int, effort: Effort = "full") -> Evidence:
     lengths = list(found)
     wins = all(found[n].accuracy > 0.75 and found[n].accuracy > without[n].accuracy for n in lengths)
     aligned = [found[n].aligned[shift] for n in lengths]
-    same = min(aligned) > 0.75
+    # Where one state is enough, nothing asks for an alignment.
+    same = min(a for n, a in zip(lengths, aligned, strict=True) if n >= min(8, lengths[-1])) > 0.75
     at = f"index t{f' + {shift}' if shift else ''}"
     line = ", ".join(
         f"{found[n].accuracy:.0%} ({a:.0%} on {at}) at length {n}" for n, a in zip(lengths, aligned, strict=True)

@@ -46,7 +46,7 @@ def cross_attention(allowed: Callable[[int, int, int, int], bool]) -> Evidence:
             runs = False
         found.true(
             runs == allowed(n, m, d, e),
-            f"{n} tokens of width {d} attend to {m} of width {e}: it {'works' if runs else 'is refused'}",
+            f"an input of {n}×{d} attends to one of {m}×{e}: it {'works' if runs else 'is refused'}",
         )
     return found.evidence("pairs of inputs")
 
@@ -98,7 +98,9 @@ def no_recurrence(parts: Parts) -> Evidence:
         if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             kernel = max(module.kernel_size)
         found.true(not recurrent, f"{name} is recurrent")
-        found.true(not kernel or kernel < parts.smallest_kernel, f"{name} is a convolution with kernel size {kernel}")
+        found.true(
+            not kernel or kernel < parts.smallest_kernel, f"the layer {name} is a convolution with kernel size {kernel}"
+        )
     return found.evidence("modules")
 
 

@@ -1,0 +1,176 @@
+"""What a person and a program get: table, details, JSON, page, misconceptions, exit status."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from regard.claims import Verification, misconceptions, verify
+from regard.claims._page import html_table, picture
+from regard.claims._table import details, table
+from regard.cli._verify import run
+
+FIELDS = ["id", "topic", "source", "verdict", "condition", "evidence", "mutant_rejected", "slow", "ran"]
+ROOT = Path(__file__).parents[2]
+
+
+def test_json_has_the_agreed_fields(found: Verification) -> None:
+    entries = json.loads(json.dumps(found.as_json()))
+    assert len(entries) == 74
+    for entry in entries:
+        assert list(entry) == FIELDS
+        assert entry["verdict"] in ("holds", "holds under", "fails")
+        assert (entry["condition"] is not None) == (entry["verdict"] == "holds under")
+        assert entry["evidence"]
+        assert "\n" not in entry["evidence"]
+        assert entry["ran"] != entry["slow"]
+        assert entry["mutant_rejected"] is (True if entry["ran"] else None)
+
+
+def test_the_table_has_a_line_for_each_claim_and_fits(found: Verification) -> None:
+    text = table(found, width=110)
+    for row in found:
+        assert re.search(rf"^{re.escape(row.claim.id)} +{row.claim.source} +{row.verdict} ", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 110
+    assert "evidence agrees with the record" in " ".join(text.split())
+    assert str(found).splitlines()[0].startswith("claim")
+
+
+def test_details_show_statement_derivation_and_numbers(found: Verification) -> None:
+    text = details(found["c182-variance-exact"])
+    for expected in (
+        "c182-variance-exact: fails",
+        "Data C182, discussion 06",
+        "What is true instead",
+        "Var(qᵀk) = 2σ²μᵀμ + dσ⁴",
+        "Evidence on the mutant: rejected",
+        "measured:",
+    ):
+        assert expected in text.replace("ᵀ k", "ᵀk").replace("² μ", "²μ").replace("ᵀ μ", "ᵀμ").replace("d σ", "dσ"), (
+            text
+        )
+
+
+def test_no_text_is_left_in_latex(found: Verification) -> None:
+    for row in found:
+        assert not re.search(r"[$\\]", details(row)), row.claim.id
+
+
+class Links(HTMLParser):
+    """Everything that a browser would fetch, and whether tags are closed."""
+
+    VOID = ("meta", "img", "br", "link", "input")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
+        assert tag not in ("script", "iframe", "object", "link"), tag
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_from_outside(found: Verification) -> None:
+    rows = [row for row in found if row.claim.topic in ("temperature", "convolution")]
+    text = Verification(rows).as_html()
+    parser = Links()
+    parser.feed(text)
+    assert not parser.open
+    assert len(parser.addresses) > len(rows)
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in parser.addresses)
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
+    for row in rows:
+        assert f'id="{row.claim.id}"' in text
+    assert text.count("<math") > 100
+    assert html_table(found).count("<tr>") == 75
+
+
+@pytest.mark.parametrize("name", ["c182-variance-exact", "ex05-map", "hw4-beta-zero", "a6-limit", "a6-gelu"])
+def test_claims_have_a_picture(found: Verification, name: str) -> None:
+    figure = picture(found[name])
+    assert figure is not None
+    assert any(axes.get_title() for axes in figure.axes) or figure.get_suptitle()
+
+
+def test_every_claim_that_ran_has_a_picture(found: Verification) -> None:
+    for row in found:
+        if row.ran:
+            drawn = any(e is not None and (e.draw is not None or "error" in e.numbers) for e in (row.true, row.says))
+            assert drawn, row.claim.id
+
+
+def test_the_page_of_misconceptions_is_the_generated_one(found: Verification) -> None:
+    page = misconceptions(found)
+    assert (ROOT / "docs" / "misconceptions.md").read_text(encoding="utf-8") == page
+    for row in found:
+        assert (f"`{row.claim.id}`\n" in page) == (row.claim.verdict != "holds")
+    assert page.count("**What is said:**") == sum(row.claim.verdict != "holds" for row in found)
+    assert "counterexample:** .\n" not in page
+    assert page.count("$") % 2 == 0
+
+
+def test_exit_status_says_whether_evidence_and_record_agree(monkeypatch, capsys) -> None:
+    assert run(["hw4-beta-zero", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["verdict"] == "holds"
+    monkeypatch.setattr("regard.functional.attention", lambda q, k, v, **o: (v, v) if o.get("return_weights") else v)
+    assert run(["hw4-beta-zero", "--json"]) == 1
+    entry = json.loads(capsys.readouterr().out)[0]
+    assert entry["verdict"] == "fails"
+    assert "DISAGREES" in entry["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "no claim is called 'nonsense'"),
+        (["--topic", "c182"], "--topic 'c182' is not one of"),
+        (["--source", "heads"], "--source 'heads' is not one of"),
+        (["--id", "hw4"], "--id 'hw4' is not one of"),
+    ],
+)
+def test_a_wrong_call_says_what_would_fit(arguments: list[str], message: str, capsys) -> None:
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_one_claim_is_shown_with_its_picture(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "picture.png"
+    assert run(["--id", "hw4-key-stretch", "--picture", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "What is true instead" in shown
+    assert str(path) in shown
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_go_to_the_cache_by_default(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    assert run(["--id", "hw4-beta-zero"]) == 0
+    assert (tmp_path / "regard" / "claims" / "hw4-beta-zero.png").is_file()
+    assert "hw4-beta-zero.png" in capsys.readouterr().out
+
+
+def test_pages_are_written(tmp_path: Path, capsys) -> None:
+    page, markdown = tmp_path / "page.html", tmp_path / "page.md"
+    arguments = ["hw4-beta-one", "hw4-beta-zero", "--html", str(page), "--misconceptions", str(markdown)]
+    assert run(arguments) == 0
+    assert "hw4-beta-zero" in page.read_text(encoding="utf-8")
+    assert "`hw4-beta-one`" in markdown.read_text(encoding="utf-8")
+    assert "hw4-beta-zero" in capsys.readouterr().out
+
+
+def test_results_are_found_by_number_slice_and_id() -> None:
+    found = verify(["hw4-beta-zero", "hw4-beta-one"])
+    assert len(found) == 2
+    assert found[0] is found.rows[0]
+    assert found["hw4-beta-one"].claim.id == "hw4-beta-one"
+    assert len(found[:1]) == 1
+    with pytest.raises(KeyError, match="hw4-preserve"):
+        found["hw4-preserve"]
