@@ -114,6 +114,8 @@ def list_recipes(wanted: Sequence[str]) -> int:
 
 def _train_one(recipe: Recipe, options: Options) -> int:
     done = train(recipe, folder=options.folder, **options.for_train())
+    if not _is_first_process():
+        return 0
     summary = done.summary or {}
     found = summary.get("validation_accuracy")
     print(
@@ -135,10 +137,11 @@ def _train_many(recipe: Recipe, options: Options) -> int:
         done.evaluations[recipe.seed] = evaluate_run(one, accelerator=options.accelerator)
     else:
         done = train_seeds(recipe, seeds, folder=folder, evaluate=options.result is not None, **settings)
-    print(done)
-    if options.result is not None and done.runs and _is_first_process():
-        write_result(done, options.result)
-        say(f"written to {options.result}")
+    if _is_first_process():
+        print(done)
+        if options.result is not None and done.runs:
+            write_result(done, options.result)
+            say(f"written to {options.result}")
     return 0 if done.runs and not done.errors else 1
 
 

@@ -58,6 +58,7 @@ class Loop:
         self.optimisers = recipe.optimiser.build(self.network)
         self.average = Average(self.network, recipe.average) if recipe.average else None
         self.model = fabric.setup_module(torch.compile(self.network) if recipe.compile else self.network)
+        self.model.train()  # evaluation leaves it so
         self.meter = Meter(fabric, log_every)
         self.log_every = log_every
         self.step, self.total = 0, recipe.epochs * len(self.loader)
@@ -137,7 +138,6 @@ class Loop:
         if fabric.world_size > 1:
             targets = total_over_processes(fabric, torch.full((), 1.0, device=fabric.device) * targets)
         loss, correct = torch.zeros(2, device=fabric.device)
-        self.model.train()
         for number, part in enumerate(_split(batch, parts), 1):
             with self._without_exchange(number < parts):
                 outcome = self.task.outcome(self.model, part)

@@ -10,7 +10,8 @@
       checkpoints/          safetensors and JSON (see regard.training._checkpoints)
       tensorboard/          for tensorboard --logdir
       model/                the finished network: config.json and safetensors
-      summary.json          what the run came to: steps, seconds, parameters, accuracy on what was held out, machine
+      summary.json          what the run came to: steps, seconds, parameters, accuracy on what was held out, machine;
+                            seconds are those of the steps, without compiling, evaluating, saving and drawing
 """
 
 import json
