@@ -152,14 +152,15 @@ def _text_in_row(node: Node) -> str:
     heads = node.parts[0] if node.kind == "script" else node
     if heads.kind == "word":
         return f" {text} "
-    return f"{text} " if heads.kind in ("large", "fraction") or node.kind == "script" else text
+    apart = heads.kind in ("large", "fraction") or (node.kind == "script" and ("_" in text or "^" in text))
+    return f"{text} " if apart else text
 
 
 def _spaced(text: str) -> str:
     text = re.sub(r"\s+", " ", text).strip()
     text = re.sub(r"(^|[(\[=≤≥<>,→·⊗] ?)([+−]) ", r"\1\2", text)  # a sign, not a difference
     text = re.sub(r"(?<=[\w′ᵀ⁾]) \(", "(", text)
-    text = re.sub(r" ([,;)\]!⌋‖/])", r"\1", text)
+    text = re.sub(r" ([,;.)\]!⌋‖/])", r"\1", text)
     text = re.sub(r"/ ", "/", text)
     text = re.sub(r"([(\[⌊]) ", r"\1", text)
     return re.sub(r",(?=\S)", ", ", text)

@@ -62,8 +62,8 @@ def html_table(found: "Verification") -> str:
 
 def picture(row: "Row") -> Figure | None:
     """The claim's own picture, or how far each variant of it is from what was measured."""
-    # What is true is worth seeing; where nothing is, what was said.
-    for evidence in (row.true, row.says):
+    # What was said beside what was measured tells the most.
+    for evidence in (row.says, row.true):
         if evidence is not None and evidence.draw is not None:
             return evidence.draw()
     names = {"the statement": row.says, "what is true": row.true, "the mutant": row.mutant}

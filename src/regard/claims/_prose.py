@@ -13,7 +13,7 @@ _EMPHASIS = re.compile(r"(?<![\w*])\*([^*\s][^*]*)\*(?!\w)")
 def as_text(markdown: str) -> str:
     r"""Plain text, formulas in Unicode.
 
-    >>> as_text(r"*Every* weight is $\\frac{1}{m}$.")
+    >>> as_text(r"*Every* weight is $\frac{1}{m}$.")
     'Every weight is 1/m.'
     """
     text = _FORMULA.sub(lambda found: to_text(parse(found[1] or found[2])), markdown)

@@ -24,6 +24,7 @@ def written(expression: Any) -> str:
     """As a person writes it."""
     text = str(expression).replace("**", "^").replace("*", " ")
     for name, letter in (
+        ("mu2", "μᵀμ"),
         ("sigma", "σ"),
         ("mu", "μ"),
         ("alpha", "α"),

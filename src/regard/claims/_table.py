@@ -78,7 +78,7 @@ def _true_name(row: "Row") -> str:
 def _block(name: str, markdown: str, width: int) -> str:
     paragraphs = [textwrap.fill(" ".join(as_text(part).split()), width, initial_indent="  ", subsequent_indent="  ")
                   for part in markdown.split("\n\n")]  # fmt: skip
-    return f"\n{name}\n" + "\n".join(paragraphs) + "\n"
+    return f"\n{name}\n" + "\n".join(paragraphs)
 
 
 def number(value: object) -> str:

@@ -142,7 +142,8 @@ def sine(wavelengths: Wavelengths) -> Evidence:
     series = {
         "shortest, k from 1": (widths, [10000 ** (2 / d) for d in widths]),
         "longest, k from 0": (widths, [10000 ** (1 - 2 / d) for d in widths]),
-        "1 and 10000": ([2, 128, 128, 2], [1, 1, 10000, 10000]),
+        "10000": ([2, 128], [10000, 10000]),
+        "1": ([2, 128], [1, 1]),
     }
     return found.evidence(
         "wavelengths",

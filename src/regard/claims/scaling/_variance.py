@@ -188,13 +188,10 @@ def scale(power: float) -> Evidence:
 @holds(
     "c182-mean-exact",
     "problem (b), iii",
-    says=lambda mu, sigma: sum(m**2 for m in mu),
-    mutant=(
-        r"$\mu^\top \mu + d \sigma^2$, as for $q = k$",
-        lambda mu, sigma: sum(m**2 for m in mu) + len(mu) * sigma**2,
-    ),
+    says=lambda d, square, sigma: square,
+    mutant=(r"$\mu^\top \mu + d \sigma^2$, as for $q = k$", lambda d, square, sigma: square + d * sigma**2),
 )
-def mean_exact(formula: Callable[[Any, Any], Any]) -> Evidence:
+def mean_exact(formula: Callable[[Any, Any, Any], Any]) -> Evidence:
     r"""The mean of $q^\top k$ is $\mu^\top \mu$.
 
     Expectation is linear, and $\mathbb{E}[q_i k_i] = \mathbb{E}[q_i] \mathbb{E}[k_i] = \mu_i^2$ because query and key
@@ -206,14 +203,14 @@ def mean_exact(formula: Callable[[Any, Any], Any]) -> Evidence:
 @fails(
     "c182-variance-exact",
     "problem (b), iv, last line",
-    says=lambda mu, sigma: 2 * len(mu) * sigma**2 * sum(m**2 for m in mu) + len(mu) * sigma**4,
+    says=lambda d, square, sigma: 2 * d * sigma**2 * square + d * sigma**4,
     instead=(
         r"$\Var(q^\top k) = 2 \sigma^2 \mu^\top \mu + d \, \sigma^4$",
-        lambda mu, sigma: 2 * sigma**2 * sum(m**2 for m in mu) + len(mu) * sigma**4,
+        lambda d, square, sigma: 2 * sigma**2 * square + d * sigma**4,
     ),
-    mutant=(r"$2 \sigma^2 \mu^\top \mu + \sigma^4$", lambda mu, sigma: 2 * sigma**2 * sum(m**2 for m in mu) + sigma**4),
+    mutant=(r"$2 \sigma^2 \mu^\top \mu + \sigma^4$", lambda d, square, sigma: 2 * sigma**2 * square + sigma**4),
 )
-def variance_exact(formula: Callable[[Any, Any], Any]) -> Evidence:
+def variance_exact(formula: Callable[[Any, Any, Any], Any]) -> Evidence:
     r"""The variance of $q^\top k$ is $2 d \sigma^2 \mu^\top \mu + d \sigma^4$.
 
     The products are independent, so $$\Var(q^\top k) = \sum_{i=1}^d (2 \sigma^2 \mu_i^2 + \sigma^4) = 2 \sigma^2
@@ -229,38 +226,35 @@ def variance_exact(formula: Callable[[Any, Any], Any]) -> Evidence:
 
 
 def _exact(
-    formula: Callable[[Any, Any], Any],
+    formula: Callable[[Any, Any, Any], Any],
     of_product: Callable[[Any, Any], Any],
     name: str,
     statistic: Callable[[Tensor, float], Tensor],
 ) -> Evidence:
-    """A formula of μ ∈ ℝᵈ and σ against the sum over coordinates, symbolically for d = 1 … 5, and against samples."""
+    """A formula of d, μᵀμ and σ against the sum over coordinates, symbolically for every d, and against samples."""
     sympy = symbols()
     mu, sigma, moments = normal_moments()
-    differences = {}
-    for d in range(1, 6):
-        means = sympy.symbols(f"mu1:{d + 1}", real=True)
-        total = sum(of_product(*(moment.subs(mu, mean) for moment in moments[1:])) for mean in means)
-        differences[f"{name} at d = {d}"] = sympy.expand(formula(means, sigma) - total)
-    proved = proof(differences)
+    d, square = sympy.symbols("d mu2", positive=True)
+    each = sympy.Poly(of_product(*moments[1:]), mu)  # of one coordinate: a μᵢ² + b
+    total = each.coeff_monomial(mu**2) * square + each.coeff_monomial(1) * d
+    if each.degree() > 2 or each.coeff_monomial(mu) != 0:
+        raise ValueError(f"{each} is not of the form a μ² + b, so its sum is no function of μᵀμ and d")
+    proved = proof({name: formula(d, square, sigma) - total})
     found = Comparison(STANDARD_ERRORS, "standard errors")
     widths, measured, guesses = (1, 2, 4, 8, 16, 32), [], []
-    for d in widths:
-        trial = Trial(d, seed=4)
-        mean = [1.0 if i % 2 == 0 else -0.5 for i in range(d)]
-        q, k = (torch.tensor(mean).double() + trial.normal(SAMPLES, d) for _ in "qk")
-        samples = statistic((q * k).sum(-1), sum(m * m for m in mean))
-        guess = float(formula(mean, 1.0))
+    for width in widths:
+        trial = Trial(width, seed=4)
+        mean = [1.0 if i % 2 == 0 else -0.5 for i in range(width)]
+        q, k = (torch.tensor(mean).double() + trial.normal(SAMPLES, width) for _ in "qk")
+        length = sum(m * m for m in mean)
+        samples = statistic((q * k).sum(-1), length)
         measured.append(float(samples.mean()))
-        guesses.append(guess)
-        shown = ", ".join(f"{m:g}" for m in mean[:4]) + (", …" if d > 4 else "")
-        found.mean(
-            samples,
-            guess,
-            f"d = {d}, μ = ({shown}), σ = 1: the formula gives {guess:g}, {SAMPLES} samples {measured[-1]:.2f}",
-        )
+        guesses.append(float(formula(width, length, 1.0)))
+        shown = ", ".join(f"{m:g}" for m in mean[:4]) + (", …" if width > 4 else "")
+        case = f"d = {width}, μ = ({shown}), σ = 1: the formula gives {guesses[-1]:g}"
+        found.mean(samples, guesses[-1], f"{case}, {SAMPLES} samples {measured[-1]:.2f}")
     sampled = found.evidence("widths")
-    series = {"measured": (list(map(float, widths)), measured), "this formula": (list(map(float, widths)), guesses)}
+    series = {"measured": (widths, measured), "this formula": (widths, guesses)}
     return Evidence(
         proved.accepted and sampled.accepted,
         f"{proved.line}; {sampled.line}",
