@@ -5,6 +5,8 @@ import importlib.util
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from regard.inspect import Capture
 
@@ -45,3 +47,40 @@ def tokens():
 @pytest.fixture
 def images():
     return torch.randn(2, 3, 32, 32)
+
+
+class Attention(nn.Module):
+    def __init__(self, dim=8, heads=2):
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Network(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention() for _ in range(depth))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+@pytest.fixture
+def networks():
+    """A class of small networks with fused attention, by their depth."""
+    return Network
+
+
+@pytest.fixture
+def model():
+    return Network()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 5, 8)

@@ -1,49 +1,11 @@
-"""What capture promises of itself: names, order, choices, limits, and that nothing of it stays behind."""
-
-import subprocess
-import sys
-import threading
+"""What capture promises of itself: names, order, choices and limits."""
 
 import pytest
 import torch
-import torch._dynamo
-import torch.nn.attention.flex_attention
 import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.inspect import _process
-
-
-class Attention(nn.Module):
-    def __init__(self, dim=8, heads=2):
-        super().__init__()
-        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-
-
-class Network(nn.Module):
-    def __init__(self, depth=3):
-        super().__init__()
-        self.blocks = nn.ModuleList(Attention() for _ in range(depth))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = x + block(x)
-        return x
-
-
-@pytest.fixture
-def model():
-    return Network()
-
-
-@pytest.fixture
-def x():
-    return torch.randn(2, 5, 8)
 
 
 def test_names_are_module_paths_and_the_output_is_the_same(model, x):
@@ -73,8 +35,8 @@ def test_a_module_that_attends_several_times_is_numbered_and_its_calls_are_in_or
     assert [len(found.calls) for found in maps.values()] == [2, 2, 2]
 
 
-def test_a_shared_module_keeps_its_calls_in_order(x):
-    block = Attention()
+def test_a_shared_module_keeps_its_calls_in_order(networks, x):
+    block = networks(1).blocks[0]
     model = nn.Sequential(block, nn.ReLU(), block)
     with regard.capture(model) as maps:
         model(x)
@@ -171,192 +133,6 @@ def test_streamed_maps_lie_on_disk_and_can_be_read_later(model, x, tmp_path):
         regard.capture(model, stream=tmp_path / "maps")
 
 
-def untouched():
-    return (
-        torch.overrides.has_torch_function,
-        torch._dynamo.eval_frame._stance,
-        torch.nn.attention.flex_attention.flex_attention.__code__,
-        F.scaled_dot_product_attention,
-        F.multi_head_attention_forward.__code__,
-        torch._C._len_torch_function_stack(),
-        _process._watched,
-    )
-
-
-def test_nothing_stays_patched_not_even_after_an_exception(model, x):
-    import torch._dynamo
-
-    with regard.capture(model):
-        pass_through = model(x)
-    before = untouched()
-    with regard.capture(model):
-        assert untouched() != before
-        model(x)
-    assert untouched() == before
-    capture = regard.capture(model)
-    maps = capture.__enter__()
-    model(x)
-    capture.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-    assert untouched() == before
-    assert len(maps) == 3
-    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
-    assert torch.equal(model(x), pass_through)
-
-
-def test_an_error_inside_the_model_is_the_models_own(model):
-    before = untouched()
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), regard.capture(model):
-        model(torch.randn(2, 5, 9))
-    assert untouched() == before
-
-
-def test_captures_may_be_nested(model, x):
-    with regard.capture(model) as outer:
-        model(x)
-        with regard.capture(model, only="blocks.1") as inner:
-            model(x)
-        model(x)
-    assert list(inner) == ["blocks.1"]
-    assert [len(found.calls) for found in outer.values()] == [3, 3, 3]
-    assert torch.equal(inner[0].weights, outer["blocks.1"].calls[1].weights)
-
-
-def test_nested_captures_on_every_path_see_the_same():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
-    x = torch.randn(1, 4, 8)
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad), regard.capture(encoder) as outer, regard.capture(encoder) as inner:
-            encoder(x)
-        assert list(outer) == list(inner) == ["layers.0.self_attn"]
-        assert torch.equal(outer[0].weights, inner[0].weights)
-        assert outer[0].against == inner[0].against == ("kernel" if grad else "layer")
-
-
-def test_threads_capture_at_once_and_do_not_see_each_other(x):
-    models = [Network(depth) for depth in (1, 2, 3)]
-    barrier, found, before = threading.Barrier(4), {}, untouched()
-
-    def run(i):
-        barrier.wait()
-        for _ in range(5):
-            with regard.capture(models[i]) as maps:
-                models[i](x + i)
-                barrier.wait()
-            found[i] = maps
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    barrier.wait()
-    for _ in range(5):
-        models[0](x)  # a thread that does not capture
-        barrier.wait()
-    for thread in threads:
-        thread.join()
-    assert [len(found[i]) for i in range(3)] == [1, 2, 3]
-    assert all(len(one.calls) == 1 and one.agrees for maps in found.values() for one in maps.values())
-    assert untouched()[:-2] == before[:-2]
-    assert _process._watched == 0
-
-
-def test_the_same_model_in_two_threads_overlapping_in_any_order(model, x):
-    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
-    found = {}
-
-    def first():
-        with regard.capture(model) as maps:
-            first_in.set()
-            second_in.wait()
-            model(x)
-        found["first"] = maps
-        first_out.set()
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    first_in.wait()
-    with regard.capture(model) as maps:
-        second_in.set()
-        first_out.wait()  # the first leaves while the second is inside
-        model(x)
-    thread.join()
-    assert len(maps) == len(found["first"]) == 3
-    assert _process._watched == 0
-
-
-def test_gradients_flow_as_before_and_maps_hold_no_graph(model, x):
-    x.requires_grad_()
-    expected = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
-    with regard.capture(model) as maps:
-        loss = model(x).square().sum()
-    found = torch.autograd.grad(loss, [x, *model.parameters()])
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
-    assert not maps[0].weights.requires_grad
-
-
-def test_recomputation_in_the_backward_pass_is_not_counted_again(model, x):
-    from torch.utils.checkpoint import checkpoint
-
-    x.requires_grad_()
-    with regard.capture(model) as maps:
-        checkpoint(model, x, use_reentrant=False).sum().backward()
-    assert [len(found.calls) for found in maps.values()] == [1, 1, 1]
-
-
-def test_inference_mode_gives_ordinary_tensors(model, x):
-    with torch.inference_mode(), regard.capture(model) as maps:
-        model(x)
-    assert not maps[0].weights.is_inference()
-    maps[0].weights.requires_grad_().sum().backward()
-
-
-LETTING_GO = """
-import gc, weakref, torch, regard
-from torch import nn
-
-class Remembering(nn.Module):
-    def forward(self, x):
-        held.append(weakref.ref(x))
-        return nn.functional.scaled_dot_product_attention(x, x, x)
-
-held, model, x = [], nn.Sequential(*(Remembering() for _ in range(4))), torch.randn(1, 2, 5, 8)
-with regard.capture(model):
-    model(x)
-held.clear()
-gc.collect()
-gc.disable()  # nothing may wait for the collector
-with torch.no_grad(), regard.capture(model) as maps:
-    model(x)
-    assert [ref() is None for ref in held[1:3]] == [True, True], held
-assert held[3]() is None
-"""
-
-
-LATE_IMPORT = """
-import sys, warnings
-warnings.simplefilter("ignore")
-assert "torch._dynamo" not in sys.modules  # to load it would make every first capture slow
-
-class Late(nn.Module):
-    def forward(self, q):
-        from torch.nn.attention.flex_attention import flex_attention
-        return flex_attention(q, q, q)
-
-model, finders = Late(), list(sys.meta_path)
-with torch.no_grad(), regard.capture(model) as maps:
-    model(x)
-assert maps[0].kernel == "flex_attention" and maps[0].agrees, maps
-assert sys.meta_path == finders
-assert torch.nn.attention.flex_attention.flex_attention.__code__.co_name == "flex_attention"
-"""
-
-
-def test_tensors_are_let_go_at_once_and_late_imports_are_noticed():
-    """In a process of its own: run-time checks of signatures hold arguments longer, and nothing is imported yet."""
-    done = subprocess.run([sys.executable, "-c", LETTING_GO + LATE_IMPORT], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_attention_outside_of_the_model_is_told_apart(model, x):
     with regard.capture(model) as maps:
         F.scaled_dot_product_attention(x, x, x)
@@ -395,27 +171,6 @@ def test_a_capture_is_used_once(model, x):
         pass
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
-def test_compiled_models_before_and_during_capture(model, x, fullgraph):
-    compiled = torch.compile(model, backend="eager", fullgraph=fullgraph)
-    with regard.capture(compiled) as maps:  # before anything is compiled
-        compiled(x)
-    assert list(maps) == ["blocks.0", "blocks.1", "blocks.2"]
-    assert "compiled code ran as" in maps.notes[0]
-    plain = compiled(x)  # compiles now
-    with torch.compiler.set_stance("fail_on_recompile"):
-        with regard.capture(model) as maps:
-            out = compiled(x)
-        compiled(x)  # what was compiled is still in use
-    torch.testing.assert_close(out, plain)
-    assert maps.residual < 1e-5
-    inner = Network(1)
-    inner.blocks[0].compile(backend="eager")
-    with regard.capture(inner) as maps:
-        inner(x)
-    assert list(maps) == ["blocks.0"]
-
-
 @pytest.mark.usefixtures("user_errors")
 def test_wrong_arguments_are_refused_with_what_would_fit(model):
     for arguments, error, text in (
@@ -430,21 +185,6 @@ def test_wrong_arguments_are_refused_with_what_would_fit(model):
     ):
         with pytest.raises(error, match=text):
             regard.capture(**{"model": model, **arguments})
-
-
-def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):
-    def broken(*args):
-        raise RuntimeError("not enough memory")
-
-    plain = model(x)
-    monkeypatch.setattr("regard.inspect._seen.Scores.__call__", broken)
-    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
-        assert torch.equal(model(x), plain)
-    assert "could not be computed (RuntimeError: not enough memory)" in maps.missed[0].reason
-    monkeypatch.setattr("regard.inspect._kernels.seen_sdpa", broken)
-    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
-        assert torch.equal(model(x), plain)
-    assert "is not understood (RuntimeError" in maps.missed[0].reason
 
 
 def test_a_grid_that_fits_nothing_is_warned_of(model, x):
