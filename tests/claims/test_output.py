@@ -134,11 +134,19 @@ def test_exit_status_says_whether_evidence_and_record_agree(monkeypatch, capsys)
         (["--topic", "c182"], "--topic 'c182' is not one of"),
         (["--source", "heads"], "--source 'heads' is not one of"),
         (["--id", "hw4"], "--id 'hw4' is not one of"),
+        (["--topic", "heads", "--id", "a6-gelu"], "no claim is left"),
+        (["hw4", "--picture", "x.png"], "--picture is for one claim"),
     ],
 )
 def test_a_wrong_call_says_what_would_fit(arguments: list[str], message: str, capsys) -> None:
     assert run(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_options_of_different_kinds_narrow_down(capsys) -> None:
+    assert run(["--source", "ex05", "--source", "e182", "--topic", "heads", "--json"]) == 0
+    names = [entry["id"] for entry in json.loads(capsys.readouterr().out)]
+    assert sorted(names) == ["e182-many-heads", "ex05-graph", "ex05-map", "ex05-self"]
 
 
 def test_one_claim_is_shown_with_its_picture(tmp_path: Path, capsys) -> None:

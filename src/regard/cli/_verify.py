@@ -14,27 +14,18 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """The command's exit code: 0; 1 where evidence and record disagree; 2 where the call itself is wrong."""
     chosen = _parser().parse_args(arguments)
-    from regard.claims import TOPICS, misconceptions, select, verify
+    from regard.claims import misconceptions, verify
 
-    words = [*chosen.what, *chosen.id, *chosen.topic, *chosen.source]
     try:
-        claims = select(words or None)
-        for option, values, known in (
-            ("--id", chosen.id, {claim.id for claim in claims}),
-            ("--topic", chosen.topic, set(TOPICS)),
-            ("--source", chosen.source, {claim.source for claim in claims}),
-        ):
-            for value in values:
-                if value not in known:
-                    raise ValueError(f"{option} {value!r} is not one of {', '.join(sorted(known))}")
+        names = _names(chosen)
     except ValueError as error:
         print(f"regard verify: {error}", file=sys.stderr)
         return 2
-
-    found = verify(words or None, slow=chosen.slow, smoke=chosen.smoke, report=_report)
+    found = verify(names, slow=chosen.slow, smoke=chosen.smoke, report=_report)
+    _clear()
     if chosen.json:
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
-    elif len(found) == 1 or (chosen.id and len(found) == len(chosen.id)):
+    elif len(found) == 1 or chosen.id:
         for row in found:
             _show(row, chosen.picture)
     else:
@@ -52,8 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="regard verify", description=__doc__)
     parser.add_argument("what", nargs="*", metavar="WHAT", help="sources, topics or ids; default all")
     parser.add_argument("--id", action="append", default=[], help="one claim: its derivation, numbers and picture")
-    parser.add_argument("--topic", action="append", default=[], help="claims on a topic")
-    parser.add_argument("--source", action="append", default=[], help="claims of a source")
+    parser.add_argument("--topic", action="append", default=[], help="claims on a topic (of those selected so far)")
+    parser.add_argument("--source", action="append", default=[], help="claims of a source (of those selected so far)")
     parser.add_argument("--slow", action="store_true", help="also run those that train something (minutes)")
     parser.add_argument("--smoke", action="store_true", help="only exercise the code of the slow ones, on a tiny scale")
     parser.add_argument("--json", action="store_true", help="print a list of results instead of a table")
@@ -65,18 +56,40 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _names(chosen: argparse.Namespace) -> list[str]:
+    """The ids that are meant: words and repeated options add up, different options narrow down."""
+    from regard.claims import SOURCES, TOPICS, all_claims, select
+
+    kinds = {"id": [claim.id for claim in all_claims()], "topic": TOPICS, "source": SOURCES}
+    names = [claim.id for claim in select(chosen.what or None)]
+    for kind, known in kinds.items():
+        wanted = getattr(chosen, kind)
+        for value in wanted:
+            if value not in known:
+                raise ValueError(f"--{kind} {value!r} is not one of {', '.join(known)}")
+        names = [claim.id for claim in select(names) if not wanted or getattr(claim, kind) in wanted]
+        if not names:
+            raise ValueError(f"no claim is left by --{kind} {' '.join(wanted)}")
+    if chosen.picture is not None and len(names) > 1:
+        raise ValueError(f"--picture is for one claim, but {len(names)} are selected; --html shows them all")
+    return names
+
+
 def _report(claim: "Claim") -> None:
     """Progress on a terminal, in a line that the next one overwrites."""
     if sys.stderr.isatty():
         print(f"\r\033[K{claim.id} …", end="", file=sys.stderr, flush=True)
 
 
+def _clear() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def _show(row: "Row", path: Path | None) -> None:
     from regard.claims._page import picture
     from regard.claims._table import details
 
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
     print(details(row))
     figure = picture(row)
     if figure is None:
