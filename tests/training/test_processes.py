@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
 import regard
+from regard.training import _fabric
 
 RTOL = 1e-5
 
@@ -67,3 +69,24 @@ def test_the_mean_is_over_all_targets_not_over_processes(two_processes, toy):
     first = regard.load_run(two_processes / "unequal").metrics[0]["loss"]
     assert first == pytest.approx(sum(losses) / sum(counts), rel=RTOL)
     assert first != pytest.approx(sum(loss / n for loss, n in zip(losses, counts, strict=True)) / 2, rel=100 * RTOL)
+
+
+class TestEngineModule:
+    def test_it_is_found_on_its_own_or_as_part_of_lightning(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+        monkeypatch.setitem(sys.modules, "lightning", types.ModuleType("lightning"))
+        part = types.ModuleType("lightning.fabric")
+        monkeypatch.setitem(sys.modules, "lightning.fabric", part)
+        assert _fabric._fabric_module() is part
+
+    def test_without_either_the_extra_is_named(self, monkeypatch):
+        for name in ("lightning_fabric", "lightning"):
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ImportError, match=r"pip install 'regard\[train\]'"):
+            _fabric.start()
+
+
+@pytest.mark.parametrize(("name", "value"), [("devices", 0), ("nodes", -1)])
+def test_how_many_must_be_one_or_more(user_errors, name, value):
+    with pytest.raises(ValueError, match=f"{name} must be 1 or more, got {value}"):
+        _fabric.start(**{name: value})

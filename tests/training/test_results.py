@@ -143,6 +143,11 @@ def test_a_result_file_has_what_the_design_says(seeds, tmp_path):
     ]
     assert result["accuracy"] == seeds.accuracy()
     assert len(result["log"]) == len(result["train_seconds"]) == 2
+    for log, run in zip(result["log"], seeds.runs.values(), strict=True):
+        [epoch] = log
+        losses = [line["loss"] for line in run.metrics if "loss" in line]
+        assert epoch["loss"] == pytest.approx(sum(losses) / len(losses))
+        assert epoch["validation_accuracy"] == run.summary["validation_accuracy"]
     assert result["failed"] == {1: "RuntimeError: out of luck"}
 
 

@@ -26,7 +26,7 @@ from regard.training._stop import StopRequest
 def test_killed_at_any_moment_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
     script = Path(__file__).parent / "kill_script.py"
     done = subprocess.run(
-        [sys.executable, script, tmp_path, "12"],
+        [sys.executable, script, tmp_path, "8"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -35,7 +35,7 @@ def test_killed_at_any_moment_a_resumed_run_ends_bit_for_bit_where_an_undisturbe
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["steps"] == 12
-    assert len(report["kills"]) == 12 + 8 + 6
+    assert len(report["kills"]) == 8 + 8 + 6
     assert all(kill["died"] for kill in report["kills"])
     assert [kill for kill in report["kills"] if kill["differs"]] == []
 

@@ -120,6 +120,23 @@ def train_seeds(
     return done
 
 
+def epoch_log(run: Run) -> list[dict[str, Any]]:
+    """How a run went, epoch by epoch: the means of its steps, and what was measured on what was held out."""
+    steps = [line for line in run.metrics if "loss" in line and line["loss"] is not None]
+    total = (run.summary or {}).get("steps") or (steps[-1]["step"] if steps else 0)
+    length = max(1, total // run.recipe.epochs)
+    measured = {line["epoch"]: line for line in run.evaluations}
+    rows = []
+    for epoch in range(1, total // length + 1):
+        own = [line for line in steps if (epoch - 1) * length < line["step"] <= epoch * length]
+        if not own:
+            continue
+        row = {"epoch": epoch, **{name: sum(line[name] for line in own) / len(own) for name in ("loss", "accuracy")}}
+        found = measured.get(epoch, {})
+        rows.append(row | {name: found[name] for name in ("validation_accuracy", "seconds") if name in found})
+    return rows
+
+
 def write_result(runs: SeedRuns, path: str | PathLike[str]) -> dict[str, Any]:
     """The result file of evaluated runs: accuracies in the order of their seeds, with where and how they came about.
 
@@ -141,7 +158,7 @@ def write_result(runs: SeedRuns, path: str | PathLike[str]) -> dict[str, Any]:
         "train_seconds": [summary.get("train_seconds") for summary in summaries],
         "compile_seconds": max(summary.get("compile_seconds") or 0.0 for summary in summaries),
         "parameters": summaries[0].get("parameters"),
-        "log": [run.evaluations for run in runs.runs.values()],
+        "log": [epoch_log(run) for run in runs.runs.values()],
     }
     for name in ("characters", "sentences"):
         if name in evaluations[0]:
