@@ -2,6 +2,8 @@
 #   make demo    install everything into .venv and run the main job
 #   make test    install everything and run the tests
 #   make check   lint, format check, strict types, doctests
+# With Node.js as well:
+#   make frontend   build what the views run in a browser (committed, so that pip needs no Node)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,9 +12,9 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format bench frontend clean
 help:
-	@sed -n '2,5p' Makefile | cut -c3-
+	@sed -n '2,6p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +54,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/gaussian.py
+
+frontend:
+	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -30,6 +30,7 @@ _NAMES = {
     "relevance": "regard.inspect",
     "replace_heads": "regard.inspect",
     "rollout": "regard.inspect",
+    "show": "regard.views",
     "softargmax": "regard.functional",
     "train": "regard.training",
     "verify": "regard.claims",
@@ -46,6 +47,7 @@ _MODULES = {
     "recipes",
     "reference",
     "training",
+    "views",
 }
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from regard import recipes as recipes
     from regard import reference as reference
     from regard import training as training
+    from regard import views as views
     from regard.claims import verify as verify
     from regard.convert import attention_to_conv as attention_to_conv
     from regard.convert import conv_to_attention as conv_to_attention
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
     from regard.layers import MultiHeadAttention as MultiHeadAttention
     from regard.training import load_run as load_run
     from regard.training import train as train
+    from regard.views import show as show
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,166 @@
+// A canvas that fits its place and its screen, and that can be saved.
+
+import { html, createContext, useContext, useEffect, useLayoutEffect, useRef } from "./html";
+import type { Pen } from "./pen";
+import { type Theme, useTheme } from "./theme";
+
+export interface Size {
+  width: number;
+  height: number;
+}
+
+export type Draw = (pen: Pen, size: Size, theme: Theme) => void;
+
+/** What a view shows, for saving. */
+export interface Shown {
+  element: HTMLElement;
+  draw: Draw;
+  size: Size;
+}
+
+export const Pictures = createContext<Set<Shown>>(new Set());
+
+export interface PictureProps {
+  draw: Draw;
+  /** In pixels, or from the width that there is. */
+  height: number | ((width: number) => number);
+  /** What is to be seen, for those who do not see it. */
+  label: string;
+  class?: string;
+  cursor?: string;
+  /** Whether the keyboard reaches it. */
+  focusable?: boolean;
+  onPoint?: (x: number, y: number, event: PointerEvent, size: Size) => void;
+  onLeave?: () => void;
+  onPress?: (x: number, y: number, event: MouseEvent, size: Size) => void;
+  onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size) => void;
+  onWheel?: (x: number, y: number, event: WheelEvent, size: Size) => void;
+  onDouble?: () => void;
+}
+
+export function Picture(props: PictureProps) {
+  const theme = useTheme();
+  const pictures = useContext(Pictures);
+  const wrapper = useRef<HTMLDivElement>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const latest = useRef({ props, theme });
+  latest.current = { props, theme };
+  const shown = useRef<Shown | null>(null);
+  const pending = useRef(0);
+  const drag = useRef<{ x: number; y: number; moved: boolean } | null>(null);
+
+  const paint = () => {
+    pending.current = 0;
+    const [element, outer] = [canvas.current, wrapper.current];
+    if (!element || !outer) return;
+    const { props: now, theme: colours } = latest.current;
+    const width = Math.floor(outer.clientWidth);
+    if (width < 1) return;
+    const height = Math.max(1, Math.round(typeof now.height === "number" ? now.height : now.height(width)));
+    const ratio = Math.min(3, window.devicePixelRatio || 1);
+    const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (element.width !== w || element.height !== h) {
+      element.width = w;
+      element.height = h;
+      element.style.height = `${height}px`;
+    }
+    const pen = element.getContext("2d");
+    if (!pen) return;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    pen.save();
+    now.draw(pen, { width, height }, colours);
+    pen.restore();
+    if (shown.current) {
+      shown.current.size = { width, height };
+      shown.current.draw = now.draw;
+    }
+    element.dataset.painted = String(Number(element.dataset.painted ?? 0) + 1);
+  };
+  const schedule = () => {
+    pending.current ||= requestAnimationFrame(paint);
+  };
+
+  useLayoutEffect(schedule);
+  useEffect(() => {
+    const outer = wrapper.current!;
+    const own: Shown = { element: outer, draw: latest.current.props.draw, size: { width: 0, height: 0 } };
+    shown.current = own;
+    pictures.add(own);
+    const observer = new ResizeObserver(schedule);
+    observer.observe(outer);
+    const element = canvas.current!;
+    const wheel = (event: WheelEvent) => {
+      const { onWheel } = latest.current.props;
+      if (onWheel) {
+        const [x, y] = place(event);
+        onWheel(x, y, event, own.size);
+      }
+    };
+    // Not passive: a view that zooms must be able to keep the page still.
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => {
+      pictures.delete(own);
+      observer.disconnect();
+      element.removeEventListener("wheel", wheel);
+      if (pending.current) cancelAnimationFrame(pending.current);
+      pending.current = 0;
+    };
+  }, []);
+
+  const place = (event: MouseEvent): [number, number] => {
+    const box = canvas.current!.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  const size = () => shown.current?.size ?? { width: 1, height: 1 };
+  const move = (event: PointerEvent) => {
+    const held = drag.current;
+    if (held && props.onDrag && event.buttons & 1) {
+      const [dx, dy] = [event.clientX - held.x, event.clientY - held.y];
+      if (held.moved || Math.hypot(dx, dy) > 4) {
+        drag.current = { x: event.clientX, y: event.clientY, moved: true };
+        canvas.current?.setPointerCapture?.(event.pointerId);
+        props.onDrag(dx, dy, event, size());
+        return;
+      }
+    }
+    props.onPoint?.(...place(event), event, size());
+  };
+  const press = (event: MouseEvent) => {
+    if (!drag.current?.moved) props.onPress?.(...place(event), event, size());
+    drag.current = null;
+  };
+  return html`<div ref=${wrapper} class=${`rg-picture ${props.class ?? ""}`}>
+    <canvas
+      ref=${canvas}
+      role="img"
+      aria-label=${props.label}
+      tabindex=${props.focusable ? 0 : undefined}
+      style=${props.cursor ? { cursor: props.cursor } : undefined}
+      onPointerMove=${move}
+      onPointerDown=${(event: PointerEvent) => (drag.current = { x: event.clientX, y: event.clientY, moved: false })}
+      onPointerLeave=${() => props.onLeave?.()}
+      onClick=${press}
+      onDblClick=${() => props.onDouble?.()}
+    ></canvas>
+  </div>`;
+}
+
+/** Paint numbers 0 … 255 (or NaN: nothing) as pixels; drawn later with drawImage. */
+export function pixels(
+  width: number,
+  height: number,
+  colour: (index: number) => number,
+  reuse?: HTMLCanvasElement,
+): HTMLCanvasElement {
+  const canvas = reuse ?? document.createElement("canvas");
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+  const pen = canvas.getContext("2d");
+  if (!pen) return canvas;
+  const image = pen.createImageData(width, height);
+  const out = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < out.length; i++) out[i] = colour(i);
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}

@@ -1,0 +1,74 @@
+// What every view has around it: a title, its controls, light or dark, saving, its keys, and what went wrong.
+
+import { html, useMemo, useRef, useState, type ComponentChildren } from "./html";
+import { Pictures, type Shown } from "./canvas";
+import type { Host } from "./host";
+import { type Key, useKeys } from "./keys";
+import { toPng, toSvg } from "./save";
+import { ThemeContext, themes, useMode } from "./theme";
+
+export interface FrameProps {
+  /** Also the name of saved files. */
+  name: string;
+  title: string;
+  /** One line about what is shown now; it is also read aloud and saved. */
+  subtitle?: string;
+  host: Host;
+  keys?: Key[];
+  controls?: ComponentChildren;
+  footer?: ComponentChildren;
+  children?: ComponentChildren;
+}
+
+const ICONS = {
+  theme: "M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 2v12a6 6 0 0 1 0-12z",
+  keys: "M2 5h16v10H2zM4 7h2v2H4zm3 0h2v2H7zm3 0h2v2h-2zm3 0h3v2h-3zM6 11h8v2H6z",
+};
+
+export function Frame({ name, title, subtitle = "", host, keys = [], controls, footer, children }: FrameProps) {
+  const [mode, swap] = useMode();
+  const theme = themes[mode];
+  const root = useRef<HTMLDivElement>(null);
+  const pictures = useMemo(() => new Set<Shown>(), []);
+  const [help, setHelp] = useState(false);
+  const [problem, setProblem] = useState("");
+
+  const save = async (kind: "png" | "svg") => {
+    try {
+      const content = await (kind === "png" ? toPng : toSvg)(pictures, title, subtitle, theme);
+      host.save(`${name}.${kind}`, content);
+      setProblem("");
+    } catch (error) {
+      setProblem(`The picture could not be saved: ${(error as Error).message}`);
+    }
+  };
+  const all: Key[] = [...keys, { keys: ["?"], means: "show or hide this list", run: () => setHelp(!help) }];
+  useKeys(root, all);
+
+  return html`<${ThemeContext.Provider} value=${theme}>
+    <${Pictures.Provider} value=${pictures}>
+      <div ref=${root} class="regard" data-theme=${mode} data-view=${name} data-lm-suppress-shortcuts="true" tabindex="-1">
+        <header class="rg-header">
+          <div class="rg-heading">
+            <h2>${title}</h2>
+            <p class="rg-subtitle" aria-live="polite">${subtitle || " "}</p>
+          </div>
+          <div class="rg-tools">
+            <button type="button" onClick=${() => save("png")}>PNG</button>
+            <button type="button" onClick=${() => save("svg")}>SVG</button>
+            <button type="button" class="rg-icon" aria-label=${mode === "light" ? "dark page" : "light page"} onClick=${swap}>${icon("theme")}</button>
+            <button type="button" class="rg-icon" aria-label="keys" aria-expanded=${help} onClick=${() => setHelp(!help)}>${icon("keys")}</button>
+          </div>
+        </header>
+        ${help ? html`<dl class="rg-keys">${all.map((key) => html`<div><dt>${key.shown ?? key.keys.join(" ")}</dt><dd>${key.means}</dd></div>`)}</dl>` : null}
+        ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
+        ${controls ? html`<div class="rg-controls">${controls}</div>` : null}
+        ${children}
+        ${footer ? html`<footer class="rg-footer">${footer}</footer>` : null}
+      </div>
+    <//>
+  <//>`;
+}
+
+const icon = (name: keyof typeof ICONS) =>
+  html`<svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d=${ICONS[name]} fill="currentColor" fill-rule="evenodd" /></svg>`;

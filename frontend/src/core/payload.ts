@@ -1,0 +1,146 @@
+// What a view shows: a JSON header and one binary buffer, the same in every host.
+
+export type DType = "uint8" | "uint16" | "int32" | "float16" | "float32";
+
+export interface ArrayInfo {
+  dtype: DType;
+  shape: number[];
+  offset: number;
+  length: number;
+  /** Name of a float array over the leading axes: value = stored × scale. */
+  scale?: string;
+}
+
+export interface Header<Meta = Record<string, unknown>> {
+  view: string;
+  version: 1;
+  meta: Meta;
+  arrays: Record<string, ArrayInfo>;
+}
+
+type Stored = Uint8Array | Uint16Array | Int32Array | Float32Array;
+
+/** An array of a payload. `data` holds what was sent; `row` and `values` undo the scale. */
+export interface NumberArray {
+  shape: number[];
+  data: Stored;
+  /** Factors of the leading axes, or null where the data are the values. */
+  scale: Float32Array | null;
+  /** How many entries share a factor. */
+  block: number;
+}
+
+export class Payload<Meta = Record<string, unknown>> {
+  readonly view: string;
+  readonly meta: Meta;
+  private readonly cache = new Map<string, NumberArray>();
+
+  constructor(
+    readonly header: Header<Meta>,
+    readonly buffer: ArrayBuffer,
+  ) {
+    if (header.version !== 1) throw new Error(`this payload is of version ${header.version}; only version 1 is known`);
+    this.view = header.view;
+    this.meta = header.meta;
+  }
+
+  has(name: string): boolean {
+    return name in this.header.arrays;
+  }
+
+  array(name: string): NumberArray {
+    const known = this.cache.get(name);
+    if (known) return known;
+    const info = this.header.arrays[name];
+    if (!info) throw new Error(`the payload has no array ${name}`);
+    const data = typed(this.buffer, info);
+    const scale = info.scale === undefined ? null : asFloats(this.array(info.scale));
+    const block = scale ? data.length / Math.max(1, scale.length) : data.length;
+    const made = { shape: info.shape, data, scale, block };
+    this.cache.set(name, made);
+    return made;
+  }
+
+  /** All values, as floats. */
+  values(name: string): Float32Array {
+    return asFloats(this.array(name));
+  }
+}
+
+function typed(buffer: ArrayBuffer, info: ArrayInfo): Stored {
+  const count = info.shape.reduce((a, b) => a * b, 1);
+  switch (info.dtype) {
+    case "uint8":
+      return new Uint8Array(buffer, info.offset, count);
+    case "uint16":
+      return new Uint16Array(buffer, info.offset, count);
+    case "int32":
+      return new Int32Array(buffer, info.offset, count);
+    case "float32":
+      return new Float32Array(buffer, info.offset, count);
+    case "float16":
+      return Float32Array.from(new Uint16Array(buffer, info.offset, count), halfToNumber);
+  }
+}
+
+function asFloats(array: NumberArray): Float32Array {
+  if (!array.scale && array.data instanceof Float32Array) return array.data;
+  const out = new Float32Array(array.data.length);
+  slice(array, 0, out.length, out);
+  return out;
+}
+
+/** Entries start … start + count of the flattened array, as values. */
+export function slice(array: NumberArray, start: number, count: number, out = new Float32Array(count)): Float32Array {
+  const { data, scale, block } = array;
+  if (!scale) {
+    for (let i = 0; i < count; i++) out[i] = data[start + i];
+    return out;
+  }
+  for (let i = 0; i < count; ) {
+    const at = start + i;
+    const which = Math.floor(at / block);
+    const factor = scale[which];
+    const stop = Math.min(count, (which + 1) * block - start);
+    for (; i < stop; i++) out[i] = data[start + i] * factor;
+  }
+  return out;
+}
+
+/** IEEE 754 binary16. */
+export function halfToNumber(bits: number): number {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+/** From a notebook or a file: the header as text, the buffer in any form in which bytes come. */
+export function decode(header: string, bytes: ArrayBuffer | ArrayBufferView): Payload {
+  return new Payload(JSON.parse(header) as Header, aligned(bytes));
+}
+
+/** From one binary body: the header's length (4 bytes, little endian), the header, padding to 8, the buffer. */
+export function decodeBody(body: ArrayBuffer): Payload {
+  const length = new DataView(body).getUint32(0, true);
+  const header = new TextDecoder().decode(new Uint8Array(body, 4, length));
+  const start = Math.ceil((4 + length) / 8) * 8;
+  return new Payload(JSON.parse(header) as Header, body.slice(start));
+}
+
+function aligned(bytes: ArrayBuffer | ArrayBufferView): ArrayBuffer {
+  if (bytes instanceof ArrayBuffer) return bytes;
+  if (bytes.byteOffset % 8 === 0 && bytes.byteLength === bytes.buffer.byteLength) return bytes.buffer as ArrayBuffer;
+  return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength) as ArrayBuffer;
+}
+
+/** Base64 of deflated bytes, as a file holds them. */
+export async function inflate(base64: string): Promise<ArrayBuffer> {
+  const text = atob(base64.trim());
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}

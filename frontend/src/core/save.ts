@@ -1,0 +1,92 @@
+// Any view as a picture: its canvases where they stand, under a title, as PNG or SVG.
+
+import type { Shown } from "./canvas";
+import { escape, type Pen, SvgPen } from "./pen";
+import type { Theme } from "./theme";
+
+interface Placed extends Shown {
+  x: number;
+  y: number;
+}
+
+const MARGIN = 20;
+
+interface Plan {
+  width: number;
+  height: number;
+  placed: Placed[];
+}
+
+/** Where the pictures stand relative to each other. */
+export function arrange(pictures: Iterable<Shown>): Plan {
+  const boxes = [...pictures]
+    .map((one) => ({ one, box: one.element.getBoundingClientRect() }))
+    .filter(({ box, one }) => box.width > 1 && box.height > 1 && one.size.width > 0);
+  const left = Math.min(...boxes.map(({ box }) => box.left));
+  const top = Math.min(...boxes.map(({ box }) => box.top));
+  const placed = boxes.map(({ one, box }) => ({ ...one, x: box.left - left, y: box.top - top }));
+  return {
+    width: Math.max(0, ...placed.map((p) => p.x + p.size.width)),
+    height: Math.max(0, ...placed.map((p) => p.y + p.size.height)),
+    placed,
+  };
+}
+
+function heading(pen: Pen, title: string, subtitle: string, theme: Theme): number {
+  pen.fillStyle = theme.ink;
+  pen.textAlign = "left";
+  pen.textBaseline = "alphabetic";
+  pen.font = `600 18px ${theme.font}`;
+  pen.fillText(title, MARGIN, MARGIN + 14);
+  if (!subtitle) return MARGIN + 30;
+  pen.fillStyle = theme.muted;
+  pen.font = `12px ${theme.font}`;
+  pen.fillText(subtitle, MARGIN, MARGIN + 34);
+  return MARGIN + 50;
+}
+
+export function toSvg(pictures: Iterable<Shown>, title: string, subtitle: string, theme: Theme): Blob {
+  const plan = arrange(pictures);
+  const top = MARGIN + (subtitle ? 50 : 30);
+  const [width, height] = [plan.width + 2 * MARGIN, plan.height + top + MARGIN];
+  const head = new SvgPen("t");
+  heading(head, title, subtitle, theme);
+  const parts = plan.placed.map(({ draw, size, x, y }, i) => {
+    const pen = new SvgPen(`p${i}-`);
+    draw(pen, size, theme);
+    return `<g transform="translate(${x + MARGIN} ${y + top})">${pen.content}</g>`;
+  });
+  const text =
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">` +
+    `<title>${escape(title)}</title><rect width="100%" height="100%" fill="${theme.background}"/>` +
+    `${head.content}${parts.join("")}</svg>`;
+  return new Blob([text], { type: "image/svg+xml" });
+}
+
+export function toPng(pictures: Iterable<Shown>, title: string, subtitle: string, theme: Theme): Promise<Blob> {
+  const plan = arrange(pictures);
+  const top = MARGIN + (subtitle ? 50 : 30);
+  const [width, height] = [plan.width + 2 * MARGIN, plan.height + top + MARGIN];
+  // Fine enough to print, and no larger than every browser allows.
+  const ratio = Math.max(1, Math.min(3, 8000 / Math.max(width, height)));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const pen = canvas.getContext("2d")!;
+  pen.scale(ratio, ratio);
+  pen.fillStyle = theme.background;
+  pen.fillRect(0, 0, width, height);
+  heading(pen, title, subtitle, theme);
+  for (const { draw, size, x, y } of plan.placed) {
+    pen.save();
+    pen.translate(x + MARGIN, y + top);
+    pen.beginPath();
+    pen.rect(0, 0, size.width, size.height);
+    pen.clip();
+    draw(pen, size, theme);
+    pen.restore();
+  }
+  return new Promise((resolve, reject) =>
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the picture is too large"))), "image/png"),
+  );
+}

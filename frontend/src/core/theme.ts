@@ -1,0 +1,99 @@
+// Light and dark: as the page, the notebook or the system has it, unless the person chooses.
+
+import { createContext, useContext, useEffect, useState } from "./html";
+import { between, cividis, night, paper, type Ramp } from "./colour";
+
+export type Mode = "light" | "dark";
+
+export interface Theme {
+  mode: Mode;
+  background: string;
+  surface: string;
+  ink: string;
+  muted: string;
+  line: string;
+  faint: string;
+  /** What is picked. */
+  accent: string;
+  /** What the pointer is over. */
+  hover: string;
+  warn: string;
+  font: string;
+  mono: string;
+  /** Weights of a map, 0 to 1. */
+  heat: Ramp;
+  /** An ordered quantity, as the colour of lines. */
+  order: Ramp;
+}
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+const MONO = 'ui-monospace, "SF Mono", Menlo, Consolas, monospace';
+
+export const themes: Record<Mode, Theme> = {
+  light: {
+    mode: "light",
+    background: "#ffffff",
+    surface: "#f6f7f9",
+    ink: "#1b2026",
+    muted: "#5c6670",
+    line: "#c9d0d8",
+    faint: "#e6e9ed",
+    accent: "#d55e00",
+    hover: "#0072b2",
+    warn: "#b3261e",
+    font: FONT,
+    mono: MONO,
+    heat: paper,
+    order: between(cividis, 0, 0.8),
+  },
+  dark: {
+    mode: "dark",
+    background: "#0e1116",
+    surface: "#171b22",
+    ink: "#e8ebef",
+    muted: "#98a2ad",
+    line: "#3a424c",
+    faint: "#232931",
+    accent: "#ff9d4d",
+    hover: "#56b4e9",
+    warn: "#ff8a80",
+    font: FONT,
+    mono: MONO,
+    heat: night,
+    order: between(cividis, 0.25, 1),
+  },
+};
+
+export const ThemeContext = createContext<Theme>(themes.light);
+export const useTheme = () => useContext(ThemeContext);
+
+/** What the surroundings are: a notebook's own theme goes before the system's. */
+export function surroundings(): Mode {
+  const body = document.body;
+  if (body?.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false" ? "dark" : "light";
+  if (body?.classList.contains("vscode-dark") || body?.classList.contains("vscode-high-contrast")) return "dark";
+  if (body?.classList.contains("vscode-light")) return "light";
+  const forced = document.documentElement.dataset.theme;
+  if (forced === "light" || forced === "dark") return forced;
+  return window.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+/** The theme now, and a switch. */
+export function useMode(): [Mode, () => void] {
+  const [chosen, choose] = useState<Mode | null>(null);
+  const [around, setAround] = useState<Mode>(surroundings);
+  useEffect(() => {
+    const look = () => setAround(surroundings());
+    const query = window.matchMedia?.("(prefers-color-scheme: dark)");
+    query?.addEventListener("change", look);
+    const observer = new MutationObserver(look);
+    observer.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-light"] });
+    observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    return () => {
+      query?.removeEventListener("change", look);
+      observer.disconnect();
+    };
+  }, []);
+  const mode = chosen ?? around;
+  return [mode, () => choose(mode === "light" ? "dark" : "light")];
+}

@@ -1,0 +1,51 @@
+// The one module: a notebook calls `render`, a page of ours `mount`, a saved file starts itself.
+
+import { download, type Host } from "./core/host";
+import { fail, mount as put } from "./core/mount";
+import { decode, decodeBody, inflate, Payload } from "./core/payload";
+import { startFile } from "./file";
+
+export { decode, decodeBody, inflate, Payload };
+
+/** What anywidget gives (the part of it that is used). */
+export interface Model {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  on(event: string, callback: () => void): void;
+  off(event: string, callback: () => void): void;
+}
+
+export function mount(el: HTMLElement, payload: Payload, host: Partial<Host> = {}): () => void {
+  return put(el, payload, { kind: "file", save: download, ...host });
+}
+
+function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  let clean = () => {};
+  const host: Host = {
+    kind: "notebook",
+    save: download,
+    select(selection) {
+      model.set("selection", selection);
+      model.save_changes();
+    },
+  };
+  const draw = () => {
+    clean();
+    try {
+      clean = put(el, decode(model.get("payload") as string, model.get("buffer") as DataView), host);
+    } catch (error) {
+      fail(el, error as Error);
+    }
+  };
+  draw();
+  model.on("change:payload", draw);
+  return () => {
+    model.off("change:payload", draw);
+    clean();
+  };
+}
+
+export default { render };
+
+startFile();

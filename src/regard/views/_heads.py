@@ -1,0 +1,88 @@
+"""Where heads look, over training."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._checks import describe
+from regard.inspect import Locality
+from regard.inspect import Trajectory as Fitted
+from regard.views._payload import Payload
+
+
+def payload(what: Any) -> Payload:
+    """From a run, from where its heads looked, from fits at checkpoints (``regard.inspect.trajectory``) or one fit."""
+    if isinstance(what, Fitted):
+        return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
+    if isinstance(what, Locality):
+        return _fitted([what], [0])
+    from regard.training import Heads, Run, Trajectory
+
+    if isinstance(what, Run):
+        found = what.heads
+        if found is None:
+            raise ValueError(f"{what.folder} has no Gaussian heads to show")
+        curve = [(line["step"], line["validation_accuracy"]) for line in what.evaluations]
+        return _trajectory(found, what.recipe.name, curve)
+    if isinstance(what, Trajectory):
+        return _trajectory(what)
+    if isinstance(what, Heads):
+        center, sharpness = (tuple(each[None] for each in values) for values in (what.center, what.sharpness))
+        return _trajectory(Trajectory((0,), what.layers, None, center, sharpness))
+    raise TypeError(f"a run, a trajectory or a locality was expected, got {describe(what)}")
+
+
+def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:
+    arrays: dict[str, Tensor] = {}
+    layers = []
+    for number, (layer, center, sharpness) in enumerate(zip(found.layers, found.center, found.sharpness, strict=True)):
+        axes = center.shape[-1]
+        if axes not in (1, 2):
+            raise ValueError(f"heads over {axes} axes cannot be drawn: {layer!r} has center {tuple(center.shape)}")
+        arrays[f"center{number}"] = center.float()
+        arrays[f"sharpness{number}"] = matrices(sharpness.float(), axes)
+        layers.append({"name": layer, "heads": center.shape[1], "axes": axes, "grid": _grid(found.grid, axes)})
+    meta = {"name": name, "steps": list(found.steps), "layers": layers, "curve": [list(point) for point in curve]}
+    return Payload("heads", meta, arrays)
+
+
+def matrices(sharpness: Tensor, axes: int) -> Tensor:
+    """S of each head at each step, ``(steps, heads, axes, axes)``.
+
+    >>> matrices(torch.full((1, 2), 3.0), 2)[0, 0].tolist()
+    [[3.0, 0.0], [0.0, 3.0]]
+    """
+    if sharpness.ndim == 2:
+        return sharpness[..., None, None] * torch.eye(axes)
+    return torch.diag_embed(sharpness) if sharpness.ndim == 3 else (sharpness + sharpness.mT) / 2
+
+
+def _grid(grid: tuple[int, ...] | None, axes: int) -> list[int] | None:
+    return list(grid) if grid is not None and len(grid) == axes else None
+
+
+def _fitted(localities: list[Locality], steps: list[int]) -> Payload:
+    arrays: dict[str, Tensor] = {}
+    layers = []
+    for number, (name, layout) in enumerate(localities[0].layouts.items()):
+        heads = [[head for head in found if head.name == name] for found in localities]
+        axes = len(layout.grid)
+        if axes not in (1, 2):
+            raise ValueError(f"heads over {axes} axes cannot be drawn: the grid of {name!r} is {layout.grid}")
+        arrays[f"center{number}"] = torch.tensor([[head.center for head in moment] for moment in heads])
+        sharpness = torch.tensor([[head.sharpness for head in moment] for moment in heads])
+        arrays[f"sharpness{number}"] = matrices(sharpness, axes)
+        arrays[f"fit{number}"] = torch.tensor([[head.fit for head in moment] for moment in heads])
+        numbers = [head.head for head in heads[0]]
+        about = {"name": name, "heads": len(numbers), "numbers": numbers, "axes": axes, "grid": list(layout.grid)}
+        layers.append({**about, "fitted": True})
+    return Payload("heads", {"name": "", "steps": steps, "layers": layers, "curve": []}, arrays)
+
+
+def _step(parts: tuple[str, ...], number: int) -> int:
+    """The last number in a checkpoint's path, which is where people put the step."""
+    import re
+
+    found = re.findall(r"\d+", "/".join(parts[-2:]))
+    return int(found[-1]) if found else number

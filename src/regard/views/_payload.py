@@ -1,0 +1,135 @@
+"""What a view shows, as it travels to a browser: a JSON header and one binary buffer."""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._checks import describe
+
+VERSION = 1
+_ALIGNMENT = 8  # a browser reads typed arrays in place only from such offsets
+_DTYPES = {
+    torch.uint8: "uint8",
+    torch.uint16: "uint16",
+    torch.int32: "int32",
+    torch.float16: "float16",
+    torch.float32: "float32",
+}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Whole numbers with a factor per slice of the leading axes: value = stored · scale.
+
+    Attributes:
+        stored: uint8 or uint16.
+        scale: float32, over the leading axes of ``stored``.
+    """
+
+    stored: Tensor
+    scale: Tensor
+
+    @classmethod
+    def rows(cls, weights: Tensor) -> "Scaled":
+        """Each row in steps of 1/255 of its largest entry: off by at most half a step.
+
+        >>> kept = Scaled.rows(torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.01]]))
+        >>> kept.stored.tolist()
+        [[0, 128, 255], [0, 0, 255]]
+        """
+        weights = weights.detach().float()
+        largest = weights.amax(-1) if weights.numel() else weights.new_zeros(weights.shape[:-1])
+        steps = weights * (255 / largest.clamp_min(1e-30))[..., None]
+        return cls(steps.round().to(torch.uint8), largest / 255)
+
+    @property
+    def values(self) -> Tensor:
+        """What a browser reads out of it."""
+        axes = self.stored.ndim - self.scale.ndim
+        return self.stored.float() * self.scale.reshape(*self.scale.shape, *(1,) * axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Payload:
+    """One view's data.
+
+    Attributes:
+        view: which view shows it.
+        meta: everything that is not a large array, as JSON. A number that is none (NaN, infinity) becomes null.
+        arrays: tensors by name, or :class:`Scaled` ones.
+
+    >>> payload = Payload("tokens", {"n": 2}, {"map": Scaled.rows(torch.eye(2))})
+    >>> json.loads(payload.header)["arrays"]["map"]
+    {'dtype': 'uint8', 'shape': [2, 2], 'offset': 8, 'length': 4, 'scale': 'map.scale'}
+    >>> len(payload.buffer)
+    16
+    """
+
+    view: str
+    meta: dict[str, Any]
+    arrays: Mapping[str, Tensor | Scaled] = field(default_factory=dict)
+
+    @cached_property
+    def _encoded(self) -> tuple[str, bytes]:
+        described: dict[str, Any] = {}
+        parts: list[bytes] = []
+        place = 0
+
+        def add(name: str, tensor: Tensor, scale: str | None = None) -> None:
+            nonlocal place
+            if tensor.dtype not in _DTYPES:
+                raise TypeError(f"array {name!r} must be one of {', '.join(_DTYPES.values())}, got {describe(tensor)}")
+            content = tensor.detach().cpu().contiguous().numpy().tobytes()
+            about = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "offset": place}
+            described[name] = {**about, "length": len(content), **({} if scale is None else {"scale": scale})}
+            gap = -len(content) % _ALIGNMENT
+            parts.extend((content, bytes(gap)))
+            place += len(content) + gap
+
+        for name, value in self.arrays.items():
+            if isinstance(value, Scaled):
+                add(f"{name}.scale", value.scale)
+                add(name, value.stored, f"{name}.scale")
+            else:
+                add(name, value)
+        header = {"view": self.view, "version": VERSION, "meta": _json(self.meta), "arrays": described}
+        return json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False), b"".join(parts)
+
+    @property
+    def header(self) -> str:
+        return self._encoded[0]
+
+    @property
+    def buffer(self) -> bytes:
+        return self._encoded[1]
+
+    @property
+    def body(self) -> bytes:
+        """All in one: the header's length in bytes (4 bytes, little endian), the header, padding to 8, the buffer.
+
+        >>> struct.unpack("<I", Payload("tokens", {}).body[:4])
+        (51,)
+        """
+        header = self.header.encode()
+        padding = bytes(-(4 + len(header)) % _ALIGNMENT)
+        return struct.pack("<I", len(header)) + header + padding + self.buffer
+
+    def __repr__(self) -> str:
+        return f"Payload({self.view!r}, {len(self.arrays)} arrays, {len(self.buffer):,} bytes)"
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(inner) for inner in value]
+    return value

@@ -1,0 +1,23 @@
+"""The notebook widget: the front end as it is, and a payload."""
+
+from typing import Any
+
+from regard.views._file import bundle
+from regard.views._payload import Payload
+
+
+def widget(payload: Payload) -> Any:
+    """An anywidget with the traits ``payload`` (the header), ``buffer`` and ``selection`` (what is picked in it)."""
+    try:
+        import anywidget
+        import traitlets
+    except ImportError as missing:
+        raise ImportError("a widget needs anywidget: pip install 'regard[notebook]'") from missing
+
+    class View(anywidget.AnyWidget):
+        _esm = bundle()
+        buffer = traitlets.Bytes().tag(sync=True)
+        payload = traitlets.Unicode().tag(sync=True)
+        selection = traitlets.Dict().tag(sync=True)
+
+    return View(payload=payload.header, buffer=payload.buffer)
