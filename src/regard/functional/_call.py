@@ -14,7 +14,8 @@ from regard.functional._axis import Border, build_dtype, check_border, check_sha
 
 
 class GaussianCall(NamedTuple):
-    """Gaussian heads on a grid. ``coordinates`` holds the queries' coordinates, one 1-D tensor per axis."""
+    """Gaussian heads on a grid. ``coordinates`` holds the queries' coordinates, one 1-D tensor per axis; ``on_grid`` says
+    that they are the grid's own."""
 
     center: Tensor
     sharpness: Tensor
@@ -22,6 +23,7 @@ class GaussianCall(NamedTuple):
     coordinates: tuple[Tensor, ...]
     border: Border
     padding: tuple[tuple[int, int], ...]
+    on_grid: bool
 
     @property
     def heads(self) -> int:
@@ -93,7 +95,8 @@ def resolve(
         raise ValueError(f"padding has {len(padding)} pairs but grid {grid} has {axes} axes")
     check_border(border, *padding)
     coordinates = query_coordinates(queries, grid, center)
-    return GaussianCall(center, sharpness, grid, coordinates, border, tuple((int(b), int(a)) for b, a in padding))
+    pairs = tuple((int(before), int(after)) for before, after in padding)
+    return GaussianCall(center, sharpness, grid, coordinates, border, pairs, queries is None)
 
 
 def query_coordinates(queries: Sequence[Tensor] | None, grid: tuple[int, ...], center: Tensor) -> tuple[Tensor, ...]:

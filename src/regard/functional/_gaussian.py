@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard._checks import under_autocast
+from regard.functional import kernels
 from regard.functional._axis import Border
-from regard.functional._call import resolve
+from regard.functional._call import GaussianCall, resolve
 from regard.functional._maps import matrices_for
 from regard.functional._mix import mix
 from regard.functional._plan import GaussianPlan, groups_for
@@ -52,9 +55,29 @@ def gaussian_attention(
             [0., 1., 1.]])
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
+    return attend(value, call, plan)
+
+
+def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:
+    """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
+    if plan in ("auto", "separable") and not dropout and suits_kernel(value, call):
+        if under_autocast(value):
+            value = value.to(torch.get_autocast_dtype(value.device.type))
+        return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
     groups = groups_for(call, plan, value.device.type)
-    return mix(value, groups, [matrices_for(call, group, value.dtype) for group in groups])
+    return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
+
+
+def suits_kernel(value: Tensor, call: GaussianCall) -> bool:
+    """Whether one kernel makes the axis matrices and applies them: native heads with queries on the grid itself."""
+    return (
+        call.on_grid
+        and call.border == "native"
+        and not call.is_full
+        and call.center.dtype != torch.float64
+        and kernels.usable(value, call.grid, call.grid)
+    )
 
 
 def gaussian_weights(

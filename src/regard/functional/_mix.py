@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.functional import kernels
+
 
 class AxisBlocks(NamedTuple):
     """How one axis is cut, for every head of a group: block k of head h covers outputs ``k·block …`` and reads the
@@ -59,14 +61,26 @@ def mix(
     """Every head's values mixed along every axis. ``value`` may have one head that all share.
 
     On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
-    intermediates stay in cache and no axis matrix is copied. Elsewhere the same product is written in plain tensor
+    intermediates stay in cache and no axis matrix is copied. On a GPU a plane of up to 128 × 128 tokens is handed to
+    :mod:`regard.functional.kernels`. Elsewhere the same product is written in plain tensor
     operations, which compilers and exporters understand.
     """
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
+    if len(groups) == 1 and _is_plane(value, groups[0]):
+        rows, columns = matrices[0]
+        return kernels.mix_plane(value, rows[:, 0], columns[:, 0])
     if _can_tile(value, matrices):
         flat = [matrix for group in matrices for matrix in group]
         return _TiledMix.apply(value, tuple(groups), *flat)
     return _plain_mix(value, groups, matrices)
+
+
+def _is_plane(value: Tensor, group: HeadGroup) -> bool:
+    return (
+        len(group.axes) == 2
+        and all(axis.is_whole for axis in group.axes)
+        and kernels.usable(value, tuple(axis.outputs for axis in group.axes), tuple(axis.inputs for axis in group.axes))
+    )
 
 
 def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:

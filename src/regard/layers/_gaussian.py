@@ -12,9 +12,7 @@ from regard._checks import check_choice, check_positive, check_probability, desc
 from regard._observe import observe
 from regard.functional import GaussianPlan, gaussian_weights, plan_for
 from regard.functional._call import resolve
-from regard.functional._maps import matrices_for
-from regard.functional._mix import mix
-from regard.functional._plan import groups_for
+from regard.functional._gaussian import attend
 from regard.layers._grids import flat_tokens, like_input
 
 Covariance = Literal["isotropic", "diagonal", "full"]
@@ -207,10 +205,7 @@ class GaussianAttention(nn.Module):
     def attend(self, value: Float[Tensor, "batch _ tokens _"], grid: tuple[int, ...]) -> Tensor:
         """Heads' outputs ``(batch, heads, tokens, head_dim)`` from their values (one head is shared by all)."""
         call = resolve(self.center, self.sharpness, grid, None, "native", None)
-        call.check_value(value)
-        groups = groups_for(call, self.plan, value.device.type)
-        dropout = self.dropout if self.training else 0.0
-        out = mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
+        out = attend(value, call, self.plan, self.dropout if self.training else 0.0)
         return observe(self, out, lambda: self.weights(grid).unsqueeze(0), value=value, kind="gaussian", grid=grid)
 
     def forward(

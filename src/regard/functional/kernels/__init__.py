@@ -1,0 +1,62 @@
+"""Triton kernels, used only where CUDA is present. Everything here computes what the plain path computes.
+
+:func:`usable` says whether a plane of values can be handed to them; nothing else needs to be known about them.
+"""
+
+import functools
+import importlib.util
+import math
+import os
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST_AXIS = 128
+
+
+@functools.cache
+def installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bool:
+    """Whether kernels can mix these values: a plane of at most 128 × 128 tokens, on a GPU of the Ampere kind or newer.
+
+    ``REGARD_KERNELS=0`` in the environment turns them off; under Triton's interpreter they also run on a CPU.
+    """
+    if len(grid) != 2 or value.dtype not in _DTYPES or torch.compiler.is_exporting():
+        return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return False
+    if not all(isinstance(n, int) and 1 <= n <= LARGEST_AXIS for n in (*grid, *outputs)):
+        return False
+    return _runs_on(value.device) and value.numel() > 0 and math.prod(outputs) > 0
+
+
+def _runs_on(device: torch.device) -> bool:
+    if not installed() or os.environ.get("REGARD_KERNELS") == "0":
+        return False
+    if device.type != "cuda":
+        return os.environ.get("TRITON_INTERPRET") == "1" and device.type == "cpu"
+    return _is_recent(device)
+
+
+@functools.cache
+def _is_recent(device: torch.device) -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Values (batch, heads or 1, tokens, width) mixed by one (heads, outputs, inputs) matrix per axis."""
+    from regard.functional.kernels import _ops
+
+    plane = [rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2]]
+    return _ops.mix_plane(value, rows, columns, plane)[0]
+
+
+def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Gaussian attention of native heads, matrices and all, from center and sharpness (heads, 2)."""
+    from regard.functional.kernels import _ops
+
+    return _ops.gaussian_plane(value, center, sharpness, *grid)[0]

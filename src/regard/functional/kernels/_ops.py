@@ -1,0 +1,188 @@
+"""The kernels as operators of torch: differentiable, and opaque to ``torch.compile``."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.functional._axis import axis_matrix
+from regard.functional.kernels import _launch
+from regard.functional.kernels._launch import Plane
+
+
+@torch.library.custom_op("regard::mix_plane", mutates_args=())
+def mix_plane(value: Tensor, rows: Tensor, columns: Tensor, plane: list[int]) -> tuple[Tensor, Tensor]:
+    """Values mixed along both axes by (heads, outputs, inputs) matrices, and what the backward pass reads again."""
+    return _launch.mix_forward(value, rows.contiguous(), columns.contiguous(), Plane(*plane))
+
+
+@mix_plane.register_fake
+def _(value: Tensor, rows: Tensor, columns: Tensor, plane: list[int]) -> tuple[Tensor, Tensor]:
+    return _shapes(value, rows.shape[0], Plane(*plane))
+
+
+def _shapes(value: Tensor, heads: int, plane: Plane) -> tuple[Tensor, Tensor]:
+    out = _launch.empty_output(value, heads, plane.row_outputs * plane.column_outputs)
+    if plane.slice_width(value.shape[3]):
+        return out, value.new_empty(0)
+    return out, value.new_empty(value.shape[0], heads, plane.row_outputs * plane.column_inputs, value.shape[3])
+
+
+@torch.library.custom_op("regard::mix_plane_backward", mutates_args=())
+def mix_plane_backward(
+    grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor, plane: list[int],
+    needs_value: bool, needs_matrices: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grads = _launch.mix_backward(
+        grad, value, rows.contiguous(), columns.contiguous(), half, Plane(*plane), needs_value, needs_matrices
+    )
+    by_value, by_rows, by_columns = grads
+    empty = value.new_empty(0)
+    return (
+        empty if by_value is None else by_value,
+        empty.float() if by_rows is None else by_rows.sum(0),
+        empty.float() if by_columns is None else by_columns.sum(0),
+    )
+
+
+@mix_plane_backward.register_fake
+def _(
+    grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor, plane: list[int],
+    needs_value: bool, needs_matrices: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _gradient_shapes(value, rows, columns, Plane(*plane), needs_value, needs_matrices)
+
+
+def _gradient_shapes(
+    value: Tensor, rows: Tensor, columns: Tensor, plane: Plane, needs_value: bool, needs_matrices: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_value = value.new_empty(0)
+    if needs_value:
+        by_value = _launch.empty_output(value, value.shape[1], value.shape[2])
+        if value.shape[1] != rows.shape[0] and not plane.slice_width(value.shape[3]):
+            by_value = value.new_empty(value.shape)  # a sum over heads
+    shapes = (rows.shape, columns.shape) if needs_matrices else ((0,), (0,))
+    return (by_value, *(value.new_empty(shape, dtype=torch.float32) for shape in shapes))  # type: ignore[return-value]
+
+
+def _mix_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    value, rows, columns, ctx.plane = inputs
+    ctx.save_for_backward(value, rows, columns, output[1])
+
+
+def _mix_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    value, rows, columns, half = ctx.saved_tensors
+    if _is_recorded():
+        out = _plain(value, rows, columns)
+        return *_plain_gradient(out, (value, rows, columns), ctx.needs_input_grad[:3], grad), None
+    needs_value, *needs = ctx.needs_input_grad[:3]
+    by_value, by_rows, by_columns = mix_plane_backward(
+        grad, value, rows, columns, half, ctx.plane, needs_value, any(needs)
+    )
+    return (
+        by_value if needs_value else None,
+        by_rows.to(rows.dtype) if needs[0] else None,
+        by_columns.to(columns.dtype) if needs[1] else None,
+        None,
+    )
+
+
+def _is_recorded() -> bool:
+    """Whether a gradient of the gradient is asked for: plain operations record it, kernels do not."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def _plain(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    planes = value.unflatten(2, (rows.shape[2], columns.shape[2]))
+    mixed = torch.einsum("hmk,hnl,bhkle->bhmne", rows, columns, planes.expand(-1, rows.shape[0], -1, -1, -1))
+    return mixed.flatten(2, 3)
+
+
+def _plain_gradient(
+    out: Tensor, inputs: tuple[Tensor, ...], needs: tuple[bool, ...], grad: Tensor
+) -> list[Tensor | None]:
+    wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    return [next(found) if need else None for need in needs]
+
+
+mix_plane.register_autograd(_mix_gradient, setup_context=_mix_setup)
+
+
+@torch.library.custom_op("regard::gaussian_plane", mutates_args=())
+def gaussian_plane(
+    value: Tensor, center: Tensor, sharpness: Tensor, rows: int, columns: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gaussian attention of native heads on a plane, from center and sharpness (heads, 2)."""
+    plane = Plane(rows, rows, columns, columns)
+    made = _launch.matrices(center, sharpness, plane, value.dtype)
+    out, half = _launch.mix_forward(value, *made, plane)
+    return out, half, *made
+
+
+@gaussian_plane.register_fake
+def _(
+    value: Tensor, center: Tensor, sharpness: Tensor, rows: int, columns: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    heads = center.shape[0]
+    out, half = _shapes(value, heads, Plane(rows, rows, columns, columns))
+    return out, half, value.new_empty(heads, rows, rows), value.new_empty(heads, columns, columns)
+
+
+@torch.library.custom_op("regard::gaussian_plane_backward", mutates_args=())
+def gaussian_plane_backward(
+    grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, half: Tensor, rows: Tensor, columns: Tensor,
+    needs_value: bool, needs_heads: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    plane = Plane(rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
+    by_value, by_rows, by_columns = _launch.mix_backward(
+        grad, value, rows, columns, half, plane, needs_value, needs_heads
+    )
+    empty = value.new_empty(0)
+    if by_rows is None or by_columns is None:
+        by_center, by_sharpness = empty.clone(), empty.clone()
+    else:
+        by_center, by_sharpness = _launch.matrices_gradient(center, sharpness, plane, by_rows, by_columns)
+    return empty if by_value is None else by_value, by_center, by_sharpness
+
+
+@gaussian_plane_backward.register_fake
+def _(
+    grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, half: Tensor, rows: Tensor, columns: Tensor,
+    needs_value: bool, needs_heads: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    plane = Plane(rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
+    by_value, _, _ = _gradient_shapes(value, rows, columns, plane, needs_value, False)
+    if not needs_heads:
+        return by_value, value.new_empty(0), value.new_empty(0)
+    return by_value, center.new_empty(center.shape), sharpness.new_empty(sharpness.shape)
+
+
+def _gaussian_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    value, center, sharpness, _, _ = inputs
+    ctx.save_for_backward(value, center, sharpness, *output[1:])
+
+
+def _gaussian_gradient(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    value, center, sharpness, half, rows, columns = ctx.saved_tensors
+    if _is_recorded():
+        rows, columns = (
+            axis_matrix(torch.arange(size, device=center.device) + center[:, axis, None], sharpness[:, axis], size)
+            for axis, size in enumerate((rows.shape[1], columns.shape[1]))
+        )
+        out = _plain(value, rows.to(value.dtype), columns.to(value.dtype))
+        return *_plain_gradient(out, (value, center, sharpness), ctx.needs_input_grad[:3], grad), None, None
+    needs_value, needs_center, needs_sharpness = ctx.needs_input_grad[:3]
+    by_value, by_center, by_sharpness = gaussian_plane_backward(
+        grad, value, center, sharpness, half, rows, columns, needs_value, needs_center or needs_sharpness
+    )
+    return (
+        by_value if needs_value else None,
+        by_center if needs_center else None,
+        by_sharpness if needs_sharpness else None,
+        None,
+        None,
+    )
+
+
+gaussian_plane.register_autograd(_gaussian_gradient, setup_context=_gaussian_setup)
