@@ -38,6 +38,7 @@ _NAMES = {
 _MODULES = {
     "claims",
     "convert",
+    "course",
     "data",
     "functional",
     "inspect",
@@ -53,6 +54,7 @@ _MODULES = {
 if TYPE_CHECKING:
     from regard import claims as claims
     from regard import convert as convert
+    from regard import course as course
     from regard import data as data
     from regard import functional as functional
     from regard import inspect as inspect

@@ -1,0 +1,903 @@
+# %% [raw]
+# # ASSIGNMENT CONFIG
+# name: regard-1
+# init_cell: false
+# export_cell: false
+# show_question_points: true
+# tests:
+#   files: true
+#   ok_format: false
+# seed:
+#   variable: SEED
+#   autograder_value: 0
+#   student_value: 0
+# generate:
+#   show_hidden: true
+
+# %%
+# Run this first. It installs what is missing (in Colab: a minute, once per session).
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
+    subprocess.check_call(
+        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
+    )
+
+import math
+
+import matplotlib.pyplot as plt
+import otter
+import torch
+
+import regard
+
+grader = otter.Notebook(tests_dir=regard.course.checks("1-attention-by-hand"))
+SEED = 0
+
+# %% [markdown]
+# # 1 · Attention by hand
+#
+# A dictionary takes a *query*, finds the *key* that equals it and returns its *value*. Attention does the same softly: it
+# compares the query with **every** key and returns a weighted average of **all** values.
+#
+# $$
+# w_{ij} = \frac{e^{\beta\, q_i \cdot k_j}}{\sum_l e^{\beta\, q_i \cdot k_l}}, \qquad h_i = \sum_j w_{ij}\, v_j
+# $$
+#
+# Tokens are rows here: `query` is `(queries, d)`, `key` is `(keys, d)`, `value` is `(keys, dv)`, and the weights are
+# `(queries, keys)`. (Where tokens are columns, the same thing reads $H = V\,\mathrm{softargmax}_\beta(K^\top Q)$.)
+#
+# You will build it from sums, products and `exp`. **The checks refuse ready-made functions** (`torch.softmax`,
+# `regard.attention`, …); they run your code on other numbers than you see here, and they say what is wrong.
+#
+# Move the query below and watch the weights.
+
+# %%
+regard.show("mechanism")
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q1_scores
+# points: 2
+
+# %% [markdown]
+# ## 1.1 Scores
+#
+# In *self*-attention queries, keys and values are made from the same tokens $h_i$ by three matrices:
+# $q_i = W_q h_i$, $k_i = W_k h_i$, $v_i = W_v h_i$. Tokens are rows of `hidden`, so the matrix goes to the other side, and
+# transposed.
+#
+# Return the score $q_i \cdot k_j$ of every query with every key, `(tokens, tokens)`.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def scores_of(hidden, w_query, w_key):
+    """hidden (tokens, dim), w_query and w_key (d, dim) -> scores (tokens, tokens), query i in row i."""
+    # BEGIN SOLUTION
+    query = hidden @ w_query.T
+    key = hidden @ w_key.T
+    return query @ key.T
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_worked_example(scores_of):
+    import torch
+
+    import regard
+    from regard.course import by_hand, expect
+
+    example = regard.reference.worked_example()
+    hidden, w_query, w_key = example.hidden.float(), example.w_query.float(), example.w_key.float()
+    got = by_hand(scores_of)(hidden, w_query, w_key)
+    right = (hidden @ w_query.T) @ (hidden @ w_key.T).T
+    mistakes = {
+        "the matrices are not transposed: row i of hidden @ W is Wᵀh_i, not W h_i": (
+            hidden @ w_query @ (hidden @ w_key).T
+        ),
+        "queries belong in the rows and keys in the columns; you have them the other way round": right.T,
+        "these are the scores of the tokens themselves; the matrices W are not used": hidden @ hidden.T,
+        "only the query is projected; the key is W_k h": (hidden @ w_query.T) @ hidden.T,
+    }
+    expect(got, right, mistakes, of="the scores of the worked example")
+    expect(got[1], torch.tensor([1054.0, 852.0, -396.0]), of="the row of the second token")
+
+
+# %%
+# HIDDEN
+def test_other_sizes(scores_of, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    tokens, dim, width = draw.size(2, 6), draw.size(2, 5), draw.size(6, 9)
+    hidden, w_query, w_key = draw(tokens, dim), draw(width, dim), draw(width, dim)
+    right = (hidden @ w_query.T) @ (hidden @ w_key.T).T
+    expect(by_hand(scores_of)(hidden, w_query, w_key), right, of="the scores where d differs from dim")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# A worked example: three tokens with two features, and small whole numbers as weights. The second token scores the three
+# keys 1054, 852 and −396.
+
+# %%
+hidden = torch.tensor([[5.0, 1.0], [4.0, 3.0], [-2.0, 6.0]])
+w_query = torch.tensor([[1.0, 0.0], [2.0, 9.0]])
+w_key = torch.tensor([[0.0, 1.0], [6.0, 0.0]])
+w_value = torch.tensor([[4.0, 3.0], [9.0, 1.0]])
+print(scores_of(hidden, w_query, w_key))
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q2_softargmax
+# points: 3
+
+# %% [markdown]
+# ## 1.2 From scores to weights
+#
+# $$\mathrm{softargmax}_\beta(z)_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}$$
+#
+# With a plus: the *largest* score gets the largest weight. Normalise over the **last** axis, the keys. And try it on the
+# scores above: $e^{1054}$ is infinity for a computer. Adding a constant to all scores of a row changes nothing; which
+# constant makes every exponent at most zero?
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def softargmax(scores, beta=1.0):
+    """scores (..., keys) -> weights (..., keys), each row sums to one."""
+    # BEGIN SOLUTION
+    scores = beta * scores
+    powers = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
+    return powers / powers.sum(dim=-1, keepdim=True)
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_small_scores(softargmax):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    scores = torch.tensor([[0.0, 1.0, 2.0], [3.0, -1.0, 0.5]])
+    mistakes = {
+        "normalise over the last axis (the keys, dim=-1), not over the queries": scores.softmax(0),
+        "the sign is wrong: e^{−z} prefers the smallest score, that is the arg min": (-scores).softmax(-1),
+        "divide by the sum of the exponentials, so that each row sums to one": scores.exp(),
+        "normalise each row on its own, not all numbers together": scores.exp() / scores.exp().sum(),
+    }
+    expect(by_hand(softargmax, without="softmax")(scores), scores.softmax(-1), mistakes, of="softargmax")
+
+
+# %%
+def test_large_scores(softargmax):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    got = by_hand(softargmax, without="softmax")(torch.tensor([1054.0, 852.0, -396.0]))
+    nothing = torch.full((3,), torch.nan)
+    if isinstance(got, torch.Tensor) and got.isnan().any():
+        raise AssertionError("e^1054 overflows, and ∞/∞ is NaN: subtract the largest score of the row before exp")
+    expect(got, torch.tensor([1.0, 0.0, 0.0]), {"overflow": nothing}, of="softargmax of (1054, 852, −396)")
+
+
+# %%
+# HIDDEN
+def test_inverse_temperature(softargmax, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    scores, beta = draw(3, draw.size(4, 7), 5), 0.2 + 0.1 * draw.size(1, 9)
+    mistakes = {
+        "β is not used": scores.softmax(-1),
+        "β multiplies the scores; you divide by it (that would be a temperature)": (scores / beta).softmax(-1),
+        "β belongs inside the exponential": beta * scores.softmax(-1),
+    }
+    expect(by_hand(softargmax, without="softmax")(scores, beta), (beta * scores).softmax(-1), mistakes, of="softargmax")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# What β does to three scores. At β = 0 all of $m$ keys weigh $1/m$ (one over the number of *keys*, whatever their width);
+# as β grows the best key takes all. β = 1 is nothing special: every weight is still positive there.
+
+# %%
+betas = torch.linspace(0, 6, 200)
+curves = torch.stack([softargmax(torch.tensor([1.0, 0.6, -0.5]), float(beta)) for beta in betas])
+figure, panel = plt.subplots(figsize=(5.5, 3))
+for score, curve in zip((1.0, 0.6, -0.5), curves.T, strict=True):
+    panel.plot(betas, curve, label=f"score {score}")
+panel.set(xlabel="β", ylabel="weight", title="Small β spreads, large β chooses")
+panel.legend()
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q3_attention
+# points: 4
+
+# %% [markdown]
+# ## 1.3 Attention
+#
+# Put it together: scores, weights, weighted sum. `query` and `key` share a width $d$; `value` may have another one, and
+# there may be more keys than queries: the same function does **self**-attention (all from one sequence) and
+# **cross**-attention (queries from one, keys and values from another).
+#
+# Where `beta` is not given, use $1/\sqrt d$: the dot product of two vectors of $d$ independent numbers of size one has a
+# standard deviation of $\sqrt d$, and dividing by it keeps the softargmax away from its flat ends, at any width.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def attention(query, key, value, beta=None):
+    """query (..., queries, d), key (..., keys, d), value (..., keys, dv) -> (..., queries, dv)."""
+    # BEGIN SOLUTION
+    beta = 1 / math.sqrt(query.shape[-1]) if beta is None else beta
+    weights = softargmax(query @ key.mT, beta)
+    return weights @ value
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_self_attention(attention):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(1)
+    query, key, value = draw(4, 3), draw(4, 3), draw(4, 3)
+    scores = query @ key.T
+    mistakes = {
+        "the scores are not divided by √d": scores.softmax(-1) @ value,
+        "the scores are divided by d; it should be √d": (scores / 3).softmax(-1) @ value,
+        "the scores are multiplied by √d; it should be divided": (scores * 3**0.5).softmax(-1) @ value,
+        "the softargmax runs over the queries; it should run over the keys, the last axis": (
+            (scores / 3**0.5).softmax(0) @ value
+        ),
+        "the weights are transposed before they meet the values": (scores / 3**0.5).softmax(-1).T @ value,
+        "the values are mixed with the scores themselves; the softargmax is missing": (scores / 3**0.5) @ value,
+    }
+    expect(
+        by_hand(attention, without="softmax")(query, key, value),
+        (scores / 3**0.5).softmax(-1) @ value,
+        mistakes,
+        of="attention",
+    )
+
+
+# %%
+def test_cross_attention(attention):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(2)
+    query, key, value = draw(2, 4), draw(5, 4), draw(5, 7)
+    scores = query @ key.T
+    mistakes = {
+        "β is given here, and not used": (scores / 2).softmax(-1) @ value,
+        "where β is given it replaces 1/√d; you use both": (0.7 * scores / 2).softmax(-1) @ value,
+    }
+    got = by_hand(attention, without="softmax")(query, key, value, 0.7)
+    expect(got, (0.7 * scores).softmax(-1) @ value, mistakes, of="attention of 2 queries to 5 keys with β = 0.7")
+
+
+# %%
+# HIDDEN
+def test_batches(attention, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    queries, keys, width = draw.size(2, 5), draw.size(6, 9), draw.size(2, 7)
+    query, key, value = draw(2, 3, queries, width), draw(2, 3, keys, width), draw(2, 3, keys, 4)
+    scores = query @ key.mT
+    mistakes = {
+        "the scores are not divided by √d": scores.softmax(-1) @ value,
+        "√d is the width of the queries and keys, not of the values": (scores / 2).softmax(-1) @ value,
+        "√d is the width d, not the number of keys": (scores / keys**0.5).softmax(-1) @ value,
+    }
+    right = (scores / width**0.5).softmax(-1) @ value
+    expect(by_hand(attention, without="softmax")(query, key, value), right, mistakes, of="attention in a batch")
+
+
+# %%
+# HIDDEN
+def test_gradients(attention, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED + 1)
+    query, key, value = (draw(3, 4).requires_grad_() for _ in range(3))
+    got = by_hand(attention, without="softmax")(query, key, value)
+    if got is None or not got.requires_grad:
+        raise AssertionError("no gradient reaches the inputs: build the result from tensor operations alone")
+    weights = draw(3, 4)
+    (got * weights).sum().backward()
+    gradient = query.grad.clone()
+    query.grad = None
+    (((query @ key.T) / 2).softmax(-1) @ value * weights).sum().backward()
+    expect(gradient, query.grad, of="the gradient into the queries")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# **Cross-attention.** Four queries look at six keys that come from another sequence. Every row sums to one; a column need
+# not, since a key may be popular with many queries or with none.
+
+# %%
+torch.manual_seed(4)
+weights = softargmax(torch.randn(4, 8) @ torch.randn(6, 8).T, 1 / math.sqrt(8))
+figure, panel = plt.subplots(figsize=(5, 2.6))
+panel.imshow(weights, cmap="viridis", vmin=0, vmax=1)
+for row in range(4):
+    for column in range(6):
+        colour = "black" if weights[row, column] > 0.6 else "white"
+        panel.text(column, row, f"{weights[row, column]:.2f}", ha="center", va="center", color=colour, fontsize=8)
+panel.set(xlabel="key", ylabel="query", title="columns sum to " + ", ".join(f"{x:.1f}" for x in weights.sum(0)))
+plt.show()
+
+# %% [markdown]
+# **A picture of what attention can say.** An output is an average, so it never leaves the convex hull of the values. At β = 0
+# it sits in their middle; as β grows it walks to the value of the best key. Each line below is one query.
+
+# %%
+values = torch.tensor([[0.0, 0.0], [4.0, 0.0], [3.0, 3.0], [0.5, 3.5]])
+keys = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
+figure, panel = plt.subplots(figsize=(4.2, 3.6))
+panel.fill(*values.T, alpha=0.12)
+panel.scatter(*values.T, s=60, color="black", label="values", zorder=3)
+for query in torch.tensor([[1.0, 0.8], [-1.0, 0.4], [0.6, -1.0], [-0.9, -0.5]]):
+    path = torch.stack([attention(query[None], keys, values, float(beta))[0] for beta in torch.linspace(0, 12, 120)])
+    panel.plot(*path.T, lw=2)
+panel.set(title="The output from β = 0 to β = 12")
+panel.legend()
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q4_hard
+# points: 3
+
+# %% [markdown]
+# ## 1.4 Hard attention
+#
+# The limit β → ∞ picks the best key and **preserves** its value exactly; the other end, β = 0, **dilutes** all values to their
+# mean. Both exist for self- and for cross-attention.
+#
+# Write the limit itself. One thing needs care: where several keys tie for the best score, every finite β shares the weight
+# evenly among them, so the limit does, too.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def hard_attention(query, key, value):
+    """As attention, with β = ∞: the value of the best key, or the mean of those that tie."""
+    # BEGIN SOLUTION
+    scores = query @ key.mT
+    best = (scores == scores.max(dim=-1, keepdim=True).values).to(value.dtype)
+    return best / best.sum(dim=-1, keepdim=True) @ value
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_one_best_key(hard_attention):
+    import torch
+
+    import regard
+    from regard.course import by_hand, expect
+
+    example = regard.reference.worked_example()
+    query, key, value = ((example.hidden @ w.T).float() for w in (example.w_query, example.w_key, example.w_value))
+    got = by_hand(hard_attention)(query, key, value)
+    best = (query @ key.T).argmax(-1)
+    mistakes = {"these are the best keys themselves; return their values": key[best]}
+    expect(got, value[best], mistakes, of="hard attention of the worked example")
+    expect(got[1], torch.tensor([23.0, 46.0]), of="the second token's output")
+
+
+# %%
+def test_ties_share(hard_attention):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    query, key = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 1.0], [0.0, 5.0], [2.0, -1.0]])
+    value = torch.tensor([[10.0], [20.0], [40.0]])
+    mistakes = {
+        "keys 0 and 2 tie, but only the first one counts: argmax hides ties; compare with the maximum instead": value[
+            :1
+        ],
+        "keys 0 and 2 tie, and their values are added up; divide by how many tie": torch.tensor([[50.0]]),
+    }
+    expect(by_hand(hard_attention)(query, key, value), torch.tensor([[25.0]]), mistakes, of="the output with a tie")
+
+
+# %%
+# HIDDEN
+def test_limit(hard_attention, SEED):
+    import torch
+
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    query, key, value = (draw(2, 5, 3).mul(2).round() for _ in range(3))  # whole numbers: ties are frequent
+    right, _ = regard.reference.attention(query, key, value, beta=torch.inf)
+    expect(by_hand(hard_attention)(query, key, value), right, of="hard attention")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q5_keep
+# points: 3
+
+# %% [markdown]
+# ## 1.5 Leaving keys out
+#
+# Padding, the future, another document: some keys must not be seen. `keep` is `(queries, keys)` and True where a query may
+# attend. The others get weight 0, and **the rest is normalised without them**. A query that may see nothing gets zeros, not
+# NaN.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def masked_attention(query, key, value, keep):
+    """As attention with β = 1/√d, over the keys where keep is True."""
+    # BEGIN SOLUTION
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    scores = scores.masked_fill(~keep, -1e9)
+    weights = softargmax(scores) * keep
+    return weights @ value
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_some_keys(masked_attention):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(3)
+    query, key, value = draw(3, 4), draw(3, 4), draw(3, 2)
+    keep = torch.tensor([[True, False, False], [True, True, False], [True, False, True]])
+    scores = query @ key.T / 2
+    right = scores.masked_fill(~keep, -torch.inf).softmax(-1) @ value
+    mistakes = {
+        "keep is not used": scores.softmax(-1) @ value,
+        "True means attend; you leave out the keys that should be kept": (
+            scores.masked_fill(keep, -1e9).softmax(-1) @ value
+        ),
+        "the masked weights are zero, but the rest no longer sums to one: mask the scores, before the softargmax": (
+            scores.softmax(-1) * keep @ value
+        ),
+        "a score of 0 is not a weight of 0: masked scores must go towards −∞": (scores * keep).softmax(-1) @ value,
+        "the scores are not divided by √d": (scores * 2).masked_fill(~keep, -torch.inf).softmax(-1) @ value,
+    }
+    expect(
+        by_hand(masked_attention, without="softmax")(query, key, value, keep), right, mistakes, of="masked attention"
+    )
+
+
+# %%
+# HIDDEN
+def test_nothing_to_see(masked_attention, SEED):
+    import torch
+
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    query, key, value = draw(4, 3), draw(6, 3), draw(6, 5)
+    keep = draw.coin(4, 6)
+    keep[draw.size(0, 3)] = False
+    right, _ = regard.reference.attention(query, key, value, keep=keep)
+    got = by_hand(masked_attention, without="softmax")(query, key, value, keep)
+    if isinstance(got, torch.Tensor) and got.isnan().any():
+        raise AssertionError("a query that may see nothing gives NaN (0/0); it should give zeros")
+    mean = torch.where(keep.any(-1, keepdim=True), right, value.mean(0))
+    mistakes = {"a query that may see nothing gets the mean of all values; it should get zeros": mean}
+    expect(got, right, mistakes, of="masked attention")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q6_perturbed
+# points: 3
+
+# %% [markdown]
+# ## 1.6 Perturbed keys
+#
+# One key moves a little: $k_a \to k_a + \varepsilon$. Only its own score changes, by $q \cdot \varepsilon$. But the weights share
+# a sum of one, so all of them change. To first order,
+#
+# $$
+# \Delta w_j \approx \beta\, w_j\,(\delta_{ja} - w_a)\; q \cdot \varepsilon,
+# \qquad \delta_{ja} = 1 \text{ where } j = a, \text{ else } 0.
+# $$
+#
+# Derive it (the derivative of softargmax), then write it for all queries at once.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def change_of_weights(weights, query, which, noise, beta):
+    """weights (queries, keys), query (queries, d), noise (d,) added to key `which` -> first-order change (queries, keys)."""
+    # BEGIN SOLUTION
+    change_of_score = query @ noise
+    is_moved = torch.zeros(weights.shape[-1])
+    is_moved[which] = 1.0
+    return beta * weights * (is_moved - weights[:, which, None]) * change_of_score[:, None]
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_change_is_shared(change_of_weights):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(4)
+    query, key, noise, beta = draw(3, 4), draw(5, 4), draw(4), 0.5
+    weights = (beta * query @ key.T).softmax(-1)
+    got = by_hand(change_of_weights)(weights, query, 2, noise, beta)
+    moved = torch.eye(5)[2]
+    step = (query @ noise)[:, None]
+    right = beta * weights * (moved - weights[:, 2:3]) * step
+    mistakes = {
+        "the factor β is missing": right / beta,
+        "only the moved key's weight changes; the others give way so that the sum stays one": right * moved,
+        "the bracket is (δ − w_a): the weight of the moved key, not of key j": beta
+        * weights
+        * (moved - weights)
+        * step,
+    }
+    expect(got, right, mistakes, of="the change of the weights")
+    expect(got.sum(-1), torch.zeros(3), of="the sum of the changes of a row")
+
+
+# %%
+# HIDDEN
+def test_against_a_small_step(change_of_weights, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    query, key, noise = draw(2, 3).double(), draw(6, 3).double(), draw(3).double()
+    which, beta, small = draw.size(0, 5), 0.3 + 0.1 * draw.size(1, 9), 1e-4
+    weights = (beta * query @ key.T).softmax(-1)
+    moved = key.clone()
+    moved[which] += small * noise
+    right = ((beta * query @ moved.T).softmax(-1) - weights) / small
+    expect(by_hand(change_of_weights)(weights, query, which, noise, beta), right, of="the change", tolerance=2e-3)
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# With noise of mean zero the first order averages out; what remains is the second order,
+# $\tfrac12 \beta^2 \lVert q\rVert^2\sigma^2\, w_a (1-w_a)(1-2w_a)$. So noise on a key *raises* its mean weight where
+# $w_a < \tfrac12$ and lowers it where $w_a > \tfrac12$: it does not simply scale it down. And stretching a key,
+# $k_a \to \alpha k_a$, multiplies its **score**: what that does to its weight depends on the score's sign.
+
+# %%
+torch.manual_seed(0)
+others = torch.zeros(3)
+figure, panels = plt.subplots(1, 2, figsize=(9, 3))
+start = torch.linspace(-4, 4, 41)
+before = torch.stack([softargmax(torch.cat([z[None], others]))[0] for z in start])
+noisy = start[:, None] + 0.8 * torch.randn(1, 4000)
+after = softargmax(torch.stack([noisy, *(torch.zeros_like(noisy),) * 3], -1))[..., 0].mean(1)
+panels[0].plot(before, after - before)
+panels[0].axhline(0, color="grey", lw=0.8)
+panels[0].axvline(0.5, color="grey", lw=0.8, ls=":")
+panels[0].set(xlabel="weight of the key before", ylabel="mean change", title="Zero-mean noise on one key")
+stretch = torch.linspace(1, 4, 60)
+for score in (1.0, 0.3, -0.3, -1.0):
+    path = [softargmax(torch.cat([(a * score)[None], others]))[0] for a in stretch]
+    panels[1].plot(stretch, path, label=f"score {score:+}")
+panels[1].set(xlabel="stretch α", ylabel="weight of the key", title="A key made longer")
+panels[1].legend()
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q7_kernel
+# points: 4
+
+# %% [markdown]
+# ## 1.7 Kernel regression is attention
+#
+# To predict $y$ at $x$, average what was seen nearby (Nadaraya and Watson, 1964):
+#
+# $$\hat y(x) = \sum_i \frac{K(x, x_i)}{\sum_j K(x, x_j)}\, y_i, \qquad K(x, x_i) = e^{-\lVert x - x_i\rVert^2 / 2h^2}$$
+#
+# Queries, keys, values: they are all there, only the similarity is a distance instead of a dot product. Find `query`, `key` and
+# β such that `attention(query, key, y_train, beta)` **is** this estimator. Hint: expand the square. What depends on $x$ alone
+# cancels in the softargmax; what depends on $x_i$ alone can travel in one more feature of the key, which meets a 1 in the query.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def as_attention(x, x_train, bandwidth):
+    """x (queries, d), x_train (samples, d) -> query (queries, d + 1), key (samples, d + 1), beta (a number)."""
+    # BEGIN SOLUTION
+    query = torch.cat([x, torch.ones(len(x), 1)], -1)
+    key = torch.cat([x_train, -0.5 * x_train.square().sum(-1, keepdim=True)], -1)
+    return query, key, 1 / bandwidth**2
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_one_dimension(as_attention):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    x, x_train, bandwidth = torch.tensor([[0.5], [2.0]]), torch.tensor([[0.0], [1.0], [3.0]]), 0.5
+    answer = by_hand(as_attention)(x, x_train, bandwidth)
+    if answer is None:
+        raise AssertionError("return three things: query, key, beta")
+    query, key, beta = answer
+    scores = -(x - x_train.T).square() / (2 * bandwidth**2)
+    got = (beta * query @ key.T).softmax(-1)
+    mistakes = {
+        "key i needs a feature −‖x_i‖²/2, or long keys win everywhere": (x @ x_train.T / bandwidth**2).softmax(-1),
+        "β should be 1/h²: the factor 2 of 2h² goes with the square's 2 x·x_i": (scores / 2).softmax(-1),
+        "β should be 1/h², not 1/h": (scores * bandwidth).softmax(-1),
+        "the square of the key comes with the wrong sign": (
+            (x @ x_train.T + x_train.T.square() / 2) / bandwidth**2
+        ).softmax(-1),
+    }
+    expect(got, scores.softmax(-1), mistakes, of="the weight of each sample")
+
+
+# %%
+# HIDDEN
+def test_several_dimensions(as_attention, SEED):
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    x, x_train, y_train = draw(4, 3), draw(9, 3), draw(9, 2)
+    bandwidth = 0.5 + 0.1 * draw.size(1, 9)
+    query, key, beta = by_hand(as_attention)(x, x_train, bandwidth)
+    right = regard.reference.kernel_regression(x, x_train, y_train, regard.reference.gaussian_kernel(bandwidth))
+    expect((beta * query @ key.T).softmax(-1) @ y_train, right, of="the prediction")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %%
+torch.manual_seed(1)
+x_train = torch.rand(40, 1) * 6
+y_train = torch.sin(x_train) + 0.25 * torch.randn(40, 1)
+x = torch.linspace(0, 6, 200)[:, None]
+figure, panel = plt.subplots(figsize=(6, 3))
+panel.scatter(x_train, y_train, s=14, color="grey")
+for bandwidth in (0.08, 0.4, 2.0):
+    query, key, beta = as_attention(x, x_train, bandwidth)
+    panel.plot(x, attention(query, key, y_train, beta), label=f"h = {bandwidth}, β = {beta:.3g}")
+panel.set(xlabel="query x", ylabel="output", title="Attention as a smoother: sharp, right, diluted")
+panel.legend(fontsize=8)
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q8_graph
+# points: 3
+
+# %% [markdown]
+# ## 1.8 Messages on a graph
+#
+# A graph network updates a node from its neighbours: it weighs every edge, normalises the weights **over the neighbours**,
+# and adds up the messages. Write this node by node, with a loop. `neighbours[i]` lists the nodes that node $i$ hears from;
+# an edge's raw weight is $e^{\,q_i \cdot k_j / \sqrt d}$.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def message_passing(query, key, value, neighbours):
+    """query, key (nodes, d), value (nodes, dv), neighbours: a list of node numbers for each node -> (nodes, dv)."""
+    # BEGIN SOLUTION
+    updated = []
+    for node, heard in enumerate(neighbours):
+        edges = torch.exp(key[heard] @ query[node] / math.sqrt(query.shape[-1]))
+        updated.append((edges / edges.sum()) @ value[heard])
+    return torch.stack(updated)
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_complete_graph(message_passing):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(5)
+    query, key, value = draw(4, 3), draw(4, 3), draw(4, 2)
+    scores = query @ key.T / 3**0.5
+    mistakes = {
+        "the edges of a node must be divided by their sum": scores.exp() @ value,
+        "an edge's weight is e^{q_i·k_j/√d}: node i asks with its query, neighbour j answers with its key": (
+            scores.T.softmax(-1) @ value
+        ),
+        "the scores are not divided by √d": (query @ key.T).softmax(-1) @ value,
+    }
+    got = by_hand(message_passing, without="softmax")(query, key, value, [list(range(4))] * 4)
+    expect(got, scores.softmax(-1) @ value, mistakes, of="messages on the complete graph")
+
+
+# %%
+# HIDDEN
+def test_any_graph(message_passing, SEED):
+    import torch
+
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    query, key, value = draw(6, 4), draw(6, 4), draw(6, 3)
+    keep = draw.coin(6, 6) | torch.eye(6, dtype=torch.bool)
+    neighbours = [keep[node].nonzero()[:, 0].tolist() for node in range(6)]
+    right, _ = regard.reference.attention(query, key, value, keep=keep)
+    everyone, _ = regard.reference.attention(query, key, value)
+    edges = (query @ key.T / 2).softmax(-1) * keep
+    mistakes = {
+        "each node hears all the others; use its neighbours alone": everyone,
+        "normalise over the neighbours, not over all nodes": edges @ value,
+    }
+    got = by_hand(message_passing, without="softmax")(query, key, value, neighbours)
+    expect(got, right, mistakes, of="messages on a graph with fewer edges")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# On the **complete** graph, where everyone hears everyone, that is attention; on any other graph it is attention with a mask. The
+# picture draws the weights of one attention layer as edges.
+
+# %%
+torch.manual_seed(7)
+nodes = 7
+query, key, value = (torch.randn(nodes, 4) for _ in range(3))
+same = message_passing(query, key, value, [list(range(nodes))] * nodes)
+print("the same as attention:", torch.allclose(same, attention(query, key, value), atol=1e-5))
+angle = 2 * math.pi * torch.arange(nodes) / nodes
+place = torch.stack([angle.cos(), angle.sin()], -1)
+weights = softargmax(query @ key.T, 0.5)
+figure, panel = plt.subplots(figsize=(3.6, 3.6))
+for i in range(nodes):
+    for j in range(nodes):
+        if i != j:
+            start, way = place[i], 0.93 * (place[j] - place[i])
+            strength = float(weights[i, j])
+            panel.arrow(*start, *way, width=0.03 * strength, alpha=min(1.0, 1.5 * strength), length_includes_head=True)
+panel.scatter(*place.T, s=250, zorder=3)
+for i in range(nodes):
+    panel.text(*place[i], str(i), ha="center", va="center", color="white", zorder=4)
+panel.set_axis_off()
+panel.set_title("who listens to whom")
+plt.show()
+
+# %% [markdown]
+# ## What you have now
+#
+# | | |
+# |---|---|
+# | β = 0 | every key weighs $1/m$: the mean of the values (*dilute*) |
+# | β = $1/\sqrt d$ | the usual choice |
+# | β = ∞ | the best key's value, unchanged (*preserve*) |
+# | masked | the same over the keys that are kept; message passing on a graph |
+# | kernel regression | the same with the kernel $e^{\beta q\cdot k}$ |
+#
+# The library decides such statements by evidence: `regard verify temperature` on the command line, or here:
+
+# %%
+print(regard.verify("hw4-key-noise"))

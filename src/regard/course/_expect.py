@@ -1,0 +1,153 @@
+"""Compare an answer with what is right, and say what is wrong with it in words a learner can act on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Number = int | float
+
+
+class Draw:
+    """Random numbers for a check: the same ones for the same seed.
+
+    >>> import regard.course
+    >>> draw = regard.course.Draw(7)
+    >>> draw(2, 3).shape, draw.size(3, 5) in (3, 4, 5)
+    (torch.Size([2, 3]), True)
+    """
+
+    def __init__(self, seed: Any) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"seed must be a whole number, got {seed!r}; the notebook's first cells define SEED")
+        self.random = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int) -> Tensor:
+        """Normal numbers, float32."""
+        return torch.randn(shape, generator=self.random)
+
+    def size(self, smallest: int, largest: int) -> int:
+        """A whole number from ``smallest`` to ``largest``."""
+        return int(torch.randint(smallest, largest + 1, (), generator=self.random))
+
+    def coin(self, *shape: int) -> Tensor:
+        """True or False."""
+        return torch.rand(shape, generator=self.random) < 0.5
+
+    def order(self, count: int) -> Tensor:
+        """0 … count − 1, shuffled."""
+        return torch.randperm(count, generator=self.random)
+
+
+def expect(
+    got: Any,
+    right: Tensor | Number,
+    mistakes: Mapping[str, Tensor | Number] | None = None,
+    *,
+    of: str = "your result",
+    tolerance: float = 1e-4,
+) -> None:
+    """Nothing if ``got`` is ``right``; otherwise an AssertionError that says what is wrong.
+
+    Args:
+        got: the answer.
+        right: what it should be.
+        mistakes: by advice, what comes out if one makes the mistake it is about. If that is what the answer is, the
+            advice is the message.
+        of: what the answer is called in messages.
+        tolerance: how far off, relative to the largest number in ``right`` (or 1), still counts as equal.
+
+    >>> import regard.course
+    >>> right = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> regard.course.expect(right.mT, right)
+    Traceback (most recent call last):
+    AssertionError: your result: the transpose of what it should be, rows and columns are swapped
+    >>> regard.course.expect(right.exp(), right, {"take the logarithm at the end": right.exp()})
+    Traceback (most recent call last):
+    AssertionError: take the logarithm at the end
+    """
+    if got is None or got is Ellipsis:
+        raise AssertionError(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
+    if isinstance(right, Tensor):
+        if not isinstance(got, Tensor):
+            raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not a {type(got).__name__}")
+    elif isinstance(got, Tensor):
+        if got.numel() != 1:
+            raise AssertionError(f"{of}: must be one number, not a tensor of shape {tuple(got.shape)}")
+        got = got.reshape(())
+    elif isinstance(got, bool) or not isinstance(got, Number):
+        raise AssertionError(f"{of}: must be a number, not {got!r} ({type(got).__name__})")
+    answer, truth = _plain(got), _plain(right)
+    if answer.shape == truth.shape and _same(answer, truth, tolerance):
+        return
+    for advice, wrong in (mistakes or {}).items():
+        if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance):
+            raise AssertionError(advice)
+    raise AssertionError(f"{of}: {_difference(answer, truth, tolerance)}")
+
+
+def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None:
+    """Nothing if the chosen names are the right ones; otherwise what to think about again.
+
+    Args:
+        got: a set (or another collection) of names.
+        right: the right ones.
+        offered: all names, each with a thought that helps whoever got it wrong.
+
+    >>> import regard.course
+    >>> regard.course.expect_choice({"a", "b"}, {"a"}, {"a": "it is", "b": "b has no beard"})
+    Traceback (most recent call last):
+    AssertionError: 'b' should not be in your answer: b has no beard
+    """
+    if got is None or got is Ellipsis:
+        raise AssertionError("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
+    if isinstance(got, str) or not hasattr(got, "__iter__"):
+        raise AssertionError(f"give a set of names, such as {{{sorted(offered)[0]!r}}}, not {got!r}")
+    chosen = set(got)
+    unknown = sorted(map(repr, chosen - set(offered)))
+    if unknown:
+        raise AssertionError(f"{', '.join(unknown)} is not one of the names offered: {', '.join(sorted(offered))}")
+    for name in sorted(chosen ^ right):
+        place = "should not be" if name in chosen else "is missing"
+        raise AssertionError(f"{name!r} {place} in your answer: {offered[name]}")
+
+
+def _plain(value: Any) -> Tensor:
+    return torch.as_tensor(value).detach().double()
+
+
+def _same(left: Tensor, right: Tensor, tolerance: float) -> bool:
+    scale = max(1.0, float(right.abs().nan_to_num(0, 0, 0).max())) if right.numel() else 1.0
+    return torch.allclose(left, right, rtol=0.0, atol=tolerance * scale)
+
+
+def _difference(answer: Tensor, right: Tensor, tolerance: float) -> str:
+    if answer.shape != right.shape:
+        text = f"shape {tuple(answer.shape)}, but it should be {tuple(right.shape)}"
+        if answer.ndim >= 2 and answer.mT.shape == right.shape and _same(answer.mT, right, tolerance):
+            text += "; this is the transpose, rows and columns are swapped"
+        return text
+    missing = int(answer.isnan().sum())
+    if missing:
+        return f"NaN at {missing} of {answer.numel()} places: something is divided by zero, or infinity by infinity"
+    if answer.ndim >= 2 and answer.shape[-1] == answer.shape[-2] and _same(answer.mT, right, tolerance):
+        return "the transpose of what it should be, rows and columns are swapped"
+    if _same(-answer, right, tolerance):
+        return "the sign is wrong"
+    factor = float((answer * right).sum() / right.square().sum()) if bool(right.any()) else 0.0
+    if answer.numel() > 1 and factor and _same(answer, factor * right, tolerance):
+        return f"{factor:.4g} times what it should be"
+    offset = float((answer - right).mean())
+    if answer.numel() > 1 and _same(answer, right + offset, tolerance):
+        return f"off by {offset:.4g} everywhere"
+    if answer.ndim == 0:
+        return f"{float(answer):.6g}, but it should be {float(right):.6g}"
+    gap = (answer - right).abs()
+    flat = int(gap.nan_to_num(float("inf")).flatten().argmax())
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), gap.shape))
+    wrong = int((gap > tolerance * max(1.0, float(right.abs().max()))).sum())
+    return (
+        f"wrong at {wrong} of {gap.numel()} places, most at {place}: {float(answer[place]):.4g} instead of "
+        f"{float(right[place]):.4g}"
+    )
