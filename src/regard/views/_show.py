@@ -1,11 +1,15 @@
 """``regard.show``: the right picture of whatever it is given, in a notebook or as a file."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from regard._checks import check_choice, describe
+from regard.views import _heads, _images, _tokens
 from regard.views._file import document
+from regard.views._maps import as_maps
 from regard.views._payload import Payload
 
 # Views that need no data of yours: each module has payload(**options) -> Payload.
@@ -80,9 +84,54 @@ class Show:
         return f"Show({self.view!r}, {len(self.payload.buffer):,} bytes); .save('{self.view}.html') writes it as a file"
 
 
-def show(what: Any, **options: Any) -> Show:
-    from regard.views import _heads
+def show(
+    what: Any,
+    *,
+    image: Any = None,
+    tokens: Any = None,
+    grid: Sequence[int] | None = None,
+    prefix: int | None = None,
+    sample: int = 0,
+    **options: Any,
+) -> Show:
+    """Look at something: in a notebook it is shown, and ``.save("x.html")`` writes it as one file.
 
+    ============================================  =====================================================================
+    ``show(maps, image=x)``                       where each head looks from a patch of the image
+    ``show(maps, tokens=[...])``, ``show(maps)``  which token looks at which, as a heat map or as arcs
+    ``show(run)``, ``show(trajectory)``           where heads look, over training
+    ``show("mechanism")``                         queries, keys and values to play with
+    ``show("convolution")``                       heads that become a convolution
+    ``show("claims")``                            what people say about attention, and what of it holds
+    ============================================  =====================================================================
+
+    Args:
+        what: maps that ``regard.capture`` gave (or plain tensors of weights, ``(heads, queries, keys)`` with a batch or
+            without, one or one per layer); a run or its heads; a trajectory or a locality; or a view's name.
+        image: what the model looked at: a tensor, an array or a PIL image, as a person sees it or normalised.
+        tokens: the text, a string per token; for a model that reads and writes the pair (read, written).
+        grid, prefix: how the tokens lie on the image, for models that do not say it themselves.
+        sample: which one of the batch.
+        options: for the views that have a name, theirs.
+
+    >>> weights = torch.rand(2, 4, 4).softmax(-1)
+    >>> regard.show(weights, tokens=["so", "it", "goes", "."])
+    Show('tokens', 64 bytes); .save('tokens.html') writes it as a file
+    """
     if isinstance(what, str):
+        check_choice("what", what, sorted(PAGES))
         return Show(import_module(PAGES[what]).payload(**options))
-    return Show(_heads.payload(what, **options))
+    if options:
+        raise TypeError(
+            f"{', '.join(options)} is an option of the views that have a name, not of {type(what).__name__}"
+        )
+    maps = as_maps(what)
+    if maps is None:
+        if image is not None or tokens is not None:
+            raise TypeError(f"image= and tokens= go with maps, but {describe(what)} came")
+        return Show(_heads.payload(what))
+    if image is not None and tokens is not None:
+        raise ValueError("maps are shown over an image or over tokens: pass one of the two")
+    if image is not None or grid is not None:
+        return Show(_images.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
+    return Show(_tokens.payload(maps, tokens=tokens, sample=sample))

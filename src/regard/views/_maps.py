@@ -1,0 +1,126 @@
+"""Maps for a browser: one sample's weights in bytes, with all that a reader should know about each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._checks import describe
+from regard.inspect import Call, Map, Maps
+from regard.views._payload import Scaled
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One map of one sample.
+
+    Attributes:
+        found: where it comes from.
+        weights: ``(heads, queries, keys)``.
+        about: its name, its residual and the like, as JSON.
+    """
+
+    found: Map
+    weights: Tensor
+    about: dict[str, Any]
+
+
+def as_maps(what: Any) -> Maps | None:
+    """Maps, a single map, or plain tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
+    if isinstance(what, Maps):
+        return what
+    if isinstance(what, Map):
+        return Maps([what])
+    if isinstance(what, Tensor):
+        what = {"weights": what}
+    elif isinstance(what, Sequence) and what and all(isinstance(each, Tensor) for each in what):
+        what = {f"layer {number}": each for number, each in enumerate(what)}
+    if isinstance(what, Mapping) and what and all(isinstance(each, Tensor) for each in what.values()):
+        return Maps(Map(str(name), [_call(str(name), weights)]) for name, weights in what.items())
+    return None
+
+
+def _call(name: str, weights: Tensor) -> Call:
+    if weights.ndim not in (3, 4) or not weights.is_floating_point():
+        raise ValueError(
+            f"weights must be (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
+        )
+    whole = weights.detach() if weights.ndim == 4 else weights.detach()[None]
+    return Call(whole, whole.shape[0], None, None, None, "nothing: the weights were given", "given")
+
+
+def sheets(maps: Maps, sample: int) -> list[Sheet]:
+    """All maps of one sample, checked."""
+    if not len(maps):
+        missed = f"; {len(maps.missed)} were missed: {maps.missed[0]}" if maps.missed else ""
+        raise ValueError(f"there are no maps to show{missed}")
+    if isinstance(sample, bool) or not isinstance(sample, int):
+        raise TypeError(f"sample must be a whole number, got {describe(sample)}")
+    return [_sheet(found, sample) for found in maps.values()]
+
+
+def _sheet(found: Map, sample: int) -> Sheet:
+    if not found.calls or found.latest.stored is None:
+        raise ValueError(f"{found.name!r} was folded by reduce= as it came: there is no map of it to show")
+    batch = found.shape[0]
+    if not -batch <= sample < batch:
+        raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
+    calls = found.calls if _is_generation(found) else found.calls[-1:]
+    weights = _joined([call.weights[sample].detach().float().cpu() for call in calls])
+    if weights.numel() and not (bool(weights.isfinite().all()) and float(weights.min()) >= 0):
+        raise ValueError(f"the weights of {found.name!r} must be numbers of 0 or more, to be shown as a map")
+    shown = Map(found.name, list(calls))
+    latest = found.latest
+    about = {
+        "name": found.name,
+        "heads": list(latest.heads or range(weights.shape[0])),
+        "queries": weights.shape[1],
+        "keys": weights.shape[2],
+        "rows": None if latest.rows is None else list(latest.rows),
+        "residual": shown.residual,
+        "agrees": shown.agrees,
+        "against": latest.against,
+        "kind": latest.kind,
+        "kernel": latest.kernel,
+        "calls": len(found.calls),
+        "joined": len(calls) > 1,
+    }
+    return Sheet(found, weights, about)
+
+
+def _is_generation(found: Map) -> bool:
+    """Whether each call went on where the last one ended: one query more, over the same keys or over one more."""
+    calls = found.calls
+    if len(calls) < 2 or any(
+        call.stored is None or call.rows is not None or call.windows is not None for call in calls
+    ):
+        return False
+    shapes = [call.stored.shape for call in calls if call.stored is not None]
+    if any(shape[0] != shapes[0][0] or shape[1] != shapes[0][1] or shape[2] != 1 for shape in shapes[1:]):
+        return False
+    growth = {later[3] - earlier[3] for earlier, later in pairwise(shapes)}
+    return growth == {1} or (growth == {0} and shapes[0][3] > 1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Below each other, keys that were not there yet with weight 0."""
+    keys = max(part.shape[2] for part in parts)
+    padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
+    return torch.cat(padded, 1)
+
+
+def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
+    return {f"map{number}": Scaled.rows(sheet.weights) for number, sheet in enumerate(shown)}
+
+
+def notes(maps: Maps, left_out: Sequence[str] = ()) -> list[str]:
+    """What a reader should know: what was missed, what is not shown."""
+    said = list(maps.notes)
+    if maps.missed:
+        said.append(f"missed: {'; '.join(map(str, maps.missed[:3]))}{' …' if len(maps.missed) > 3 else ''}")
+    if left_out:
+        said.append(f"not on the image, and left out: {', '.join(left_out)}")
+    return said

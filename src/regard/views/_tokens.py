@@ -1,0 +1,78 @@
+"""Maps over text: which token looks at which, in one sequence or between two."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard._checks import describe
+from regard.inspect import Maps
+from regard.views._maps import Sheet, arrays, notes, sheets
+from regard.views._payload import Payload
+
+# Parts of the names that models give to attention from what is written to what was read.
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
+
+
+def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
+    """Args are those of :func:`regard.show`."""
+    shown = sheets(maps, sample)
+    lists = _lists(tokens)
+    for sheet in shown:
+        asks, reads = _names(sheet, lists)
+        sheet.about.update(asks=asks, reads=reads)
+    sizes = {(about["queries"], about["keys"], about["rows"] is None) for about in (sheet.about for sheet in shown)}
+    meta = {
+        "layers": [sheet.about for sheet in shown],
+        "tokens": lists,
+        "notes": notes(maps),
+        "rollout": len(shown) > 1 and len(sizes) == 1 and all(q == k and whole for q, k, whole in sizes),
+    }
+    return Payload("tokens", meta, arrays(shown))
+
+
+def _lists(tokens: Any) -> dict[str, list[str]]:
+    """``{"text": …}``, or ``{"source": …, "target": …}`` for what is read and what is written."""
+    if tokens is None:
+        return {}
+    if _is_list(tokens):
+        return {"text": list(tokens)}
+    if isinstance(tokens, list | tuple) and len(tokens) == 2 and all(_is_list(part) for part in tokens):
+        return {"source": list(tokens[0]), "target": list(tokens[1])}
+    raise TypeError(
+        "tokens must be a list of strings, or a pair of such lists: what is read and what is written; "
+        f"got {describe(tokens)}"
+    )
+
+
+def _is_list(tokens: Any) -> bool:
+    return isinstance(tokens, Sequence) and not isinstance(tokens, str) and all(isinstance(t, str) for t in tokens)
+
+
+def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
+    """Which of the lists the queries and the keys of a map are."""
+    if not lists:
+        return None, None
+    about = sheet.about
+    queries = about["queries"] if about["rows"] is None else None  # chosen rows are found by their numbers
+    keys = about["keys"]
+    if "text" in lists:
+        count = len(lists["text"])
+        if keys != count and queries != count:
+            raise ValueError(f"tokens has {count} entries, but {about['name']!r} attends over {keys} tokens")
+        return "text" if queries in (None, count) else None, "text" if keys == count else None
+    source, target = len(lists["source"]), len(lists["target"])
+    likely = _likely(about["name"], queries is not None and queries != keys)
+    for asks, reads in (likely, ("source", "source"), ("target", "target"), ("target", "source")):
+        if queries in (None, len(lists[asks])) and keys == len(lists[reads]):
+            return asks, reads
+    raise ValueError(
+        f"tokens has {source} entries that are read and {target} that are written, but {about['name']!r} attends "
+        f"from {about['queries']} to {keys}"
+    )
+
+
+def _likely(name: str, unequal: bool) -> tuple[str, str]:
+    """By its name: of three maps of equal size one reads, one writes, and one writes while reading."""
+    lower = name.lower()
+    if unequal or any(part in lower for part in _CROSS) or lower == "attention":
+        return "target", "source"
+    return ("target", "target") if "decoder" in lower else ("source", "source")
