@@ -1,0 +1,103 @@
+"""The ledger of claims: what people say about attention, the verdict, why, and the evidence."""
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from regard.claims import SOURCES, TOPICS, Claim, Evidence, Row, Verification, all_claims
+from regard.claims._page import picture
+from regard.claims._prose import as_html, as_line, inline_html
+from regard.claims._table import number
+from regard.views._payload import Payload
+
+
+def payload(
+    what: str | Sequence[str] | Verification | None = None, *, run: bool = True, pictures: bool = True
+) -> Payload:
+    """All claims, or some.
+
+    Args:
+        what: as :func:`regard.verify` takes it (default: all), or what it gave.
+        run: examine those that are quick (some ten seconds for all). Without it the recorded verdicts stand alone.
+        pictures: whether to draw the evidence as well (another twenty seconds for all, and two megabytes).
+
+    >>> payload("hw4-beta-zero").meta["claims"][0]["verdict"]
+    'holds'
+    """
+    from regard.claims import select, verify
+
+    if isinstance(what, Verification):
+        rows = list(what)
+    elif run:
+        rows = list(verify(what))
+    else:
+        rows = [Row(claim) for claim in (all_claims() if what is None else select(what))]
+    claims = [
+        {**describe(row.claim), **(found(row, pictures=pictures) if row.says is not None else {})} for row in rows
+    ]
+    topics = [topic for topic in TOPICS if any(claim["topic"] == topic for claim in claims)]
+    return Payload("claims", {"claims": claims, "topics": topics, "sources": SOURCES})
+
+
+def describe(claim: Claim) -> dict[str, Any]:
+    """What is on record: formulas as MathML, which browsers draw by themselves."""
+    return {
+        "id": claim.id,
+        "topic": claim.topic,
+        "source": claim.source,
+        "place": claim.place,
+        "verdict": claim.verdict,
+        "slow": claim.slow,
+        "statement": inline_html(claim.statement),
+        "plain": as_line(claim.statement),
+        "condition": None if claim.condition is None else inline_html(claim.condition.text),
+        "instead": None if claim.instead is None else inline_html(claim.instead.text),
+        "mutant": inline_html(claim.mutant.text),
+        "derivation": as_html(claim.derivation),
+    }
+
+
+def found(row: Row, *, pictures: bool = True) -> dict[str, Any]:
+    """What examining it found: ``evidence`` in a line, and everything that was measured."""
+    true = "with its condition" if row.claim.condition is not None else "what is true instead"
+    parts = [
+        _part(name, evidence)
+        for name, evidence in (("the statement", row.says), (true, row.true), ("the wrong variant", row.mutant))
+        if evidence is not None
+    ]
+    return {
+        "verdict": row.verdict,
+        "found": {
+            "agrees": row.agrees,
+            "line": row.evidence,
+            "seconds": round(row.seconds, 3),
+            "parts": parts,
+            "picture": _drawn(row) if pictures else None,
+        },
+    }
+
+
+def _part(name: str, evidence: Evidence) -> dict[str, Any]:
+    numbers = [[key.replace("_", " "), number(value)] for key, value in evidence.numbers.items()]
+    return {
+        "name": name,
+        "accepted": evidence.accepted,
+        "line": evidence.line,
+        "counterexample": evidence.counterexample if evidence.counterexample != evidence.line else "",
+        "numbers": numbers,
+    }
+
+
+def _drawn(row: Row) -> dict[str, Any] | None:
+    """The claim's picture as a data: address, with words for those who do not see it."""
+    figure = picture(row)
+    if figure is None:
+        return None
+    memory = io.BytesIO()
+    figure.savefig(memory, format="png", dpi=110)
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    return {
+        "address": f"data:image/png;base64,{base64.b64encode(memory.getvalue()).decode()}",
+        "words": " / ".join(titles) or row.claim.id,
+    }

@@ -1,0 +1,88 @@
+"""Queries, keys and values of a few tokens, to play with. The browser computes; Python only brings the examples."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._checks import check_beta, check_shapes
+from regard.reference import worked_example
+from regard.views._payload import Payload
+
+MOST = 6  # tokens that can still be followed by eye
+
+
+def payload(
+    query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None, *, beta: float | None = None
+) -> Payload:
+    """A few small examples, and yours where it is given.
+
+    Args:
+        query, key, value: ``(tokens, 2)``: vectors of the plane, at most six of each; as many values as keys.
+        beta: the inverse temperature to begin with, in [0, ∞]; default 1/√2.
+
+    >>> [example["name"] for example in payload().meta["examples"]]
+    ['worked', 'compass', 'lookup', 'tie']
+    """
+    examples = [_worked(), _compass(), _lookup(), _tie()]
+    if query is not None or key is not None or value is not None:
+        examples.insert(0, _given(query, key, value, beta))
+    return Payload("mechanism", {"examples": examples})
+
+
+def _worked() -> dict[str, Any]:
+    found = worked_example()
+    query, key, value = (found.hidden @ w.mT for w in (found.w_query, found.w_key, found.w_value))
+    note = (
+        "Question 2 of discussion 8 of EECS 182: three tokens h = (5, 1), (4, 3), (−2, 6), and token 2 asks. The scores lie "
+        "202 and more apart, so β = 1 is as good as hard; make β small to see the others come in."
+    )
+    return _example("worked", "the worked example (EECS 182)", note, query, key, value, beta=1.0, asks=1)
+
+
+def _compass() -> dict[str, Any]:
+    around = torch.tensor([[1.0, 0.0], [0.5, 0.87], [-0.5, 0.87], [-1.0, 0.0], [-0.5, -0.87], [0.5, -0.87]])
+    query = torch.tensor([[1.6, 0.6], [-0.4, 1.5]])
+    note = "Six keys of one length all around: only the direction of the query decides. Turn it, and the output follows."
+    return _example("compass", "keys all around", note, query.double(), around.double(), 3 * around.double(), beta=1.0)
+
+
+def _lookup() -> dict[str, Any]:
+    key = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, -2.0]], dtype=torch.float64)
+    value = torch.tensor([[4.0, 1.0], [-1.0, 4.0], [-3.0, -3.0]], dtype=torch.float64)
+    note = "A table to look things up in: each query equals a key. The sharper β, the more exactly it gets that key's value."
+    return _example("lookup", "a table to look things up in", note, key.clone(), key, value, beta=0.3)
+
+
+def _tie() -> dict[str, Any]:
+    key = torch.tensor([[2.0, 1.0], [2.0, -1.0], [-1.5, 0.5]], dtype=torch.float64)
+    value = torch.tensor([[3.0, 2.0], [3.0, -2.0], [-3.0, 1.0]], dtype=torch.float64)
+    query = torch.tensor([[1.5, 0.0]], dtype=torch.float64)
+    note = "Two keys with one score: they share, even where β = ∞. Push one of them a little, and hard attention jumps."
+    return _example("tie", "a tie", note, query, key, value, beta=1.0)
+
+
+def _given(query: Any, key: Any, value: Any, beta: float | None) -> dict[str, Any]:
+    if query is None or key is None or value is None:
+        raise ValueError("query, key and value go together: pass all three, each (tokens, 2), or none")
+    sizes = check_shapes(query=(query, "queries width"), key=(key, "keys width"), value=(value, "keys value_width"))
+    if sizes["width"] != 2 or sizes["value_width"] != 2:
+        raise ValueError(
+            f"query, key and value must be (tokens, 2), vectors that can be drawn, but key has shape {tuple(key.shape)} "
+            f"and value {tuple(value.shape)}"
+        )
+    if not 1 <= sizes["queries"] <= MOST or not 1 <= sizes["keys"] <= MOST:
+        raise ValueError(
+            f"query has {sizes['queries']} and key {sizes['keys']} tokens, but 1 to {MOST} of each can be shown"
+        )
+    if beta is not None:
+        check_beta(beta)
+    return _example("yours", "yours", "", query, key, value, beta=2**-0.5 if beta is None else float(beta))
+
+
+def _example(
+    name: str, title: str, note: str, query: Tensor, key: Tensor, value: Tensor, *, beta: float, asks: int = 0
+) -> dict[str, Any]:
+    lists = {"query": query.double().tolist(), "key": key.double().tolist(), "value": value.double().tolist()}
+    # JSON has no infinity.
+    return {"name": name, "title": title, "note": note, **lists, "beta": None if beta == torch.inf else beta, "asks": asks}
