@@ -6,6 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
+from regard.inspect import mask_heads
+
+
+def spelled_out(scores):
+    growth = (scores - scores.amax(-1, keepdim=True)).exp()
+    return growth / growth.sum(-1, keepdim=True)
+
 
 # name -> (weights of scores, output of weights and values); q, k, v are (batch, heads, tokens, width)
 SPELLINGS = {
@@ -26,6 +33,10 @@ SPELLINGS = {
     "cast": lambda q, k, v: (q @ k.mT).double().softmax(-1).type_as(v) @ v,
     "masked": lambda q, k, v: (q @ k.mT + torch.ones(5, 5).triu(1) * -1e9).softmax(-1).contiguous() @ v,
     "in place": lambda q, k, v: (q @ k.mT).softmax(-1).mul_(1.0) @ v,
+    "a sum of terms": lambda q, k, v: ((q @ k.mT).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(-2),
+    "spelled out": lambda q, k, v: spelled_out(q @ k.mT) @ v,
+    "its logarithm": lambda q, k, v: F.log_softmax(q @ k.mT, -1).exp() @ v,
+    "the formula": lambda q, k, v: regard.reference.attention(q, k, v)[0],
     "a sink that is cut off": lambda q, k, v: (
         torch.cat([q @ k.mT, torch.zeros(2, 3, 5, 1)], -1).softmax(-1)[..., :-1] @ v
     ),
@@ -143,7 +154,7 @@ def test_scores_whose_softmax_is_used_in_an_unknown_way_are_missed_and_said_so()
     class Strange(nn.Module):
         def forward(self, q, k, v):
             weights = (q @ k.mT).softmax(-1)
-            return (weights[..., None] * v[..., None, :, :]).sum(-2)
+            return torch.gather(v, 2, weights.argmax(-1, keepdim=True).expand_as(v))
 
     model = Strange()
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
@@ -193,3 +204,59 @@ def test_other_uses_of_weights_do_not_disturb_the_model():
     with regard.capture(model) as maps:
         assert torch.equal(model(q, k, v), plain)
     assert maps[0].agrees
+
+
+# Alignments of one query, as decoders of recurrent networks write them: scores (batch, keys), memory (batch, keys, width).
+ALIGNMENTS = {
+    "sum": lambda scores, memory: (scores.softmax(-1).unsqueeze(-1) * memory).sum(1),
+    "sum, axis kept": lambda scores, memory: (memory * scores.softmax(1)[..., None]).sum(dim=1, keepdim=True)[:, 0],
+    "sum, keys first": lambda scores, memory: (scores.T.softmax(0)[..., None] * memory.transpose(0, 1)).sum(0),
+    "sum, width first": lambda scores, memory: (scores.softmax(-1)[:, None] * memory.mT).sum(-1),
+    "einsum": lambda scores, memory: torch.einsum("bk,bkd->bd", scores.softmax(-1), memory),
+    "bmm": lambda scores, memory: torch.bmm(scores.softmax(-1)[:, None], memory)[:, 0],
+    "dropout": lambda scores, memory: (F.dropout(scores.softmax(-1)[..., None], 0.3) * memory).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", list(ALIGNMENTS))
+def test_an_alignment_of_one_query_is_recognised_and_can_be_changed(name):
+    class Decoder(nn.Module):
+        def forward(self, scores, memory):
+            return ALIGNMENTS[name](scores, memory)
+
+    model, scores, memory = Decoder(), torch.randn(2, 5), torch.randn(2, 5, 4)
+    torch.manual_seed(1)
+    plain = model(scores, memory)
+    torch.manual_seed(1)
+    with regard.capture(model) as maps:
+        out = model(scores, memory)
+    assert torch.equal(out, plain)
+    torch.testing.assert_close(maps["Decoder"].weights[:, 0, 0], scores.softmax(-1))
+    assert maps[0].agrees
+    with mask_heads(model, {"Decoder": [0]}):
+        assert torch.equal(model(scores, memory), torch.zeros(2, 4))
+
+
+def test_weights_that_gate_channels_are_no_attention():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return (x.mean(1, keepdim=True).softmax(-1) * x).sum(1)
+
+    model = Gate()
+    with pytest.warns(UserWarning, match="no attention was seen"), regard.capture(model) as maps:
+        model(torch.randn(2, 5, 4))
+    assert not maps
+
+
+def test_two_softmaxes_that_become_one_map_are_both_accounted_for():
+    class Mixed(nn.Module):
+        def forward(self, q, k, v):
+            weights = 0.3 * (q @ k.mT).softmax(-1) + 0.7 * (k @ q.mT).softmax(-1)
+            return weights @ v
+
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = Mixed()
+    with regard.capture(model) as maps:
+        out = model(q, k, v)
+    assert not maps.missed
+    torch.testing.assert_close(maps["Mixed"].weights @ v, out)

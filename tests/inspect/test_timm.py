@@ -63,19 +63,45 @@ def test_a_distilled_model_has_two_prefix_tokens(timm, images):
     assert (maps[0].grid, maps[0].prefix) == ((4, 4), 2)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_swin_windows_lie_where_the_image_has_them(timm, fused):
-    swin = timm.models.swin_transformer
-    model = swin.SwinTransformer(
-        img_size=48, patch_size=4, embed_dim=8, depths=(2,), num_heads=(2,), window_size=5, num_classes=3
+class Numbering(torch.nn.Module):
+    """In the place of a block's attention: takes down which token lies where in each window."""
+
+    def forward(self, x, mask=None):
+        self.seen = x[..., 0].long() - 1
+        return x
+
+
+def cut_by(block, grid):
+    """The windows' tokens as the block itself cuts them, and −1 for padding."""
+    tokens = torch.arange(1.0, 1 + grid[0] * grid[1]).reshape(1, *grid, 1)
+    attention, block.attn = block.attn, Numbering()
+    cut = block._shifted_window_attn if hasattr(block, "_shifted_window_attn") else block._attn
+    cut(tokens)
+    seen, block.attn = block.attn.seen, attention
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["Swin", "Swin, fused", "SwinV2", "SwinV2Cr"])
+def test_swin_windows_lie_where_the_image_has_them(timm, kind):
+    swin = {"Swin": "swin_transformer", "SwinV2": "swin_transformer_v2", "SwinV2Cr": "swin_transformer_v2_cr"}
+    name = kind.partition(",")[0]
+    module = getattr(timm.models, swin[name])
+    build = getattr(module, {"Swin": "SwinTransformer", "SwinV2": "SwinTransformerV2"}.get(name, "SwinTransformerV2Cr"))
+    # 12 × 12 tokens, every other block shifted; in windows of 5 × 5 they are padded, which the second version refuses.
+    window = 5 if name == "Swin" else 4
+    model = build(
+        img_size=48, patch_size=4, embed_dim=8, depths=(2,), num_heads=(2,), window_size=window, num_classes=3
     ).eval()
-    for module in model.modules():
-        if isinstance(module, swin.WindowAttention):
-            module.fused_attn = fused
+    for part in model.modules():
+        if hasattr(part, "fused_attn"):
+            part.fused_attn = "fused" in kind
+    blocks = [part for part in model.modules() if type(part).__name__.endswith("Block")]
     with torch.no_grad(), regard.capture(model) as maps:
         model(torch.randn(2, 3, 48, 48))
     assert [found.weights.shape for found in maps.values()] == [(2, 2, 144, 144)] * 2
     assert maps[1].latest.windows.shift == (2, 2)
+    for found, block in zip(maps.values(), blocks, strict=True):
+        assert torch.equal(found.latest.windows.index, cut_by(block, found.grid))
     assert maps.residual < 1e-5
 
 

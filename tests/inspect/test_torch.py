@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.attention.bias
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -184,6 +185,34 @@ def test_the_fast_path_is_kept_and_checked_against_the_layer(mask, norm_first, a
         exists = ~MASKS[mask]["src_key_padding_mask"][None, :, None, :, None].expand_as(exists)
     torch.testing.assert_close(maps.stack() * exists, slow.stack() * exists, atol=1e-5, rtol=1e-4)
     assert slow[0].against == "kernel"
+
+
+@pytest.mark.parametrize("way", ["inference", "autocast", "bfloat16", "float64"])
+def test_the_fast_path_in_every_type_and_in_inference_mode(way):
+    dtype = {"bfloat16": torch.bfloat16, "float64": torch.float64}.get(way, torch.float32)
+    model, x = encoder().eval().to(dtype), heads(2, 5, 16, dtype=dtype)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+        maps = capture_one(model, x)
+    assert [found.kernel for found in maps.values()] == ["_transformer_encoder_layer_fwd"] * 2
+    assert all(found.agrees for found in maps.values())
+    weights = maps.stack()
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    first = model.layers[0].self_attn
+    expected = first(x, x, x, average_attn_weights=False)[1]
+    tolerance = {"float64": 1e-12, "inference": 1e-6}.get(way, 0.02)
+    torch.testing.assert_close(maps[0].weights, expected.to(weights.dtype), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("queries", [3, 5])
+@pytest.mark.parametrize("corner", ["causal_upper_left", "causal_lower_right"])
+def test_a_mask_that_is_only_described(corner, queries):
+    mask = getattr(torch.nn.attention.bias, corner)(queries, 5)
+    q, k, v = heads(2, 3, queries, 8), heads(2, 3, 5, 8), heads(2, 3, 5, 8)
+    found = capture_one(Fused(), q, k, v, attn_mask=mask)["Fused"]
+    behind = 0 if corner == "causal_upper_left" else 5 - queries
+    keep = torch.ones(queries, 5, dtype=torch.bool).tril(behind)
+    torch.testing.assert_close(found.weights, reference.attention(q, k, v, keep=keep)[1])
+    assert found.agrees
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

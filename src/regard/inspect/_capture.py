@@ -367,8 +367,8 @@ def _difference(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _allowed(seen: Seen) -> Tensor | None:
-    """What rounding explains: some units in the last place of the largest value."""
-    value = seen.value
+    """What rounding explains: some units in the last place of the largest number that is compared."""
+    value = seen.value if seen.compared is None else seen.compared
     if value is None or value.numel() == 0:
         return None
     dtype = (seen.output if seen.output is not None else value).dtype

@@ -38,17 +38,17 @@ class _Layer:
         if self.norms is None:
             return x
         weight, bias = self.norms[2 * which : 2 * which + 2]
-        return F.layer_norm(x, x.shape[-1:], exact(weight), exact(bias), self.eps)
+        return F.layer_norm(x, x.shape[-1:], weight, bias, self.eps)
 
     def rest(self, rows: Tensor, attended: Tensor) -> Tensor:
         """What the operator does with the merged heads ``attended``, given the input at the same rows."""
-        out = F.linear(attended, exact(self.out_weight), exact(self.out_bias))
+        out = F.linear(attended, self.out_weight, self.out_bias)
         if self.feed_forward is None:
             return out
         out = rows + out
         if not self.norm_first:
             out = self.norm(out, 0)
-        w1, b1, w2, b2 = map(exact, self.feed_forward)
+        w1, b1, w2, b2 = self.feed_forward
         hidden = F.linear(self.norm(out, 1) if self.norm_first else out, w1, b1)
         out = out + F.linear(F.gelu(hidden) if self.gelu else F.relu(hidden), w2, b2)
         return out if self.norm_first else self.norm(out, 1)
@@ -68,19 +68,20 @@ def seen(operator: str, place: Place, args: tuple[Any, ...], out: Any) -> Seen |
     layer = _encoder_layer(*args) if operator == "_transformer_encoder_layer_fwd" else _multi_head(*args)
     if isinstance(layer, str):
         return layer
-    with torch.no_grad(), torch.inference_mode(False), torch._C.DisableTorchFunction():
+    # In this order: leaving inference mode turns gradients on.
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
         return _seen(place, layer, out[0] if isinstance(out, tuple) else out)
 
 
 def _seen(place: Place, layer: _Layer, out: Tensor) -> Seen:
     source, lengths = _padded(layer.source)
     output = _padded(out)[0]
-    source = exact(source)
     batch, tokens = source.shape[:2]
-    projected = F.linear(
-        layer.norm(source, 0) if layer.norm_first else source, exact(layer.qkv_weight), exact(layer.qkv_bias)
-    )
-    query, key, value = projected.unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
+    # In the operator's own types, so that projections are rounded as it rounds them.
+    projected = F.linear(layer.norm(source, 0) if layer.norm_first else source, layer.qkv_weight, layer.qkv_bias)
+    query, key, value = exact(projected).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
+    device = source.device.type
+    automatic, its_type = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     keep = _keep(layer, batch, tokens)
     present = None
     if lengths is not None:
@@ -94,8 +95,10 @@ def _seen(place: Place, layer: _Layer, out: Tensor) -> Seen:
         if weights.shape[1] != layer.heads:  # the projection mixes the heads: the others are needed to compare
             whole, _ = scores(rows, slice(None))
             whole[:, heads] = weights
-        attended = (whole @ value).transpose(1, 2).flatten(2)
-        error = (layer.rest(source[:, rows], attended) - exact(output)[:, rows]).abs()
+        attended = (whole @ value).transpose(1, 2).flatten(2).to(projected.dtype)
+        with torch.autocast(device, its_type, enabled=automatic):
+            found = layer.rest(source[:, rows], attended)
+        error = (exact(found) - exact(output[:, rows])).abs()
         if present is not None:
             error = error * present[:, rows, None]
         return error.amax() if error.numel() else error.new_zeros(())
@@ -109,6 +112,7 @@ def _seen(place: Place, layer: _Layer, out: Tensor) -> Seen:
         check=check,
         against="layer",
         value=value,
+        compared=output,
         kernel="_transformer_encoder_layer_fwd" if layer.feed_forward else "_native_multi_head_attention",
     )
 

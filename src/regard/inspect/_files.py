@@ -98,7 +98,7 @@ def describe_call(name: str, call: Call) -> dict[str, Any]:
         "kernel": call.kernel,
         "rows": call.rows,
         "heads": call.heads,
-        "windows": None if windows is None else [windows.grid, windows.window, windows.shift],
+        "windows": None if windows is None else vars(windows),
         "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
     }
 
@@ -117,10 +117,15 @@ def _call(about: dict[str, Any], stored: Tensor) -> Call:
         kernel=about["kernel"],
         rows=_tuple(about["rows"]),
         heads=_tuple(about["heads"]),
-        windows=None if windows is None else Windows(*(tuple(x) for x in windows)),
+        windows=None if windows is None else _windows(windows),
         layout=layouts[0],
         query_layout=layouts[1],
     )
+
+
+def _windows(about: dict[str, Any]) -> Windows:
+    grid, window, shift = (tuple(about[name]) for name in ("grid", "window", "shift"))
+    return Windows(grid, window, shift, about["rolled_first"])
 
 
 def _encode(weights: Tensor, dtype: str | None) -> tuple[Tensor, Tensor | None]:

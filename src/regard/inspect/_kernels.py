@@ -83,6 +83,8 @@ def seen_sdpa(
     if query.dtype != out.dtype:  # autocast, which converts below the level of this call
         query, key, value = (x.to(out.dtype) for x in (query, key, value))
     query, key, value, output = (canonical(_batched(x, out), heads) for x in (query, key, value, out))
+    if hasattr(mask, "_materialize"):  # torch.nn.attention.bias: a mask that is only described
+        mask = mask._materialize(query.device)
     if mask is not None:
         mask = canonical(_batched(mask, out), heads) if mask.ndim != 2 else mask
     keep = mask if mask is not None and mask.dtype is torch.bool else None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class Seen:
         output: ``(batch, heads, queries, width)``: the heads' outputs, in the graph of whoever computed them; None
             where only a later output of the layer exists.
         value: ``(batch, heads or a divisor, keys, width)``.
+        compared: what the check compares with, where that is not ``output``.
         shape: ``(batch, heads, queries, keys)`` of the whole map.
         build: weights and the logsumexp of the scores (None where there are no scores) for a selection of rows and
             heads; float32, or float64 where the model computes in it.
@@ -46,6 +47,7 @@ class Seen:
     against: str
     output: Tensor | None = None
     value: Tensor | None = None
+    compared: Tensor | None = None
     logsumexp: Tensor | None = None
     restore: Callable[[Tensor], Tensor] | None = None
     kernel: str | None = None
@@ -103,7 +105,7 @@ def largest_magnitude(x: Tensor) -> Tensor:
     if x.numel() == 0:
         return x.new_zeros(())
     smallest, largest = x.aminmax()
-    return torch.maximum(-smallest, largest)
+    return torch.maximum(smallest.neg_(), largest).abs_()  # of two zeros the one without a sign
 
 
 @dataclass
@@ -191,6 +193,21 @@ def canonical(x: Tensor, heads: int = 1) -> Tensor:
     if x.ndim == 3:
         return x.unflatten(0, (-1, heads)) if heads > 1 and x.shape[0] % heads == 0 else x[:, None]
     return x.flatten(0, -4)
+
+
+def unreadable(x: Any) -> str | None:
+    """Why the values of x cannot be looked at; None where they can."""
+    if not isinstance(x, Tensor):
+        return f"its input is no tensor but {type(x).__name__}"
+    if x.is_nested:
+        return "its tensors are nested: pad them to see their maps"
+    if x.is_meta or type(x).__name__ == "FakeTensor":
+        return "its tensors have shapes but no values"
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "it runs inside torch.func.vmap or grad, where single maps do not exist"
+    if x.ndim < 2:
+        return f"its tensors have {x.ndim} axes"
+    return None
 
 
 def heads_of(module: nn.Module | None) -> int:

@@ -1,7 +1,8 @@
 """Attention written by hand, recognised by its shape: a softmax whose result is multiplied with values.
 
 Results of softmax are followed through whatever keeps them a map (casts, masks, reshaping, dropout) until a product
-consumes them. What enters the product is the map; where dropout lies between, the map is what entered dropout.
+consumes them. What enters the product is the map; where dropout lies between, the map is what entered dropout. A softmax
+spelled out, exponentials divided by their sum, is known by its rows, which sum to one.
 """
 
 import weakref
@@ -12,10 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
+from regard.inspect._seen import unreadable
+
+SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax"})
 PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "mm"})
 _RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
 _JOINS = frozenset({"cat", "concat", "concatenate"})
+_MULTIPLICATIONS = frozenset({"mul", "multiply", "__mul__", "__rmul__"})
+_EXPONENTIALS = frozenset({"exp", "exp_"})
+_DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
 
 
 @dataclass
@@ -32,12 +38,14 @@ class Trace:
     """Where a tensor comes from.
 
     Attributes:
-        kind: "scores" (a product, not normalised yet) or "weights" (a softmax was taken).
+        kind: "scores" (a product, not normalised yet), "exponentials" (of scores, or of a softmax's logarithm),
+            "logarithms" (of a softmax), "weights" (a softmax was taken) or "terms" (weights times values, to be summed).
         scored: for weights, whether the softmax was taken of a product.
         shape: the shape it had before it was merely reshaped.
         source: what entered dropout, brought along; None without dropout.
         kept: the probability that dropout keeps a weight.
         use: whether the softmax of a product was ever used by a product.
+        factors: for terms, the weights and the values; the weights' own trace is this one.
     """
 
     kind: str
@@ -46,6 +54,7 @@ class Trace:
     source: Tensor | None = None
     kept: float = 1.0
     use: Use | None = None
+    factors: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,13 @@ class Product:
 
 
 class Tracker:
-    def __init__(self) -> None:
+    """
+    Args:
+        name: the name of the module that runs.
+    """
+
+    def __init__(self, name: Callable[[], str | None]) -> None:
+        self._name = name
         self._traces: dict[int, tuple[weakref.ref[Tensor], Trace]] = {}
         self.uses: list[Use] = []
 
@@ -77,16 +92,24 @@ class Tracker:
         key = id(x)
         self._traces[key] = (weakref.ref(x, lambda _: self._traces.pop(key, None)), trace)
 
-    def softmax(self, scores: Any, weights: Any, name: Callable[[], str | None]) -> None:
-        if isinstance(weights, Tensor) and weights.ndim >= 2:
-            before = self.get(scores)
-            scored = before is not None and before.kind == "scores"
-            # Scores, or as many axes as only attention has: if no product follows, something was lost.
-            where = name() if scored or weights.ndim >= 4 else None
-            use = None if where is None else Use(where, tuple(weights.shape))
-            if use is not None:
-                self.uses.append(use)
-            self._set(weights, Trace("weights", scored, tuple(weights.shape), use=use))
+    def softmax(self, function: str, scores: Any, weights: Any) -> None:
+        if not isinstance(weights, Tensor) or weights.ndim < 2:
+            return
+        before = self.get(scores)
+        scored = before is not None and before.kind == "scores"
+        shape = tuple(weights.shape)
+        if function == "log_softmax":
+            self._set(weights, Trace("logarithms", scored, shape))
+        else:
+            self._set(weights, Trace("weights", scored, shape, use=self._expected(scored, shape)))
+
+    def _expected(self, scored: bool, shape: tuple[int, ...]) -> Use | None:
+        """Scores, or as many axes as only attention has: if no product follows, something was lost."""
+        where = self._name() if scored or len(shape) >= 4 else None
+        if where is None:
+            return None
+        self.uses.append(Use(where, shape))
+        return self.uses[-1]
 
     def dropout(self, trace: Trace, before: Tensor, after: Any, rate: float) -> None:
         """``before`` is what entered, or a copy of it where dropout worked in place."""
@@ -109,7 +132,11 @@ class Tracker:
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
             trace = self.get(x)
-            if trace is None or x is out or not _same_map(name, x, out):
+            if trace is None or (x is out and trace.kind == "weights"):
+                continue
+            if trace.kind == "weights" and name in _MULTIPLICATIONS and self._terms(trace, x, args, out):
+                return
+            if not _same_map(name, x, out):
                 continue
             if name in _JOINS and trace.kind != "scores":
                 continue
@@ -123,8 +150,34 @@ class Tracker:
                         source = func(*rest, **kwargs)
                 except (RuntimeError, TypeError):
                     return  # what entered dropout cannot be brought along: this is no map any more
-            self._set(out, replace(trace, shape=trace.shape if plain else tuple(out.shape), source=source))
+            shape = trace.shape if plain else tuple(out.shape)
+            trace = self._normalised(name, replace(trace, shape=shape, source=source), out)
+            self._set(out, trace)
+            for other in (self.get(y) for y in args):
+                if other is not None and other.use is not None and other.use is not trace.use:
+                    other.use.done = True  # two maps became one, which goes on under the first one's name
             return
+
+    def _normalised(self, name: str, trace: Trace, out: Tensor) -> Trace:
+        """Exponentials whose rows sum to one are weights."""
+        if name in _EXPONENTIALS and trace.kind in ("scores", "logarithms"):
+            trace = replace(trace, kind="exponentials")
+        if trace.kind != "exponentials" or name not in _EXPONENTIALS | _DIVISIONS:
+            return trace
+        if not any(sums_to_one(out, axis) for axis in (-1, -2)):
+            return trace
+        return replace(trace, kind="weights", use=self._expected(trace.scored, tuple(out.shape)))
+
+    def _terms(self, trace: Trace, weights: Tensor, args: tuple[Any, ...], out: Tensor) -> bool:
+        """Weights times values, stretched along the values' width, of which a sum over the keys makes attention."""
+        value = next((y for y in args[:2] if isinstance(y, Tensor) and y is not weights), None)
+        if value is None or isinstance(value, nn.Parameter) or value.ndim != out.ndim or weights.ndim != out.ndim:
+            return False
+        stretched = [n for n, whole in zip(weights.shape, out.shape, strict=True) if n < whole]
+        if stretched != [1] or not value.is_floating_point():
+            return False
+        self._set(out, replace(trace, kind="terms", factors=(weights, value)))
+        return True
 
     def product(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
         """The attention that this product completes, if it does."""
@@ -159,7 +212,7 @@ class Tracker:
         return trace
 
     def _einsum(self, args: tuple[Any, ...]) -> Product | None:
-        if not args or not isinstance(args[0], str) or "->" not in args[0]:
+        if not args or not isinstance(args[0], str):
             return None
         operands = list(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else list(args[1:])
         labels, result = _labels(args[0], operands)
@@ -174,35 +227,49 @@ class Tracker:
             width = [a for a in of_value if a not in of_weights and a in result]
             kept = [a for a in of_weights if a in result]
             free = [a for a in kept if a not in of_value]
-            if trace is None or len(summed) != 1 or len(width) != 1 or not free:
+            if trace is None or len(summed) != 1 or len(width) != 1:
                 continue
             if len(kept) + 1 != len(of_weights) or len(kept) + 1 != len(result):
                 continue
-            lead = [a for a in kept if a != free[-1]]  # other free axes are heads that share their values
-            order = [of_weights.index(a) for a in (*lead, free[-1], *summed)]
+            if not free and not sums_to_one(w, of_weights.index(summed[0])):
+                continue
+            query = free[-1:]  # none is written where there is one query; other free axes are heads that share values
+            lead = [a for a in kept if a not in query]
+            order = [of_weights.index(a) for a in (*lead, *query, *summed)]
             value = v.permute([of_value.index(a) for a in (*lead, *summed, *width) if a in of_value])
             for axis, a in enumerate(lead):
                 if a not in of_value:
                     value = value.unsqueeze(axis)
-            target = [result.index(a) for a in (*lead, free[-1], *width)]
+            target = [result.index(a) for a in (*lead, *query, *width)]
             back = [target.index(i) for i in range(len(target))]
-            weights, dropped = _before(w, trace).permute(order), _dropped(w, trace)
+
+            def as_map(x: Tensor, order: list[int] = order, single: bool = not free) -> Tensor:
+                x = x.permute(order)
+                return x.unsqueeze(-2) if single else x
+
+            def from_rows(x: Tensor, order: list[int] = back, single: bool = not free) -> Tensor:
+                return (x.squeeze(-2) if single else x).permute(order)
+
+            weights, dropped = as_map(_before(w, trace)), _dropped(w, trace)
             return Product(
                 weights,
-                None if dropped is None else dropped.permute(order),
+                None if dropped is None else as_map(dropped),
                 value,
                 tuple(weights.shape),
                 trace,
-                lambda out, target=target: out.permute(target),  # type: ignore[misc]
-                lambda out, back=back: out.permute(back),  # type: ignore[misc]
+                lambda out, as_rows=as_map, order=target: as_rows(out, order),  # type: ignore[misc]
+                from_rows,
             )
         return None
 
 
 def _labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
     """The letters of each of two operands and of the result, an ellipsis written out; nothing for other equations."""
-    inputs, _, result = equation.replace(" ", "").partition("->")
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
     labels = inputs.split(",")
+    if not arrow:  # then the result has the letters that occur once, in the order of the alphabet
+        once = sorted(a for a in set(inputs) - {",", "."} if inputs.count(a) == 1)
+        result = "..." * ("..." in inputs) + "".join(once)
     if len(labels) != 2 or len(operands) != 2 or not all(isinstance(x, Tensor) for x in operands):
         return [], ""
     spare = [letter for letter in "ZYXWVUTSRQ" if letter not in equation]
@@ -233,6 +300,19 @@ def shares_memory(x: Tensor, y: Tensor) -> bool:
         return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return False
+
+
+def sums_to_one(x: Tensor, axis: int) -> bool:
+    """Whether x is normalised along an axis; where there is nothing to attend to, the sum may be zero.
+
+    >>> sums_to_one(torch.tensor([[0.3, 0.7], [0.0, 0.0]]), -1)
+    True
+    """
+    if x.numel() == 0 or unreadable(x):
+        return False
+    total = x.detach().sum(axis, dtype=torch.float32)
+    error = torch.minimum((total - 1).abs(), total.abs())
+    return bool((error < 1e-2).all() & (total > 0.5).any())
 
 
 def _before(x: Tensor, trace: Trace) -> Tensor:

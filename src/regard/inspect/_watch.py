@@ -17,8 +17,9 @@ from regard._observe import Observation, listen
 from regard.inspect import _fast_path, _foreign, _handwritten, _kernels
 from regard.inspect._names import Names, Place
 from regard.inspect._process import outer_watches, overrides, paused, watching
-from regard.inspect._seen import Seen, Sink, canonical, product_error
-from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Tracker, shares_memory
+from regard.inspect._seen import Seen, Sink, canonical, product_error, unreadable
+from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Product, Tracker, shares_memory
+from regard.inspect._weighted import weighted_sum
 from regard.inspect._windows import windows_of
 
 _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
@@ -32,7 +33,7 @@ class Watcher(TorchFunctionMode):
         self.sink = sink
         self.keeps_path = keeps_path
         self.names = Names(model)
-        self.tracker = Tracker()
+        self.tracker = Tracker(self._name)
         self.patches: tuple[int, ...] | None = None
         self._last: weakref.ref[Tensor] | None = None
         self._handlers: dict[str, Callable[..., Any]] = {
@@ -43,6 +44,7 @@ class Watcher(TorchFunctionMode):
             "dropout": self._dropout,
             "dropout_": self._dropout,
             "conv2d": self._convolution,
+            "sum": self._sum,
             **dict.fromkeys(SOFTMAXES, self._softmax),
             **dict.fromkeys(PRODUCTS, self._product),
         }
@@ -100,7 +102,7 @@ class Watcher(TorchFunctionMode):
             return None
         if not self.sink.wants(place.name):
             return None
-        reason = _unreadable(like)
+        reason = unreadable(like)
         if reason:
             self._miss(place, reason)
             return None
@@ -144,7 +146,7 @@ class Watcher(TorchFunctionMode):
     def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if not _inside_gaussian():
-            self.tracker.softmax(args[0] if args else kwargs.get("input"), out, self._name)
+            self.tracker.softmax(func.__name__, args[0] if args else kwargs.get("input"), out)
         return out
 
     def _name(self) -> str | None:
@@ -169,6 +171,14 @@ class Watcher(TorchFunctionMode):
         if product is None:
             self.tracker.scores(args, out)
             return out
+        return self._completed(product, out)
+
+    def _sum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        product = weighted_sum(self.tracker, args, kwargs) if self.tracker else None
+        out = func(*args, **kwargs)
+        return out if product is None else self._completed(product, out)
+
+    def _completed(self, product: Product, out: Any) -> Any:
         if product.trace.use is not None:
             product.trace.use.done = True
         place = self._wanted(product.weights)
@@ -281,20 +291,6 @@ _GAUSSIAN = ("regard.functional._axis", "regard.functional._maps", "regard.funct
 def _inside_gaussian() -> bool:
     frame: Any = sys._getframe(3)
     return any(frame.f_globals.get("__name__") in _GAUSSIAN for frame in (frame, frame.f_back) if frame is not None)
-
-
-def _unreadable(x: Any) -> str | None:
-    if not isinstance(x, Tensor):
-        return f"its input is no tensor but {type(x).__name__}"
-    if x.is_nested:
-        return "its tensors are nested: pad them to see their maps"
-    if x.is_meta or type(x).__name__ == "FakeTensor":
-        return "its tensors have shapes but no values"
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return "it runs inside torch.func.vmap or grad, where single maps do not exist"
-    if x.ndim < 2:
-        return f"its tensors have {x.ndim} axes"
-    return None
 
 
 def _observed(place: Place, seen: Observation) -> Seen:

@@ -14,22 +14,32 @@ from regard.inspect._names import Place
 class Windows:
     """How an image was cut: padded to whole windows, rolled by ``shift``, and cut into windows, row by row.
 
+    Attributes:
+        grid, window, shift: in tokens, rows and columns.
+        rolled_first: whether it was rolled before it was padded (timm), not after (transformers, torchvision).
+
     >>> Windows((2, 4), (2, 2), (0, 0)).index.tolist()
     [[0, 1, 4, 5], [2, 3, 6, 7]]
+    >>> Windows((1, 3), (1, 2), (0, 1)).index.tolist(), Windows((1, 3), (1, 2), (0, 1), rolled_first=True).index.tolist()
+    ([[1, 2], [-1, 0]], [[1, 2], [0, -1]])
     """
 
     grid: tuple[int, int]
     window: tuple[int, int]
     shift: tuple[int, int]
+    rolled_first: bool = False
 
     @property
     def index(self) -> Int[Tensor, "windows area"]:
         """The number of the image's token at each place of each window; −1 where it is padding."""
         rows, columns = self.grid
         height, width = (-(-n // w) * w for n, w in zip(self.grid, self.window, strict=True))
+        back = [-s for s in self.shift]
+        tokens = torch.arange(rows * columns).reshape(rows, columns)
         index = torch.full((height, width), -1)
-        index[:rows, :columns] = torch.arange(rows * columns).reshape(rows, columns)
-        index = index.roll([-s for s in self.shift], (0, 1))
+        index[:rows, :columns] = tokens.roll(back, (0, 1)) if self.rolled_first else tokens
+        if not self.rolled_first:
+            index = index.roll(back, (0, 1))
         cut = index.reshape(height // self.window[0], self.window[0], width // self.window[1], self.window[1])
         return cut.transpose(1, 2).reshape(-1, self.window[0] * self.window[1])
 
@@ -68,14 +78,23 @@ class Windows:
         return torch.where(present[:, None, :, None], parts, like)
 
 
+# The method of timm's blocks that cuts the windows.
+_TIMM = {
+    "SwinTransformerBlock": "_attn",
+    "SwinTransformerV2Block": "_attn",
+    "SwinTransformerV2CrBlock": "_shifted_window_attn",
+}
+
+
 def windows_of(shape: tuple[int, ...], modules: list[nn.Module], place: Place) -> Windows | None:
     """The windows of a known windowed layer around this attention; None where there is none or it does not fit."""
     for module in modules:
         kind = type(module).__name__
         window, shift = _pair(getattr(module, "window_size", None)), _pair(getattr(module, "shift_size", 0))
         grid: Any = None
-        if kind == "SwinTransformerBlock":  # timm
-            grid = (place.local("_attn", "H"), place.local("_attn", "W"))
+        function = _TIMM.get(kind)
+        if function is not None:
+            grid = (place.local(function, "H"), place.local(function, "W"))
         elif kind.endswith("Layer") and "Swin" in kind:  # transformers: Swin, Swinv2, DonutSwin, MaskFormerSwin
             grid = place.local("forward", "input_dimensions")
         elif kind == "ShiftedWindowAttention":  # torchvision
@@ -84,7 +103,7 @@ def windows_of(shape: tuple[int, ...], modules: list[nn.Module], place: Place) -
             grid = source.shape[1:3] if isinstance(source, Tensor) else None
         if grid is None or window is None or shift is None or not all(isinstance(n, int) for n in grid):
             continue
-        found = Windows((grid[0], grid[1]), window, shift)
+        found = Windows((grid[0], grid[1]), window, shift, rolled_first=function is not None)
         area = window[0] * window[1]
         if shape[2:] == (area, area) and shape[0] % found.count == 0:
             return found
