@@ -39,8 +39,8 @@ SEED = 0
 # %% [markdown]
 # # 1 · Attention by hand
 #
-# A dictionary takes a *query*, finds the *key* that equals it and returns its *value*. Attention does the same softly: it
-# compares the query with **every** key and returns a weighted average of **all** values.
+# A dictionary takes a *query*, finds the *key* that equals it and returns its *value*. Attention does the same
+# softly: it compares the query with **every** key and returns a weighted average of **all** values.
 #
 # $$
 # w_{ij} = \frac{e^{\beta\, q_i \cdot k_j}}{\sum_l e^{\beta\, q_i \cdot k_l}}, \qquad h_i = \sum_j w_{ij}\, v_j
@@ -65,9 +65,8 @@ regard.show("mechanism")
 # %% [markdown]
 # ## 1.1 Scores
 #
-# In *self*-attention queries, keys and values are made from the same tokens $h_i$ by three matrices:
-# $q_i = W_q h_i$, $k_i = W_k h_i$, $v_i = W_v h_i$. Tokens are rows of `hidden`, so the matrix goes to the other side, and
-# transposed.
+# In *self*-attention queries, keys and values are made from the same tokens $h_i$ by three matrices: $q_i = W_q h_i$,
+# $k_i = W_k h_i$, $v_i = W_v h_i$. Tokens are rows of `hidden`, so the matrix goes to the other side, and transposed.
 #
 # Return the score $q_i \cdot k_j$ of every query with every key, `(tokens, tokens)`.
 
@@ -134,8 +133,8 @@ def test_other_sizes(scores_of, SEED):
 # # END QUESTION
 
 # %% [markdown]
-# A worked example: three tokens with two features, and small whole numbers as weights. The second token scores the three
-# keys 1054, 852 and −396.
+# A worked example: three tokens with two features, and small whole numbers as weights. The second token scores the
+# three keys 1054, 852 and −396.
 
 # %%
 hidden = torch.tensor([[5.0, 1.0], [4.0, 3.0], [-2.0, 6.0]])
@@ -154,9 +153,9 @@ print(scores_of(hidden, w_query, w_key))
 #
 # $$\mathrm{softargmax}_\beta(z)_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}$$
 #
-# With a plus: the *largest* score gets the largest weight. Normalise over the **last** axis, the keys. And try it on the
-# scores above: $e^{1054}$ is infinity for a computer. Adding a constant to all scores of a row changes nothing; which
-# constant makes every exponent at most zero?
+# With a plus: the *largest* score gets the largest weight. Normalise over the **last** axis, the keys. And try it on
+# the scores above: $e^{1054}$ is infinity for a computer. Adding a constant to all scores of a row changes nothing;
+# which constant makes every exponent at most zero?
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -230,8 +229,8 @@ def test_inverse_temperature(softargmax, SEED):
 # # END QUESTION
 
 # %% [markdown]
-# What β does to three scores. At β = 0 all of $m$ keys weigh $1/m$ (one over the number of *keys*, whatever their width);
-# as β grows the best key takes all. β = 1 is nothing special: every weight is still positive there.
+# What β does to three scores. At β = 0 all of $m$ keys weigh $1/m$ (one over the number of *keys*, whatever their
+# width); as β grows the best key takes all. β = 1 is nothing special: every weight is still positive there.
 
 # %%
 betas = torch.linspace(0, 6, 200)
@@ -255,8 +254,9 @@ plt.show()
 # there may be more keys than queries: the same function does **self**-attention (all from one sequence) and
 # **cross**-attention (queries from one, keys and values from another).
 #
-# Where `beta` is not given, use $1/\sqrt d$: the dot product of two vectors of $d$ independent numbers of size one has a
-# standard deviation of $\sqrt d$, and dividing by it keeps the softargmax away from its flat ends, at any width.
+# Where `beta` is not given, use $1/\sqrt d$: the dot product of two vectors of $d$ independent numbers of size one
+# has a standard deviation of $\sqrt d$, and dividing by it keeps the softargmax away from its flat ends, at any
+# width.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -362,8 +362,8 @@ def test_gradients(attention, SEED):
 # # END QUESTION
 
 # %% [markdown]
-# **Cross-attention.** Four queries look at six keys that come from another sequence. Every row sums to one; a column need
-# not, since a key may be popular with many queries or with none.
+# **Cross-attention.** Four queries look at six keys that come from another sequence. Every row sums to one; a column
+# need not, since a key may be popular with many queries or with none.
 
 # %%
 torch.manual_seed(4)
@@ -378,8 +378,8 @@ panel.set(xlabel="key", ylabel="query", title="columns sum to " + ", ".join(f"{x
 plt.show()
 
 # %% [markdown]
-# **A picture of what attention can say.** An output is an average, so it never leaves the convex hull of the values. At β = 0
-# it sits in their middle; as β grows it walks to the value of the best key. Each line below is one query.
+# **A picture of what attention can say.** An output is an average, so it never leaves the convex hull of the values.
+# At β = 0 it sits in their middle; as β grows it walks to the value of the best key. Each line below is one query.
 
 # %%
 values = torch.tensor([[0.0, 0.0], [4.0, 0.0], [3.0, 3.0], [0.5, 3.5]])
@@ -402,11 +402,11 @@ plt.show()
 # %% [markdown]
 # ## 1.4 Hard attention
 #
-# The limit β → ∞ picks the best key and **preserves** its value exactly; the other end, β = 0, **dilutes** all values to their
-# mean. Both exist for self- and for cross-attention.
+# The limit β → ∞ picks the best key and **preserves** its value exactly; the other end, β = 0, **dilutes** all values
+# to their mean. Both exist for self- and for cross-attention.
 #
-# Write the limit itself. One thing needs care: where several keys tie for the best score, every finite β shares the weight
-# evenly among them, so the limit does, too.
+# Write the limit itself. One thing needs care: where several keys tie for the best score, every finite β shares the
+# weight evenly among them, so the limit does, too.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -490,9 +490,9 @@ def test_limit(hard_attention, SEED):
 # %% [markdown]
 # ## 1.5 Leaving keys out
 #
-# Padding, the future, another document: some keys must not be seen. `keep` is `(queries, keys)` and True where a query may
-# attend. The others get weight 0, and **the rest is normalised without them**. A query that may see nothing gets zeros, not
-# NaN.
+# Padding, the future, another document: some keys must not be seen. `keep` is `(queries, keys)` and True where a
+# query may attend. The others get weight 0, and **the rest is normalised without them**. A query that may see nothing
+# gets zeros, not NaN.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -578,8 +578,8 @@ def test_nothing_to_see(masked_attention, SEED):
 # %% [markdown]
 # ## 1.6 Perturbed keys
 #
-# One key moves a little: $k_a \to k_a + \varepsilon$. Only its own score changes, by $q \cdot \varepsilon$. But the weights share
-# a sum of one, so all of them change. To first order,
+# One key moves a little: $k_a \to k_a + \varepsilon$. Only its own score changes, by $q \cdot \varepsilon$. But the
+# weights share a sum of one, so all of them change. To first order,
 #
 # $$
 # \Delta w_j \approx \beta\, w_j\,(\delta_{ja} - w_a)\; q \cdot \varepsilon,
@@ -694,9 +694,10 @@ plt.show()
 #
 # $$\hat y(x) = \sum_i \frac{K(x, x_i)}{\sum_j K(x, x_j)}\, y_i, \qquad K(x, x_i) = e^{-\lVert x - x_i\rVert^2 / 2h^2}$$
 #
-# Queries, keys, values: they are all there, only the similarity is a distance instead of a dot product. Find `query`, `key` and
-# β such that `attention(query, key, y_train, beta)` **is** this estimator. Hint: expand the square. What depends on $x$ alone
-# cancels in the softargmax; what depends on $x_i$ alone can travel in one more feature of the key, which meets a 1 in the query.
+# Queries, keys, values: they are all there, only the similarity is a distance instead of a dot product. Find `query`,
+# `key` and β such that `attention(query, key, y_train, beta)` **is** this estimator. Hint: expand the square. What
+# depends on $x$ alone cancels in the softargmax; what depends on $x_i$ alone can travel in one more feature of the
+# key, which meets a 1 in the query.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -785,9 +786,9 @@ plt.show()
 # %% [markdown]
 # ## 1.8 Messages on a graph
 #
-# A graph network updates a node from its neighbours: it weighs every edge, normalises the weights **over the neighbours**,
-# and adds up the messages. Write this node by node, with a loop. `neighbours[i]` lists the nodes that node $i$ hears from;
-# an edge's raw weight is $e^{\,q_i \cdot k_j / \sqrt d}$.
+# A graph network updates a node from its neighbours: it weighs every edge, normalises the weights **over the
+# neighbours**, and adds up the messages. Write this node by node, with a loop. `neighbours[i]` lists the nodes that
+# node $i$ hears from; an edge's raw weight is $e^{\,q_i \cdot k_j / \sqrt d}$.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -860,8 +861,8 @@ def test_any_graph(message_passing, SEED):
 # # END QUESTION
 
 # %% [markdown]
-# On the **complete** graph, where everyone hears everyone, that is attention; on any other graph it is attention with a mask. The
-# picture draws the weights of one attention layer as edges.
+# On the **complete** graph, where everyone hears everyone, that is attention; on any other graph it is attention with
+# a mask. The picture draws the weights of one attention layer as edges.
 
 # %%
 torch.manual_seed(7)
