@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands())}"
         print(f"regard has no command {name!r}: {hint}", file=sys.stderr)
         return 2
+    # Read by OpenMP when torch is loaded. Threads that spin while they wait are a little faster on a machine of one's own
+    # and many times slower where others use its cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = importlib.import_module(f"regard.cli._{name}")
     try:
         code: int = module.run(rest)

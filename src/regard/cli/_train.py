@@ -32,7 +32,7 @@ class Options:
         save_every: steps between checkpoints; by default one comes with each evaluation.
         keep: how many of the last checkpoints are kept, besides the best.
         tensorboard: whether to write for TensorBoard.
-        progress: whether to show a progress bar; by default on a terminal.
+        progress: a progress bar; auto shows it on a terminal.
     """
 
     folder: Path | None = None
@@ -46,12 +46,13 @@ class Options:
     save_every: int | None = None
     keep: int = 2
     tensorboard: bool = True
-    progress: bool | None = None
+    progress: Literal["auto", "on", "off"] = "auto"
 
     def for_train(self) -> dict[str, Any]:
-        names = ("accelerator", "devices", "nodes", "log_every", "save_every", "keep", "tensorboard", "progress")
+        names = ("accelerator", "devices", "nodes", "log_every", "save_every", "keep", "tensorboard")
         resume: Any = {"false": False, "true": True}.get(self.resume.lower(), self.resume)
-        return {"resume": resume, **{name: getattr(self, name) for name in names}}
+        progress = {"auto": None, "on": True, "off": False}[self.progress]
+        return {"resume": resume, "progress": progress, **{name: getattr(self, name) for name in names}}
 
 
 def run(arguments: Sequence[str]) -> int:
