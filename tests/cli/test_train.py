@@ -146,7 +146,18 @@ class TestReport:
         assert _stands_alone(page)
         for words in ("How it went", "Where its heads look", "What it attends to", f"{10:,}"):
             assert words in page
-        assert page.count("data:image/png;base64,") == 5
+        assert page.count("data:image/png;base64,") == 6
+
+    def test_accuracy_against_heads_is_drawn_on_request_of_a_number_of_images(self, image_run, tmp_path, capsys):
+        output = tmp_path / "report.html"
+        words = ["report", str(image_run.folder), "--output", str(output), "--samples"]
+        assert main([*words, "10"]) == 0
+        assert "on 10 held-out images" in output.read_text()
+        assert "Of 18 heads" in output.read_text()
+        assert main([*words, "0"]) == 0
+        assert "How many heads it needs" not in output.read_text()
+        assert main([*words, "-1"]) == 1
+        assert "--samples must be 0 or more" in capsys.readouterr().err
 
     @pytest.mark.parametrize("ending", ["png", "html"])
     def test_attention_maps_of_ones_own_image(self, image_run, photo, tmp_path, ending):

@@ -15,6 +15,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--image", type=Path, help="an image file: where each head looks in it")
     parser.add_argument("--query", type=int, nargs=2, metavar=("ROW", "COLUMN"), help="the token that looks")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="N", help="case task: accuracy against these lengths")
+    parser.add_argument(
+        "--samples", type=int, default=200, help="images for accuracy against the number of heads; 0 leaves it out"
+    )
     parser.add_argument("--output", type=Path, help="an .html or .png file; default: report.html in the run's folder")
     chosen = parser.parse_args(list(arguments))
     if chosen.lengths:
@@ -24,20 +27,26 @@ def run(arguments: Sequence[str]) -> int:
     elif chosen.image is not None:
         written = image_report(chosen.runs[0], chosen.image, chosen.query, chosen.output)
     else:
-        written = run_report(chosen.runs[0], chosen.output)
+        written = run_report(chosen.runs[0], chosen.output, chosen.samples)
     print(f"written to {written}")
     return 0
 
 
-def run_report(folder: str, output: Path | None) -> Path:
-    """How the run went, where its heads look and what it attends to."""
+def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
+    """How the run went, where its heads look, what it attends to, and how many of its heads it needs."""
+    from regard.cli._needed_heads import needed_heads
     from regard.cli._page import page, run_sections
     from regard.training import load_run
 
     run = load_run(folder)
     output = output or run.folder / "report.html"
     _check_ending(output, (".html",))
-    output.write_text(page(f"regard: {run.recipe.name}", run_sections(run)), encoding="utf-8")
+    if samples < 0:
+        raise ValueError(f"--samples must be 0 or more, got {samples}")
+    sections = run_sections(run)
+    if samples and (needed := needed_heads(run, samples)) is not None:
+        sections.append(needed)
+    output.write_text(page(f"regard: {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 
