@@ -1,0 +1,807 @@
+# %% [raw]
+# # ASSIGNMENT CONFIG
+# name: regard-3
+# init_cell: false
+# export_cell: false
+# show_question_points: true
+# tests:
+#   files: true
+#   ok_format: false
+# seed:
+#   variable: SEED
+#   autograder_value: 0
+#   student_value: 0
+# generate:
+#   show_hidden: true
+
+# %%
+# Run this first. It installs what is missing (in Colab: a minute, once per session).
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
+    subprocess.check_call(
+        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
+    )
+
+import math
+
+import matplotlib.pyplot as plt
+import otter
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+
+grader = otter.Notebook(tests_dir=regard.course.checks("3-transformer"))
+SEED = 0
+
+# %% [markdown]
+# # 3 · Heads, cost and the Transformer
+#
+# Notebook 1 built one attention. A Transformer has many, side by side (*heads*) and on top of each other (*blocks*),
+# and nothing recurrent in between. You will find out why scores are scaled, build heads, count what they cost, put a
+# block together, and train a text encoder that guesses missing words.
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q1_variance
+# points: 3
+
+# %% [markdown]
+# ## 3.1 Why divide by √d
+#
+# Let all entries of a query $q$ and a key $k$ be independent, entry $i$ of both with mean $\mu_i$ and standard
+# deviation $\sigma$. Then $\mathbb E[q \cdot k] = \mu^\top\mu$. What is the variance of $q \cdot k$?
+#
+# Start with one product: $\mathrm{Var}[q_i k_i] = \mathbb E[q_i^2]\,\mathbb E[k_i^2] - \mu_i^4$ with $\mathbb
+# E[q_i^2] = \mu_i^2 + \sigma^2$; then add up. (Count carefully: $\mu^\top\mu$ is already a sum over $d$ entries.)
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def score_variance(mean, deviation):
+    """mean (d,), deviation a number -> the variance of q · k."""
+    # BEGIN SOLUTION
+    return 2 * deviation**2 * (mean @ mean) + len(mean) * deviation**4
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_mean_zero(score_variance):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    got = by_hand(score_variance)(torch.zeros(7), 2.0)
+    mistakes = {
+        "this is the standard deviation; the variance is its square": (7 * 16.0) ** 0.5,
+        "the variance of a product of two has σ⁴, not σ²": 7 * 4.0,
+        "there are d products to add up": 16.0,
+    }
+    expect(got, 7 * 16.0, mistakes, of="the variance for μ = 0, σ = 2, d = 7")
+
+
+# %%
+# HIDDEN
+def test_any_mean(score_variance, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    width = draw.size(3, 12)
+    mean, deviation = draw(width), 0.5 + 0.1 * draw.size(1, 9)
+    square, four = float(mean @ mean), width * deviation**4
+    mistakes = {
+        "d is counted twice: μᵀμ is a sum over d entries already, so there is no further factor d in front of it": (
+            2 * width * deviation**2 * square + four
+        ),
+        "the cross term is missing a factor 2: both q and k vary around their means": deviation**2 * square + four,
+        "the mean matters, too: there is a term with μᵀμ": four,
+    }
+    right = 2 * deviation**2 * square + four
+    expect(by_hand(score_variance)(mean, deviation), right, mistakes, of="the variance", tolerance=1e-3)
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# With mean zero the standard deviation of a score is $\sigma^2\sqrt d$. Without scaling, wide keys make scores so
+# large that softmax puts everything on one key, where its gradient is almost zero:
+
+# %%
+torch.manual_seed(0)
+widths = [2**i for i in range(1, 11)]
+figure, panels = plt.subplots(1, 2, figsize=(8.5, 2.8))
+for scaled in (False, True):
+    largest, slope = [], []
+    for width in widths:
+        scores = (torch.randn(400, 16, width) * torch.randn(400, 1, width)).sum(-1)
+        weights = torch.softmax(scores / math.sqrt(width) if scaled else scores, -1)
+        largest.append(weights.amax(-1).mean())
+        slope.append((weights * (1 - weights)).sum(-1).mean())
+    label = "q·k / √d" if scaled else "q·k"
+    panels[0].semilogx(widths, largest, "o-", label=label)
+    panels[1].semilogx(widths, slope, "o-", label=label)
+panels[0].set(xlabel="d", ylabel="largest of 16 weights", ylim=(0, 1))
+panels[1].set(xlabel="d", ylabel="sensitivity Σ w(1 − w)", ylim=(0, 1))
+panels[0].legend()
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q2_heads
+# points: 3
+
+# %% [markdown]
+# ## 3.2 Split and merge
+#
+# A layer of width `dim` with `heads` heads gives each head a slice of `dim // heads` features: head 0 the first ones,
+# head 1 the next, and so on. Turn `(batch, tokens, dim)` into `(batch, heads, tokens, dim // heads)`, and back. Mind
+# that a reshape never moves a number past another one: axes have to be swapped.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def split_heads(x, heads):
+    """(batch, tokens, dim) -> (batch, heads, tokens, dim // heads)."""
+    # BEGIN SOLUTION
+    batch, tokens, dim = x.shape
+    return x.reshape(batch, tokens, heads, dim // heads).transpose(1, 2)
+    # END SOLUTION
+
+
+def merge_heads(x):
+    """(batch, heads, tokens, width) -> (batch, tokens, heads * width), the inverse of split_heads."""
+    # BEGIN SOLUTION
+    batch, heads, tokens, width = x.shape
+    return x.transpose(1, 2).reshape(batch, tokens, heads * width)
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_split(split_heads):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    x = torch.arange(24.0).reshape(1, 4, 6)
+    right = x.unflatten(-1, (2, 3)).transpose(1, 2)
+    mistakes = {
+        "a head got some tokens with all their features; it should get all tokens with some features: "
+        "split the last axis, then swap": x.reshape(1, 2, 4, 3),
+        "head h should have the features h·w … h·w + w − 1 side by side; yours takes every second one": (
+            x.unflatten(-1, (3, 2)).permute(0, 3, 1, 2)
+        ),
+    }
+    expect(by_hand(split_heads)(x, 2), right, mistakes, of="the heads")
+
+
+# %%
+def test_merge(merge_heads):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    x = torch.arange(24.0).reshape(1, 2, 4, 3)
+    right = x.transpose(1, 2).flatten(2)
+    mistakes = {"swap heads and tokens back before you join the features": x.reshape(1, 4, 6)}
+    expect(by_hand(merge_heads)(x), right, mistakes, of="the merged heads")
+
+
+# %%
+# HIDDEN
+def test_there_and_back(split_heads, merge_heads, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    heads, width = draw.size(2, 4), draw.size(2, 5)
+    x = draw(draw.size(2, 3), draw.size(3, 7), heads * width)
+    parts = by_hand(split_heads)(x, heads)
+    expect(parts, x.unflatten(-1, (heads, width)).transpose(1, 2), of="the heads")
+    expect(by_hand(merge_heads)(parts), x, of="split and merged")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q3_multi_head
+# points: 4
+
+# %% [markdown]
+# ## 3.3 Multi-head attention
+#
+# Project queries from `x` and keys and values from `context` (the same as `x` in self-attention), split, attend **in
+# every head on its own** with β = $1/\sqrt{\text{width of a head}}$, merge, and project once more. Weights are as in
+# `nn.Linear`: `x @ w.T`. `keep`, if there is one, is True where a query may attend, and fits the weights `(batch,
+# heads, queries, keys)`.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def multi_head_attention(x, context, w_query, w_key, w_value, w_out, heads, keep=None):
+    """x (batch, queries, dim), context (batch, keys, dim), all weights (dim, dim) -> (batch, queries, dim)."""
+    # BEGIN SOLUTION
+    query = split_heads(x @ w_query.T, heads)
+    key = split_heads(context @ w_key.T, heads)
+    value = split_heads(context @ w_value.T, heads)
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -torch.inf)
+    return merge_heads(torch.softmax(scores, dim=-1) @ value) @ w_out.T
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_self_attention(multi_head_attention):
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(1)
+    x, weights = draw(2, 5, 6), [draw(6, 6) for _ in range(4)]
+    right, _ = regard.reference.multi_head_attention(x, x, *weights, heads=2)
+    attend = regard.reference.multi_head_attention
+    mistakes = {
+        "divide by the root of a head's width (dim / heads), not of dim": attend(x, x, *weights, heads=2, beta=6**-0.5)[
+            0
+        ],
+        "the scores are not divided by √(width of a head)": attend(x, x, *weights, heads=2, beta=1.0)[0],
+        "this is one head of full width; split before attending": attend(x, x, *weights, heads=1)[0],
+        "the last projection w_out is missing": attend(
+            x, x, *weights[:3], draw(6, 6).fill_(0).fill_diagonal_(1), heads=2
+        )[0],
+    }
+    expect(by_hand(multi_head_attention)(x, x, *weights, 2), right, mistakes, of="multi-head self-attention")
+
+
+# %%
+# HIDDEN
+def test_cross_attention(multi_head_attention, SEED):
+    import torch
+
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    heads = draw.size(2, 4)
+    dim = heads * draw.size(2, 4)
+    x, context, weights = draw(2, 3, dim), draw(2, 7, dim), [draw(dim, dim) for _ in range(4)]
+    keep = draw.coin(2, 1, 3, 7) | torch.eye(3, 7, dtype=torch.bool)
+    attend = regard.reference.multi_head_attention
+    right, _ = attend(x, context, *weights, heads=heads, keep=keep)
+    mistakes = {
+        "keep is not used": attend(x, context, *weights, heads=heads)[0],
+        "True means attend; yours leaves out what should be kept": attend(
+            x, context, *weights, heads=heads, keep=~keep
+        )[0],
+    }
+    got = by_hand(multi_head_attention)(x, context, *weights, heads, keep)
+    expect(got, right, mistakes, of="multi-head cross-attention")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# **Why several?** One head has one set of weights, and they share a sum of one. Below, a token needs what stands at
+# two places. One head can only return a blend of the two; two heads return both, side by side. They play the part
+# that several kernels play in a convolution, each with a field of view as large as the sequence.
+
+# %%
+place = torch.arange(24.0)
+near, far = -0.5 * (place - 5) ** 2, -0.5 * (place - 17) ** 2
+signal = torch.where(place < 11, 1.0, -1.0)
+figure, panels = plt.subplots(1, 2, figsize=(8.5, 2.4), sharey=True)
+for panel, scores, title in (
+    (panels[0], [torch.maximum(near, far)], "one head"),
+    (panels[1], [near, far], "two heads"),
+):
+    said = []
+    for score in scores:
+        weights = torch.softmax(score, -1)
+        panel.bar(place, weights, alpha=0.7)
+        said.append(f"{float(weights @ signal):+.1f}")
+    panel.set(title=f"{title}: reads {', '.join(said)}", xlabel="token (signal +1 on the left, −1 on the right)")
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q4_cost
+# points: 3
+
+# %% [markdown]
+# ## 3.4 What it costs
+#
+# Multiplying `(a, b)` by `(b, c)` takes $a\,b\,c$ multiply-adds. Count those of one multi-head self-attention layer
+# for a sequence of `tokens` tokens: four projections, the scores of all heads, and the weighted sums of all heads.
+# Softmax is not counted.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def multiply_adds(tokens, dim, heads):
+    """-> a whole number."""
+    # BEGIN SOLUTION
+    width = dim // heads
+    projections = 4 * tokens * dim * dim
+    scores = heads * tokens * width * tokens
+    sums = heads * tokens * tokens * width
+    return projections + scores + sums
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_one_size(multiply_adds):
+    from regard.course import expect
+
+    got = multiply_adds(10, 8, 2)
+    mistakes = {
+        "the projection at the end is missing: queries, keys, values and output make four": 3 * 10 * 64 + 2 * 100 * 8,
+        "each head has width dim / heads; with the full width you count heads times too much": 4 * 10 * 64
+        + 2 * 2 * 100 * 8,
+        "only one of the two products with tokens² is there: scores, and weighted sums": 4 * 10 * 64 + 100 * 8,
+    }
+    expect(got, 4 * 10 * 64 + 2 * 100 * 8, mistakes, of="multiply-adds for 10 tokens, dim 8, 2 heads", tolerance=1e-9)
+
+
+# %%
+# HIDDEN
+def test_as_counted(multiply_adds, SEED):
+    import regard
+    from regard.course import Draw, expect
+
+    draw = Draw(SEED)
+    heads = draw.size(1, 6)
+    dim, tokens = heads * draw.size(2, 9), draw.size(5, 60)
+    counted = regard.cost(regard.MultiHeadAttention(dim, heads), (1, tokens, dim)).multiply_adds
+    got = multiply_adds(tokens, dim, heads)
+    expect(got, counted, of=f"multiply-adds for {tokens} tokens, dim {dim}, {heads} heads", tolerance=1e-9)
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# The number of heads cancels: $4nd^2 + 2n^2d$. Projections rule for short sequences, the $n^2$ terms from $n = 2d$ on.
+
+# %%
+lengths = [2**i for i in range(5, 15)]
+figure, panel = plt.subplots(figsize=(5.5, 3))
+panel.loglog(lengths, [multiply_adds(n, 512, 8) for n in lengths], label="all")
+panel.loglog(lengths, [4 * n * 512**2 for n in lengths], ls="--", label="projections")
+panel.loglog(lengths, [2 * n**2 * 512 for n in lengths], ls="--", label="scores and sums")
+panel.axvline(1024, color="grey", lw=0.8)
+panel.set(xlabel="tokens n", ylabel="multiply-adds", title="d = 512: the square takes over at n = 2d")
+panel.legend()
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q5_causal
+# points: 2
+
+# %% [markdown]
+# ## 3.5 Not looking ahead
+#
+# A decoder writes from left to right: query $i$ may see keys up to its own place. When the first tokens are kept in a
+# cache there are fewer queries than keys, and the queries are the **last** tokens: query $i$ stands at place $i +
+# (\text{keys} - \text{queries})$.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def causal_keep(queries, keys):
+    """-> (queries, keys), True where query i may see key j."""
+    # BEGIN SOLUTION
+    place = torch.arange(queries)[:, None] + keys - queries
+    return torch.arange(keys) <= place
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_square(causal_keep):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    right = torch.ones(4, 4).tril()
+    mistakes = {
+        "a token may see itself: ≤, not <": torch.ones(4, 4).tril(-1),
+        "True means attend; yours is True on the future": 1 - right,
+        "this looks ahead: query i (row) may see key j (column) where j ≤ i": right.T,
+    }
+    got = by_hand(causal_keep)(4, 4)
+    if isinstance(got, torch.Tensor) and got.dtype != torch.bool:
+        raise AssertionError(f"keep must be a tensor of True and False, this one is {got.dtype}")
+    expect(got, right, mistakes, of="keep for 4 queries and 4 keys")
+
+
+# %%
+# HIDDEN
+def test_with_a_cache(causal_keep, SEED):
+    import torch
+
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    queries, keys = draw.size(1, 4), draw.size(5, 9)
+    mistakes = {
+        "the queries are the last tokens: with fewer queries than keys, the first query may see keys − queries + 1 keys": (
+            torch.ones(queries, keys).tril()
+        )
+    }
+    right = regard.reference.causal_keep(queries, keys)
+    expect(by_hand(causal_keep)(queries, keys), right, mistakes, of=f"keep for {queries} queries and {keys} keys")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q6_block
+# points: 4
+
+# %% [markdown]
+# ## 3.6 A block
+#
+# Attention moves information between tokens. A small network then works on **each token by itself**, with the same
+# weights at every place: $\mathrm{ff}(x) = \max(0,\, x W_1^\top + b_1)\, W_2^\top + b_2$. Around both goes a residual
+# connection and a layer norm, in one of two orders:
+#
+# * **post** (the original Transformer): $x \leftarrow \mathrm{norm}(x + f(x))$
+# * **pre** (most models since): $x \leftarrow x + f(\mathrm{norm}(x))$
+#
+# `attention`, `ff`, `norm1` and `norm2` are functions of `x`; attention comes first, with `norm1`.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def feed_forward(x, w1, b1, w2, b2):
+    """x (..., dim), w1 (hidden, dim), b1 (hidden,), w2 (dim, hidden), b2 (dim,) -> (..., dim)."""
+    # BEGIN SOLUTION
+    return torch.relu(x @ w1.T + b1) @ w2.T + b2
+    # END SOLUTION
+
+
+def block(x, attention, ff, norm1, norm2, order):
+    """One block; order is "post" or "pre"."""
+    # BEGIN SOLUTION
+    for sublayer, norm in ((attention, norm1), (ff, norm2)):
+        x = norm(x + sublayer(x)) if order == "post" else x + sublayer(norm(x))
+    return x
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_feed_forward(feed_forward):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(3)
+    x, w1, b1, w2, b2 = draw(2, 3, 4), draw(8, 4), draw(8), draw(4, 8), draw(4)
+    inside = x @ w1.T + b1
+    mistakes = {
+        "without max(0, ·) in between, two linear maps are one linear map": inside @ w2.T + b2,
+        "max(0, ·) belongs between the two maps, not at the end": (inside @ w2.T + b2).relu(),
+        "b1 is missing": (x @ w1.T).relu() @ w2.T + b2,
+        "b2 is missing": inside.relu() @ w2.T,
+    }
+    expect(by_hand(feed_forward)(x, w1, b1, w2, b2), inside.relu() @ w2.T + b2, mistakes, of="the feed-forward network")
+
+
+# %%
+def test_orders(block):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    def attention(x):
+        return 2 * x + 1
+
+    def ff(x):
+        return x.square()
+
+    def norm1(x):
+        return x / 10
+
+    def norm2(x):
+        return x - 3
+
+    x = torch.tensor([1.0, 2.0])
+    post_middle, pre_middle = norm1(x + attention(x)), x + attention(norm1(x))
+    post, pre = norm2(post_middle + ff(post_middle)), pre_middle + ff(norm2(pre_middle))
+    mistakes = {
+        "the orders are swapped: pre normalises what goes into a sub-layer": pre,
+        "the second sub-layer must work on the result of the first": norm2(norm1(x + attention(x)) + ff(x)),
+        "the residual is missing: x + f(x)": norm2(ff(norm1(attention(x)))),
+    }
+    expect(by_hand(block)(x, attention, ff, norm1, norm2, "post"), post, mistakes, of="post")
+    mistakes = {
+        "the orders are swapped: post normalises the sum": post,
+        "the residual carries the x that came in, not the normalised one": norm1(x) + attention(norm1(x)),
+    }
+    expect(by_hand(block)(x, attention, ff, norm1, norm2, "pre"), pre, mistakes, of="pre")
+
+
+# %%
+# HIDDEN
+def test_a_real_block(block, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    x, mix, change = draw(2, 5, 4), draw(5, 5).softmax(-1), draw(4, 4)
+    norm = torch.nn.LayerNorm(4)
+    order = "pre" if draw.size(0, 1) else "post"
+
+    def attention(x):
+        return mix @ x
+
+    def ff(x):
+        return (x @ change).relu()
+
+    right = x
+    for sublayer in (attention, ff):
+        right = norm(right + sublayer(right)) if order == "post" else right + sublayer(norm(right))
+    expect(by_hand(block)(x, attention, ff, norm, norm, order), right, of=f"a block in {order} order")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# **The Transformer** stacks such blocks. Attention enters in three places:
+#
+# | where | queries from | keys and values from | mask |
+# |---|---|---|---|
+# | encoder, self-attention | source | source | none (padding) |
+# | decoder, self-attention | target so far | target so far | causal |
+# | decoder, cross-attention | target so far | **the encoder's output** | none (padding) |
+#
+# Here they are in a small model, untrained. `regard.capture` reads the maps off any PyTorch model.
+
+# %%
+torch.manual_seed(0)
+model = regard.models.Transformer(30, dim=32, heads=4, encoder_depth=1, decoder_depth=1, dropout=0.0).eval()
+with torch.no_grad(), regard.capture(model) as maps:
+    model(torch.randint(30, (1, 8)), torch.randint(30, (1, 6)))
+print(maps)
+figure, panels = plt.subplots(1, len(maps), figsize=(8.5, 2.6))
+for panel, (name, found) in zip(panels, maps.items(), strict=True):
+    panel.imshow(found.weights[0, 0], vmin=0, cmap="viridis")
+    panel.set_title(name, fontsize=8)
+    panel.set(xlabel="key", ylabel="query")
+plt.show()
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: q7_pool
+# points: 2
+
+# %% [markdown]
+# ## 3.7 One vector for a sentence
+#
+# An **encoder** alone turns tokens into as many vectors. To classify, one vector is needed. Flattening all of them
+# would fix the number of tokens once and for all. Three ways do not: read off a special *class token*, let a learned
+# query attend (*attention pooling*), or take the average. Write the average, over tokens alone: sentences in a batch
+# are padded to the same length, and padding does not count.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def average(vectors, keep):
+    """vectors (batch, tokens, dim), keep (batch, tokens), True on tokens -> (batch, dim)."""
+    # BEGIN SOLUTION
+    keep = keep[..., None]
+    return (vectors * keep).sum(1) / keep.sum(1)
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_padding_does_not_count(average):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    vectors = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]], [[5.0, 0.0], [7.0, 7.0], [8.0, 8.0]]])
+    keep = torch.tensor([[True, True, False], [True, False, False]])
+    kept = vectors * keep[..., None]
+    mistakes = {
+        "padding is averaged in: use keep": vectors.mean(1),
+        "padding is set to zero, but you still divide by the full length; divide by the number of tokens": kept.mean(1),
+        "this is the sum; divide by the number of tokens": kept.sum(1),
+    }
+    expect(by_hand(average)(vectors, keep), torch.tensor([[2.0, 3.0], [5.0, 0.0]]), mistakes, of="the average")
+
+
+# %%
+# HIDDEN
+def test_any_lengths(average, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    vectors = draw(4, 7, 3)
+    lengths = [draw.size(1, 7) for _ in range(4)]
+    keep = torch.arange(7) < torch.tensor(lengths)[:, None]
+    right = torch.stack([vectors[row, :length].mean(0) for row, length in enumerate(lengths)])
+    expect(by_hand(average)(vectors, keep), right, of="the average")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [markdown]
+# ## A text encoder that guesses missing words
+#
+# Now put your own functions to work: embedding and positions, two blocks, and a score for every word. A share of the
+# words is masked; the model sees both sides and guesses. The text is the diary of a village that comes with the
+# library.
+
+
+# %%
+class TextEncoder(nn.Module):
+    def __init__(self, vocabulary, length, dim=64, heads=4, depth=2):
+        super().__init__()
+        self.heads = heads
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.positions = nn.Parameter(0.1 * torch.randn(length, dim))
+        self.projections = nn.ModuleList(nn.ModuleList(nn.Linear(dim, dim) for _ in range(4)) for _ in range(depth))
+        self.hidden = nn.ModuleList(
+            nn.ModuleList([nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)]) for _ in range(depth)
+        )
+        self.norms = nn.ModuleList(nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)]) for _ in range(depth))
+        self.output = nn.Linear(dim, vocabulary)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.positions
+        for projections, (up, down), (norm1, norm2) in zip(self.projections, self.hidden, self.norms, strict=True):
+            weights = [projection.weight for projection in projections]
+
+            def attention(x, weights=weights):
+                return multi_head_attention(x, x, *weights, self.heads)
+
+            def ff(x, up=up, down=down):
+                return feed_forward(x, up.weight, up.bias, down.weight, down.bias)
+
+            x = block(x, attention, ff, norm1, norm2, "pre")
+        return self.output(x)
+
+
+torch.manual_seed(0)
+text = regard.data.load_text("word")
+samples = regard.data.MaskedText(text.train, text.vocabulary, length=24)
+encoder = TextEncoder(len(text.vocabulary), 24)
+steps = 500
+optimiser = torch.optim.AdamW(encoder.parameters())
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, total_steps=steps, pct_start=0.1)
+losses = []
+for step in range(steps):
+    index = torch.randint(len(samples), (32,))
+    batch = samples.batch(index, seed=0, epoch=step)
+    loss = F.cross_entropy(encoder(batch.tokens).flatten(0, 1), batch.targets.flatten())
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    schedule.step()
+    losses.append(loss.item())
+
+held_out = regard.data.MaskedText(text.validation, text.vocabulary, length=24)
+batch = held_out.batch(torch.arange(len(held_out)), seed=1, epoch=0)
+with torch.no_grad():
+    said = encoder(batch.tokens).argmax(-1)
+asked = batch.targets != -100
+print(f"masked words of unseen pages guessed right: {(said == batch.targets)[asked].float().mean():.0%}")
+
+# %%
+words = text.vocabulary.tokens
+row = int((asked & (said == batch.targets)).sum(1).argmax())
+for place in asked[row].nonzero()[:, 0].tolist():
+    print(f"place {place:2}: said {words[said[row, place]]!r}, it was {words[batch.targets[row, place]]!r}")
+with torch.no_grad(), regard.capture(encoder) as maps:
+    encoder(batch.tokens[row : row + 1])
+regard.show(maps, tokens=[words[number] for number in batch.tokens[row].tolist()])
+
+# %%
+figure, panels = plt.subplots(2, 4, figsize=(9, 4.6))
+for panel, weights in zip(panels.flat, torch.cat([found.weights[0] for found in maps.values()]), strict=True):
+    panel.imshow(weights, cmap="viridis", vmin=0)
+    panel.set_axis_off()
+figure.suptitle("eight heads of your encoder: above the first block, below the second", fontsize=10)
+plt.show()
+
+# %% [markdown]
+# Some heads look at a neighbour, some at particular words, some at everything. Heads do specialise, and often a part
+# of them can be removed with little loss: `regard.prune_heads` measures which. `regard verify heads` and `regard
+# verify scaling` decide what is said about all this.
