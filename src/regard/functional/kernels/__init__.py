@@ -3,7 +3,6 @@
 :func:`usable` says whether a plane of values can be handed to them; nothing else needs to be known about them.
 """
 
-import functools
 import importlib.util
 import math
 import os
@@ -13,11 +12,6 @@ from torch import Tensor
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_AXIS = 128
-
-
-@functools.cache
-def installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bool:
@@ -31,32 +25,37 @@ def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bo
         return False
     if not all(isinstance(n, int) and 1 <= n <= LARGEST_AXIS for n in (*grid, *outputs)):
         return False
-    return _runs_on(value.device) and value.numel() > 0 and math.prod(outputs) > 0
+    return _run_on(value.device.type) and value.numel() > 0 and math.prod(outputs) > 0
 
 
-def _runs_on(device: torch.device) -> bool:
-    if not installed() or os.environ.get("REGARD_KERNELS") == "0":
+@torch.compiler.assume_constant_result
+def _run_on(device: str) -> bool:
+    if importlib.util.find_spec("triton") is None or os.environ.get("REGARD_KERNELS") == "0":
         return False
-    if device.type != "cuda":
-        return os.environ.get("TRITON_INTERPRET") == "1" and device.type == "cpu"
-    return _is_recent(device)
-
-
-@functools.cache
-def _is_recent(device: torch.device) -> bool:
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    if device == "cpu":
+        return os.environ.get("TRITON_INTERPRET") == "1"
+    return device == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Values (batch, heads or 1, tokens, width) mixed by one (heads, outputs, inputs) matrix per axis."""
-    from regard.functional.kernels import _ops
+    plane = (rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
+    if torch.compiler.is_compiling():
+        from regard.functional.kernels._ops import mix_plane as operator
 
-    plane = [rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2]]
-    return _ops.mix_plane(value, rows, columns, plane)[0]
+        return operator(value, rows, columns, list(plane))[0]
+    from regard.functional.kernels._functions import MixPlane
+    from regard.functional.kernels._launch import Plane
+
+    return MixPlane.apply(value, rows, columns, Plane(*plane))
 
 
 def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
     """Gaussian attention of native heads, matrices and all, from center and sharpness (heads, 2)."""
-    from regard.functional.kernels import _ops
+    if torch.compiler.is_compiling():
+        from regard.functional.kernels._ops import gaussian_plane as operator
 
-    return _ops.gaussian_plane(value, center, sharpness, *grid)[0]
+        return operator(value, center, sharpness, *grid)[0]
+    from regard.functional.kernels._functions import GaussianPlane
+
+    return GaussianPlane.apply(value, center, sharpness, grid)

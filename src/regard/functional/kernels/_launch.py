@@ -8,29 +8,39 @@ import triton
 from torch import Tensor
 
 from regard.functional.kernels._axis_pass import pass_backward, pass_forward
+from regard.functional.kernels._map_gradient import map_gradient
 from regard.functional.kernels._matrices import matrices_backward, matrices_forward
 from regard.functional.kernels._plane import plane_backward, plane_forward
 
-LARGEST_AXIS = 128
-# Elements of a tile that a program keeps on the chip between the passes over both axes.
-PLANE_ELEMENTS = 16384
 SMALLEST_BLOCK = 16  # of the matrix units
+SMALL_PLANE = 256  # tokens, both sides rounded up to blocks: what a program keeps on the chip between two passes
 
 
 class Blocks(NamedTuple):
-    """How a kernel is cut: tile elements along (other · width), and what the compiler is told."""
+    """How a kernel is cut: elements of a tile across the axis (of the whole plane, for planes), what the compiler is
+    told, and how many programs there are for each multiprocessor."""
 
-    columns: int
+    elements: int
     warps: int
     stages: int
-    programs: int  # per multiprocessor
+    programs: int
 
 
-# By the length of the contracted axis' block; chosen by benchmarks/kernels.py on an H200.
-FORWARD = {16: Blocks(256, 4, 3, 4), 32: Blocks(256, 4, 3, 4), 64: Blocks(256, 8, 3, 2), 128: Blocks(128, 8, 3, 2)}
-BACKWARD = {16: Blocks(256, 4, 2, 4), 32: Blocks(256, 4, 2, 4), 64: Blocks(128, 4, 3, 2), 128: Blocks(64, 8, 3, 2)}
-PLANE_FORWARD = Blocks(0, 8, 1, 2)
-PLANE_BACKWARD = Blocks(0, 8, 1, 2)
+# By the longer side of the matrix. Chosen by sweeps on an H200 in bfloat16.
+FORWARD = {16: Blocks(256, 4, 4, 2), 32: Blocks(256, 4, 4, 1), 64: Blocks(128, 4, 4, 1), 128: Blocks(128, 8, 3, 1)}
+BACKWARD = {16: Blocks(256, 4, 3, 2), 32: Blocks(256, 4, 3, 1), 64: Blocks(128, 4, 3, 1), 128: Blocks(64, 8, 3, 1)}
+PLANE_FORWARD = Blocks(8192, 4, 3, 2)
+PLANE_BACKWARD = Blocks(4096, 4, 3, 8)
+SHARED_FORWARD = Blocks(8192, 4, 3, 0)
+SHARED_BACKWARD = Blocks(8192, 4, 3, 0)
+MAP_GRADIENT = Blocks(64, 8, 3, 1)  # elements: channels at a time
+
+
+def fitted(blocks: Blocks, dtype: torch.dtype) -> Blocks:
+    """Float32 takes twice the room, and its products keep parts of their operands besides."""
+    if dtype.itemsize <= 2:
+        return blocks
+    return blocks._replace(elements=blocks.elements // 2, stages=max(1, blocks.stages - 2))
 
 
 def block(size: int) -> int:
@@ -59,12 +69,22 @@ class Plane(NamedTuple):
     def blocks(self) -> tuple[int, int, int, int]:
         return block(self.row_outputs), block(self.row_inputs), block(self.column_outputs), block(self.column_inputs)
 
-    def slice_width(self, width: int) -> int:
-        """How many channels of the whole plane a program can hold; 0 where that is too few to read memory well."""
+    @property
+    def tokens(self) -> int:
+        """The larger of inputs and outputs, in blocks."""
         rows_out, rows_in, columns_out, columns_in = self.blocks
-        elements = max(rows_out, rows_in) * max(columns_out, columns_in)
-        fits = min(block(width), PLANE_ELEMENTS // elements)
-        return fits if fits >= SMALLEST_BLOCK else 0
+        return max(rows_out, rows_in) * max(columns_out, columns_in)
+
+    @property
+    def is_small(self) -> bool:
+        return self.tokens <= SMALL_PLANE
+
+    def sizes(self, width: int, elements: int) -> dict[str, Any]:
+        """What the plane kernels are compiled for; a program takes as many channels as make ``elements``."""
+        names = ("R_OUT", "R_IN", "C_OUT", "C_IN")
+        sizes = dict(zip(names, self, strict=True))
+        sizes |= {f"B{name}": size for name, size in zip(names, self.blocks, strict=True)}
+        return sizes | {"BE": max(SMALLEST_BLOCK, min(block(width), elements // self.tokens))}
 
 
 def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -94,7 +114,8 @@ def matrices_gradient(
         ROWS=rows, COLUMNS=columns, BLOCK_OUTPUTS=outputs, BLOCK_ROWS=block(rows), BLOCK_COLUMNS=block(columns),
         num_warps=4,
     )  # fmt: skip
-    return sums[0].sum(0).to(center.dtype), sums[1].sum(0).to(sharpness.dtype)
+    total = sums.sum(1)
+    return total[0].to(center.dtype), total[1].to(sharpness.dtype)
 
 
 def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
@@ -107,7 +128,7 @@ def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> t
     value = readable(value)
     heads, width = rows.shape[0], value.shape[3]
     out = empty_output(value, heads, plane.row_outputs * plane.column_outputs)
-    if plane.slice_width(width):
+    if plane.is_small:
         _plane_forward(value, rows, columns, out, plane)
         return out, value.new_empty(0)
     half = value.new_empty(value.shape[0], heads, plane.row_outputs * plane.column_inputs, width)
@@ -123,23 +144,24 @@ def mix_backward(
     """Gradients of value and, as (parts, heads, outputs, inputs) to be added up, of both axes' matrices."""
     grad, value = readable(grad), readable(value)
     heads = rows.shape[0]
-    if plane.slice_width(value.shape[3]):
+    shared = value.shape[1] != heads
+    if plane.is_small:
+        if shared:
+            by_value = _shared_gradient(grad, value, rows, columns, plane) if needs_value else None
+            made = _map_gradient(grad, value, rows, columns, plane) if needs_matrices else (None, None)
+            return by_value, *made
         return _plane_backward(grad, value, rows, columns, plane, needs_value, needs_matrices)
     grad_half = torch.empty_like(half)
-    by_columns = _pass_gradient(
-        half, columns, grad, grad_half, Sides(1, plane.column_inputs, 1, plane.column_outputs), plane.row_outputs, True,
-        needs_matrices,
-    )  # fmt: skip
-    shared = value.shape[1] != heads
-    grad_value = value.new_empty(value.shape[0], plane.row_inputs * plane.column_inputs, heads, value.shape[3])
-    grad_value = grad_value.transpose(1, 2)
+    along_columns = Sides(1, plane.column_inputs, 1, plane.column_outputs)
+    by_columns = _pass_gradient(half, columns, grad, grad_half, along_columns, plane.row_outputs, True, needs_matrices)
+    along_rows = Sides(plane.column_inputs, 1, plane.column_inputs, 1)
+    by_value = empty_output(value, heads, value.shape[2])
     by_rows = _pass_gradient(
-        value, rows, grad_half, grad_value, Sides(plane.column_inputs, 1, plane.column_inputs, 1), plane.column_inputs,
-        needs_value, needs_matrices,
-    )  # fmt: skip
+        value, rows, grad_half, by_value, along_rows, plane.column_inputs, needs_value, needs_matrices
+    )
     if not needs_value:
         return None, by_rows, by_columns
-    return grad_value.sum(1, keepdim=True) if shared else grad_value, by_rows, by_columns
+    return by_value.sum(1, keepdim=True) if shared else by_value, by_rows, by_columns
 
 
 def readable(tensor: Tensor) -> Tensor:
@@ -166,10 +188,9 @@ def _cut(
 ) -> tuple[Blocks, dict[str, int], list[int], int]:
     """Block sizes, the counts of tiles, and how many programs each head gets."""
     heads, outputs, inputs = matrix.shape
-    chosen = table[max(block(outputs), block(inputs))]
-    width_block = min(block(width), 64, chosen.columns)
-    other_block = min(max(1, chosen.columns // width_block), 1 << (others - 1).bit_length())
-    width_block = max(width_block, SMALLEST_BLOCK // other_block)
+    chosen = fitted(table[max(block(outputs), block(inputs))], matrix.dtype)
+    width_block = min(block(width), 64)
+    other_block = min(max(1, chosen.elements // width_block), 1 << (others - 1).bit_length())
     other_tiles, width_tiles = triton.cdiv(others, other_block), triton.cdiv(width, width_block)
     tiles = items * other_tiles * width_tiles
     workers = max(1, min(tiles, multiprocessors(matrix.device) * chosen.programs // heads))
@@ -207,46 +228,74 @@ def _pass_gradient(
     return grad_a if needs_a else None
 
 
-def _plane_sizes(plane: Plane, width: int) -> dict[str, Any]:
-    names = ("R_OUT", "R_IN", "C_OUT", "C_IN")
-    sizes: dict[str, Any] = dict(zip(names, plane, strict=True))
-    sizes |= {f"B{name}": size for name, size in zip(names, plane.blocks, strict=True)}
-    return sizes | {"BE": plane.slice_width(width)}
-
-
 def _plane_forward(value: Tensor, rows: Tensor, columns: Tensor, out: Tensor, plane: Plane) -> None:
     (items, value_heads, _, width), heads = value.shape, rows.shape[0]
-    sizes = _plane_sizes(plane, width)
+    shared = value_heads != heads
+    chosen = fitted(SHARED_FORWARD if shared else PLANE_FORWARD, value.dtype)
+    sizes = plane.sizes(width, chosen.elements)
     width_tiles = triton.cdiv(width, sizes["BE"])
     tiles = items * width_tiles
-    shared = value_heads != heads
-    per_head = max(1, min(tiles, multiprocessors(value.device) * PLANE_FORWARD.programs // heads))
+    per_head = max(1, min(tiles, multiprocessors(value.device) * chosen.programs // heads))
     plane_forward[(tiles,) if shared else (heads, per_head)](
         value, rows, columns, out, tiles, width_tiles, width, heads, *value.stride()[:3], *out.stride()[:3],
-        SHARED=shared, **sizes, PRECISION=precision(value.dtype),
-        num_warps=PLANE_FORWARD.warps, num_stages=PLANE_FORWARD.stages,
+        SHARED=shared, **sizes, PRECISION=precision(value.dtype), num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
 
 
 def _plane_backward(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane, needs_value: bool, needs_matrices: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    (items, value_heads, _, width), heads = value.shape, rows.shape[0]
-    sizes = _plane_sizes(plane, width)
+    (items, heads, tokens, width), chosen = value.shape, fitted(PLANE_BACKWARD, value.dtype)
+    sizes = plane.sizes(width, chosen.elements)
     width_tiles = triton.cdiv(width, sizes["BE"])
     tiles = items * width_tiles
-    shared = value_heads != heads
-    programs = multiprocessors(value.device) * PLANE_BACKWARD.programs
-    workers = max(1, min(tiles, programs if shared else programs // heads))
-    grad_value = empty_output(value, value_heads, value.shape[2])
-    new = torch.zeros if shared else torch.empty
+    workers = max(1, min(tiles, multiprocessors(value.device) * chosen.programs // heads))
+    by_value = empty_output(value, heads, tokens)
     parts = workers if needs_matrices else 0
-    by_rows = new((parts, *rows.shape), device=value.device, dtype=torch.float32)
-    by_columns = new((parts, *columns.shape), device=value.device, dtype=torch.float32)
-    plane_backward[(workers,) if shared else (heads, workers)](
-        value, rows, columns, grad, grad_value, by_rows, by_columns, tiles, width_tiles, width, heads,
-        *value.stride()[:3], *grad.stride()[:3], *grad_value.stride()[:3],
-        SHARED=shared, NEEDS_X=needs_value, NEEDS_A=needs_matrices, **sizes, PRECISION=precision(value.dtype),
-        num_warps=PLANE_BACKWARD.warps, num_stages=PLANE_BACKWARD.stages,
+    by_rows, by_columns = (rows.new_empty((parts, *x.shape), dtype=torch.float32) for x in (rows, columns))
+    plane_backward[heads, workers](
+        value, rows, columns, grad, by_value, by_rows, by_columns, tiles, width_tiles, width, heads,
+        *value.stride()[:3], *grad.stride()[:3], *by_value.stride()[:3],
+        SHARED=False, NEEDS_X=needs_value, NEEDS_A=needs_matrices, **sizes, PRECISION=precision(value.dtype),
+        num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
-    return grad_value if needs_value else None, by_rows if parts else None, by_columns if parts else None
+    return by_value if needs_value else None, by_rows if parts else None, by_columns if parts else None
+
+
+def _shared_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> Tensor:
+    """Of one value that all heads read: summed over the heads on the chip."""
+    (items, _, tokens, width), heads = value.shape, rows.shape[0]
+    chosen = fitted(SHARED_BACKWARD, value.dtype)
+    sizes = plane.sizes(width, chosen.elements)
+    width_tiles = triton.cdiv(width, sizes["BE"])
+    by_value = empty_output(value, 1, tokens)
+    plane_backward[(items * width_tiles,)](
+        value, rows, columns, grad, by_value, rows, columns, items * width_tiles, width_tiles, width, heads,
+        *value.stride()[:3], *grad.stride()[:3], *by_value.stride()[:3],
+        SHARED=True, NEEDS_X=True, NEEDS_A=False, **sizes, PRECISION=precision(value.dtype),
+        num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    return by_value
+
+
+def _map_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
+    """Of both axes' matrices, by way of the whole map's."""
+    (items, _, inputs, width), (heads, outputs) = value.shape, grad.shape[1:3]
+    chosen = fitted(MAP_GRADIENT, value.dtype)
+    channels = min(block(width), chosen.elements)
+    width_tiles = triton.cdiv(width, channels)
+    tiles = items * width_tiles
+    rows_at_once = min(128, block(outputs))
+    blocks = triton.cdiv(outputs, rows_at_once)
+    workers = max(1, min(tiles, multiprocessors(value.device) * chosen.programs // (heads * blocks)))
+    parts = value.new_empty(workers, heads, outputs, inputs, dtype=torch.float32)
+    map_gradient[heads, blocks, workers](
+        value, grad, parts, tiles, width_tiles, width, heads,
+        value.stride(0), value.stride(2), *grad.stride()[:3],
+        OUTPUTS=outputs, INPUTS=inputs, BLOCK_OUTPUTS=rows_at_once, BLOCK_INPUTS=block(inputs), BLOCK_WIDTH=channels,
+        PRECISION=precision(value.dtype), num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    whole = parts.sum(0).view(heads, plane.row_outputs, plane.column_outputs, plane.row_inputs, plane.column_inputs)
+    by_rows = (whole * columns[:, None, :, None, :]).sum((2, 4))
+    by_columns = (whole * rows[:, :, None, :, None]).sum((1, 3))
+    return by_rows.unsqueeze(0), by_columns.unsqueeze(0)

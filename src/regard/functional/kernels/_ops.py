@@ -1,11 +1,10 @@
-"""The kernels as operators of torch: differentiable, and opaque to ``torch.compile``."""
+"""The kernels as operators of torch, for ``torch.compile``: differentiable, and opaque to it."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.functional._axis import axis_matrix
 from regard.functional.kernels import _launch
 from regard.functional.kernels._launch import Plane
 
@@ -23,7 +22,7 @@ def _(value: Tensor, rows: Tensor, columns: Tensor, plane: list[int]) -> tuple[T
 
 def _shapes(value: Tensor, heads: int, plane: Plane) -> tuple[Tensor, Tensor]:
     out = _launch.empty_output(value, heads, plane.row_outputs * plane.column_outputs)
-    if plane.slice_width(value.shape[3]):
+    if plane.is_small:
         return out, value.new_empty(0)
     return out, value.new_empty(value.shape[0], heads, plane.row_outputs * plane.column_inputs, value.shape[3])
 
@@ -59,7 +58,7 @@ def _gradient_shapes(
     by_value = value.new_empty(0)
     if needs_value:
         by_value = _launch.empty_output(value, value.shape[1], value.shape[2])
-        if value.shape[1] != rows.shape[0] and not plane.slice_width(value.shape[3]):
+        if value.shape[1] != rows.shape[0] and not plane.is_small:
             by_value = value.new_empty(value.shape)  # a sum over heads
     shapes = (rows.shape, columns.shape) if needs_matrices else ((0,), (0,))
     return (by_value, *(value.new_empty(shape, dtype=torch.float32) for shape in shapes))  # type: ignore[return-value]
@@ -72,9 +71,6 @@ def _mix_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
 
 def _mix_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     value, rows, columns, half = ctx.saved_tensors
-    if _is_recorded():
-        out = _plain(value, rows, columns)
-        return *_plain_gradient(out, (value, rows, columns), ctx.needs_input_grad[:3], grad), None
     needs_value, *needs = ctx.needs_input_grad[:3]
     by_value, by_rows, by_columns = mix_plane_backward(
         grad, value, rows, columns, half, ctx.plane, needs_value, any(needs)
@@ -85,25 +81,6 @@ def _mix_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
         by_columns.to(columns.dtype) if needs[1] else None,
         None,
     )
-
-
-def _is_recorded() -> bool:
-    """Whether a gradient of the gradient is asked for: plain operations record it, kernels do not."""
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-def _plain(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    planes = value.unflatten(2, (rows.shape[2], columns.shape[2]))
-    mixed = torch.einsum("hmk,hnl,bhkle->bhmne", rows, columns, planes.expand(-1, rows.shape[0], -1, -1, -1))
-    return mixed.flatten(2, 3)
-
-
-def _plain_gradient(
-    out: Tensor, inputs: tuple[Tensor, ...], needs: tuple[bool, ...], grad: Tensor
-) -> list[Tensor | None]:
-    wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
-    return [next(found) if need else None for need in needs]
 
 
 mix_plane.register_autograd(_mix_gradient, setup_context=_mix_setup)
@@ -142,7 +119,8 @@ def gaussian_plane_backward(
     if by_rows is None or by_columns is None:
         by_center, by_sharpness = empty.clone(), empty.clone()
     else:
-        by_center, by_sharpness = _launch.matrices_gradient(center, sharpness, plane, by_rows, by_columns)
+        made = _launch.matrices_gradient(center, sharpness, plane, by_rows, by_columns)
+        by_center, by_sharpness = made[0].clone(), made[1].clone()  # an operator's results share no memory
     return empty if by_value is None else by_value, by_center, by_sharpness
 
 
@@ -165,13 +143,6 @@ def _gaussian_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 
 def _gaussian_gradient(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:
     value, center, sharpness, half, rows, columns = ctx.saved_tensors
-    if _is_recorded():
-        rows, columns = (
-            axis_matrix(torch.arange(size, device=center.device) + center[:, axis, None], sharpness[:, axis], size)
-            for axis, size in enumerate((rows.shape[1], columns.shape[1]))
-        )
-        out = _plain(value, rows.to(value.dtype), columns.to(value.dtype))
-        return *_plain_gradient(out, (value, center, sharpness), ctx.needs_input_grad[:3], grad), None, None
     needs_value, needs_center, needs_sharpness = ctx.needs_input_grad[:3]
     by_value, by_center, by_sharpness = gaussian_plane_backward(
         grad, value, center, sharpness, half, rows, columns, needs_value, needs_center or needs_sharpness

@@ -115,37 +115,20 @@ def plane_backward(
     row_place, row_inside = o * R_IN + i, (o < R_OUT) & (i < R_IN)
     o, i = tl.arange(0, BC_OUT)[:, None], tl.arange(0, BC_IN)[None, :]
     column_place, column_inside = o * C_IN + i, (o < C_OUT) & (i < C_IN)
-    if SHARED:
-        worker, workers = tl.program_id(0), tl.num_programs(0)
-        for tile in range(worker, tiles, workers):
-            item = (tile // width_tiles).to(tl.int64)
-            channel = (tile % width_tiles) * BE
-            source, inside = by_rows(x_token, channel, width, R_IN, C_IN, BR_IN, BC_IN, BE)
-            above, outside = by_columns(y_token, channel, width, R_OUT, C_OUT, BR_OUT, BC_OUT, BE)
-            values = tl.load(x + item * x_item + source, mask=inside, other=0.0)
-            back = tl.zeros((BR_IN, BC_IN * BE), tl.float32)
-            for head in range(heads):
-                upstream = tl.load(grad_y + item * y_item + head * y_head + above, mask=outside, other=0.0)
-                column = load_transposed(columns, head, C_OUT, C_IN, BC_OUT, BC_IN)
-                through = tl.dot(column, upstream, input_precision=PRECISION).to(x.dtype.element_ty)
-                through = turn(through, BC_IN, BR_OUT, BE)
-                if NEEDS_A:
-                    row = load_matrix(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
-                    half = tl.dot(row, values, input_precision=PRECISION).to(x.dtype.element_ty)
-                    by_column = tl.dot(upstream, tl.trans(turn(half, BR_OUT, BC_IN, BE)), input_precision=PRECISION)
-                    by_row = tl.dot(through, tl.trans(values), input_precision=PRECISION)
-                    # This program's own sums: nobody else touches them, so they need no atomics.
-                    own = (worker * heads + head).to(tl.int64)
-                    sums = grad_rows + own * (R_OUT * R_IN) + row_place
-                    tl.store(sums, tl.load(sums, mask=row_inside) + by_row, mask=row_inside)
-                    sums = grad_columns + own * (C_OUT * C_IN) + column_place
-                    tl.store(sums, tl.load(sums, mask=column_inside) + by_column, mask=column_inside)
-                if NEEDS_X:
-                    row = load_transposed(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
-                    back = tl.dot(row, through, back, input_precision=PRECISION)
-            if NEEDS_X:
-                target, inside = by_rows(gx_token, channel, width, R_IN, C_IN, BR_IN, BC_IN, BE)
-                tl.store(grad_x + item * gx_item + target, back.to(grad_x.dtype.element_ty), mask=inside)
+    if SHARED:  # the gradient of the value alone, summed over heads; that of the map is _map_gradient's
+        tile = tl.program_id(0)
+        item = (tile // width_tiles).to(tl.int64)
+        channel = (tile % width_tiles) * BE
+        above, outside = by_columns(y_token, channel, width, R_OUT, C_OUT, BR_OUT, BC_OUT, BE)
+        back = tl.zeros((BR_IN, BC_IN * BE), tl.float32)
+        for head in range(heads):
+            upstream = tl.load(grad_y + item * y_item + head * y_head + above, mask=outside, other=0.0)
+            column = load_transposed(columns, head, C_OUT, C_IN, BC_OUT, BC_IN)
+            through = tl.dot(column, upstream, input_precision=PRECISION).to(x.dtype.element_ty)
+            row = load_transposed(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
+            back = tl.dot(row, turn(through, BC_IN, BR_OUT, BE), back, input_precision=PRECISION)
+        target, inside = by_rows(gx_token, channel, width, R_IN, C_IN, BR_IN, BC_IN, BE)
+        tl.store(grad_x + item * gx_item + target, back.to(grad_x.dtype.element_ty), mask=inside)
     else:
         head = tl.program_id(0)
         row = load_matrix(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
