@@ -91,7 +91,12 @@ function asFloats(array: NumberArray): Float32Array {
 }
 
 /** Entries start … start + count of the flattened array, as values. */
-export function slice(array: NumberArray, start: number, count: number, out = new Float32Array(count)): Float32Array {
+export function slice(
+  array: NumberArray,
+  start: number,
+  count: number,
+  out: Float32Array = new Float32Array(count),
+): Float32Array {
   const { data, scale, block } = array;
   if (!scale) {
     for (let i = 0; i < count; i++) out[i] = data[start + i];

@@ -3,7 +3,12 @@
 import type { VNode } from "../core/html";
 import type { Host } from "../core/host";
 import type { Payload } from "../core/payload";
+import { ClaimsView } from "./claims";
+import { ConvolutionView } from "./convolution";
 import { HeadsView } from "./heads";
+import { MechanismView } from "./mechanism";
+import { ImageView } from "./image";
+import { TokensView } from "./tokens";
 
 export interface ViewProps {
   payload: Payload<any>;
@@ -11,5 +16,10 @@ export interface ViewProps {
 }
 
 export const views: Record<string, (props: ViewProps) => VNode> = {
+  claims: ClaimsView,
+  convolution: ConvolutionView,
   heads: HeadsView,
+  mechanism: MechanismView,
+  image: ImageView,
+  tokens: TokensView,
 };

@@ -1,0 +1,157 @@
+// A map as arcs: from each token that asks, on the left, to the tokens that it reads, on the right.
+
+import type { Draw, Size } from "../core/canvas";
+import { css } from "../core/colour";
+import type { Pen } from "../core/pen";
+import type { Theme } from "../core/theme";
+import { fitted } from "./atlas";
+import type { Cell, Viewport } from "./heat";
+import { percent } from "./layer";
+import { type Table, threshold } from "./table";
+
+export interface ArcState {
+  table: Table;
+  view: Viewport;
+  over: Cell | null;
+  pinned: number | null;
+  axes: [query: string, key: string];
+}
+
+const TOP = 26;
+const MOST = 1500;
+
+interface Column {
+  left: number;
+  right: number;
+  query: number;
+  key: number;
+  height: number;
+}
+
+export const arcHeight = (table: Table) => (): number => {
+  const count = Math.max(table.queries.length, table.keys.length, 1);
+  return TOP + Math.max(160, Math.min(720, count * 22)) + 8;
+};
+
+function columns(table: Table, view: Viewport, size: Size): Column {
+  const longest = (labels: string[]) => Math.min(size.width * 0.3, 24 + 7.5 * Math.max(2, ...labels.map((label) => label.length)));
+  const inner = size.height - TOP - 8;
+  const height = Math.min(30, inner / Math.max(1, Math.max(table.queries.length, table.keys.length)));
+  return {
+    left: longest(table.queries),
+    right: size.width - longest(table.keys),
+    query: (table.queries.length === 1 ? height : Math.min(30, inner / Math.max(1, table.queries.length))) * view.zoom,
+    key: Math.min(30, inner / Math.max(1, table.keys.length)) * view.zoom,
+    height: inner,
+  };
+}
+
+/** The token under a point: {q, −1} on the left, {−1, k} on the right. */
+export function tokenAt(table: Table, view: Viewport, x: number, y: number, size: Size): Cell | null {
+  const c = columns(table, view, size);
+  const q = Math.floor(view.q + (y - TOP) / c.query);
+  const k = Math.floor(view.k + (y - TOP) / c.key);
+  if (y < TOP) return null;
+  if (x < (c.left + c.right) / 2) return q < table.queries.length ? { q, k: -1 } : null;
+  return k < table.keys.length ? { q: -1, k } : null;
+}
+
+export function drawArcs(state: ArcState): Draw {
+  const { table, view } = state;
+  const least = threshold(table.weights, table.max, MOST);
+  return (pen, size, theme) => {
+    const c = columns(table, view, size);
+    const yq = (q: number) => TOP + (q - view.q + 0.5) * c.query;
+    const yk = (k: number) => TOP + (k - view.k + 0.5) * c.key;
+    const active = state.over ?? (state.pinned === null ? null : { q: state.pinned, k: -1 });
+    const count = table.keys.length;
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, TOP - 2, size.width, c.height + 4);
+    pen.clip();
+    pen.lineCap = "round";
+    const arc = (q: number, k: number, strength: number, strong: boolean) => {
+      const [from, to] = [yq(q), yk(k)];
+      if (Math.max(from, to) < TOP || Math.min(from, to) > TOP + c.height) return;
+      const middle = (c.left + c.right) / 2;
+      pen.globalAlpha = Math.min(1, (strong ? 0.15 : 0.04) + strength * (strong ? 0.85 : 0.6));
+      pen.lineWidth = 0.6 + strength * (strong ? 5 : 2.4);
+      pen.beginPath();
+      pen.moveTo(c.left, from);
+      pen.bezierCurveTo(middle, from, middle, to, c.right, to);
+      pen.stroke();
+    };
+    pen.strokeStyle = active ? (state.over ? theme.hover : theme.accent) : theme.hover;
+    if (!active) {
+      for (let q = 0; q < table.queries.length; q++) {
+        for (let k = 0; k < count; k++) {
+          const weight = table.weights[q * count + k];
+          if (weight > least) arc(q, k, weight / table.max, false);
+        }
+      }
+    } else if (active.q >= 0) {
+      for (let k = 0; k < count; k++) {
+        const weight = table.weights[active.q * count + k];
+        if (weight > 0.002) arc(active.q, k, weight, true);
+      }
+    } else {
+      for (let q = 0; q < table.queries.length; q++) {
+        const weight = table.weights[q * count + active.k];
+        if (weight > 0.002) arc(q, active.k, weight, true);
+      }
+    }
+    pen.globalAlpha = 1;
+    tokens(pen, state, active, c, yq, yk, size, theme);
+    pen.restore();
+    pen.fillStyle = theme.muted;
+    pen.font = `italic 11px ${theme.font}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    pen.fillText(state.axes[0], c.left - 8, 10);
+    pen.textAlign = "left";
+    pen.fillText(state.axes[1], c.right + 8, 10);
+  };
+}
+
+function tokens(
+  pen: Pen,
+  state: ArcState,
+  active: Cell | null,
+  c: Column,
+  yq: (q: number) => number,
+  yk: (k: number) => number,
+  size: Size,
+  theme: Theme,
+) {
+  const { table } = state;
+  const count = table.keys.length;
+  pen.textBaseline = "middle";
+  const side = (labels: string[], tall: number, y: (i: number) => number, weight: (i: number) => number, chosen: number | undefined, left: boolean) => {
+    const every = Math.max(1, Math.ceil(11 / tall));
+    const [from, to] = left ? [0, c.left] : [c.right, size.width];
+    labels.forEach((label, i) => {
+      const at = y(i);
+      if (at < TOP - tall || at > TOP + c.height + tall) return;
+      const strength = weight(i);
+      if (strength > 0.002) {
+        // The stronger end of the ramp alone would drown the letters.
+        pen.fillStyle = css(theme.heat(0.15 + 0.4 * strength), 1);
+        pen.fillRect(from, at - tall / 2, to - from, Math.max(1, tall - 1));
+      }
+      const on = chosen === i;
+      const strongest = strength > 0.05;
+      if (!on && !strongest && i % every !== 0) return;
+      if (!on && !strongest && every > 1 && chosen !== undefined && chosen >= 0 && Math.abs(i - chosen) * tall < 11) return;
+      pen.fillStyle = on ? (state.over ? theme.hover : theme.accent) : theme.ink;
+      pen.font = `${on ? 700 : 400} ${Math.min(14, Math.max(9, tall * 0.72))}px ${theme.font}`;
+      pen.textAlign = left ? "right" : "left";
+      const room = (left ? c.left : size.width - c.right) - 14;
+      const text = strength > 0.01 && tall > 14 && room > 90 ? `${label}  ${percent(strength)}` : label;
+      pen.fillText(fitted(pen, text, room), left ? c.left - 8 : c.right + 8, at);
+    });
+  };
+  const out = (k: number) => (active && active.q >= 0 ? table.weights[active.q * count + k] : 0);
+  const into = (q: number) => (active && active.k >= 0 && active.q < 0 ? table.weights[q * count + active.k] : 0);
+  side(table.queries, c.query, yq, into, active && active.q >= 0 ? active.q : undefined, true);
+  side(table.keys, c.key, yk, out, active && active.q < 0 ? active.k : undefined, false);
+}

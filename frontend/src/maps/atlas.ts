@@ -1,0 +1,180 @@
+// Heads as thumbnails: a row per layer, or the heads of one layer in a block. Hover enlarges, a click locks.
+
+import { html, useRef, useState } from "../core/html";
+import { Picture, type Draw, type Size } from "../core/canvas";
+import type { Pen } from "../core/pen";
+import { useTheme } from "../core/theme";
+
+/** The thumbnails of one layer side by side. */
+export interface Strip {
+  image: HTMLCanvasElement;
+  heads: number;
+}
+
+export interface AtlasRow {
+  label: string;
+  layer: number;
+  /** Places of the heads in their layer. */
+  heads: number[];
+  warn?: boolean;
+}
+
+export interface AtlasProps {
+  rows: AtlasRow[];
+  strip: (layer: number) => Strip;
+  headName: (layer: number, head: number) => string;
+  /** Height of a thumbnail over its width. */
+  aspect: number;
+  largest: number;
+  smooth?: boolean;
+  backdrop?: HTMLCanvasElement | null;
+  picked: { layer: number; head: number | null };
+  label: string;
+  onHover: (at: { layer: number; head: number } | null) => void;
+  onPick: (at: { layer: number; head: number | null }) => void;
+}
+
+interface Geometry {
+  left: number;
+  top: number;
+  cell: number;
+  tall: number;
+  gap: number;
+}
+
+export function Atlas(props: AtlasProps) {
+  const { rows, aspect, largest } = props;
+  const theme = useTheme();
+  const [over, setOver] = useState<{ row: number; column: number } | null>(null);
+  const geometry = useRef<Geometry | null>(null);
+  const columns = Math.max(1, ...rows.map((row) => row.heads.length));
+  const named = rows.some((row) => row.label);
+
+  const measure = (width: number): Geometry => {
+    const longest = Math.max(0, ...rows.map((row) => row.label.length));
+    const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 0;
+    const gap = columns > 16 ? 2 : 4;
+    const cell = Math.max(4, Math.min(largest, (width - left - 2) / columns - gap));
+    return { left, top: 16, cell, tall: Math.max(4, cell * aspect), gap };
+  };
+  const height = (width: number) => {
+    const g = measure(width);
+    return g.top + rows.length * (g.tall + g.gap) + 4;
+  };
+  const place = (g: Geometry, row: number, column: number): [number, number] => [
+    g.left + column * (g.cell + g.gap),
+    g.top + row * (g.tall + g.gap),
+  ];
+  const cellOf = (x: number, y: number, size: Size): { row: number; column: number } | null => {
+    const g = measure(size.width);
+    const row = Math.floor((y - g.top) / (g.tall + g.gap));
+    const column = Math.floor((x - g.left) / (g.cell + g.gap));
+    if (row < 0 || row >= rows.length || x < 0) return null;
+    if (x < g.left) return { row, column: -1 };
+    return column < rows[row].heads.length ? { row, column } : null;
+  };
+
+  const thumbnail = (pen: Pen, layer: number, head: number, x: number, y: number, w: number, h: number) => {
+    const { image, heads } = props.strip(layer);
+    pen.save();
+    pen.beginPath();
+    pen.rect(x, y, w, h);
+    pen.clip();
+    pen.imageSmoothingEnabled = true;
+    if (props.backdrop) pen.drawImage(props.backdrop, x, y, w, h);
+    pen.imageSmoothingEnabled = Boolean(props.smooth);
+    pen.drawImage(image, x - head * w, y, heads * w, h);
+    pen.restore();
+    pen.strokeStyle = theme.line;
+    pen.lineWidth = 1;
+    pen.strokeRect(x - 0.5, y - 0.5, w + 1, h + 1);
+  };
+
+  const draw: Draw = (pen, size) => {
+    const g = (geometry.current = measure(size.width));
+    pen.textBaseline = "middle";
+    rows.forEach((row, r) => {
+      const [, y] = place(g, r, 0);
+      const current = row.layer === props.picked.layer;
+      if (row.label) {
+        pen.fillStyle = row.warn ? theme.warn : current ? theme.ink : theme.muted;
+        pen.font = `${current ? 600 : 400} 11px ${theme.font}`;
+        pen.textAlign = "right";
+        pen.fillText(fitted(pen, row.label, g.left - 8), g.left - 6, y + g.tall / 2);
+      }
+      row.heads.forEach((head, c) => {
+        const [x] = place(g, r, c);
+        thumbnail(pen, row.layer, head, x, y, g.cell, g.tall);
+      });
+    });
+    pen.fillStyle = theme.muted;
+    pen.textAlign = "center";
+    pen.font = `10px ${theme.font}`;
+    const every = Math.max(1, Math.ceil(18 / (g.cell + g.gap)));
+    if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer)) {
+      for (let c = 0; c < columns; c += every) {
+        pen.fillText(props.headName(rows[0].layer, rows[0].heads[c] ?? c), place(g, 0, c)[0] + g.cell / 2, 7);
+      }
+    }
+    rows.forEach((row, r) =>
+      row.heads.forEach((head, c) => {
+        if (row.layer !== props.picked.layer || head !== props.picked.head) return;
+        const [x, y] = place(g, r, c);
+        pen.strokeStyle = theme.accent;
+        pen.lineWidth = 2;
+        pen.strokeRect(x - 1, y - 1, g.cell + 2, g.tall + 2);
+      }),
+    );
+    if (over && over.column >= 0 && rows[over.row]) enlarge(pen, g, size);
+  };
+
+  const enlarge = (pen: Pen, g: Geometry, size: Size) => {
+    const { row, column } = over!;
+    const w = g.cell > 60 ? g.cell * 1.25 : Math.max(g.cell * 1.6, Math.min(96, size.width / 3));
+    const h = w * aspect;
+    const [cx, cy] = place(g, row, column);
+    const x = Math.min(size.width - w - 2, Math.max(2, cx + g.cell / 2 - w / 2));
+    const y = Math.min(size.height - h - 2, Math.max(2, cy + g.tall / 2 - h / 2));
+    const head = rows[row].heads[column];
+    pen.fillStyle = theme.background;
+    pen.fillRect(x - 2, y - 2, w + 4, h + 4);
+    thumbnail(pen, rows[row].layer, head, x, y, w, h);
+    pen.strokeStyle = theme.hover;
+    pen.lineWidth = 2;
+    pen.strokeRect(x - 1, y - 1, w + 2, h + 2);
+  };
+
+  const hover = (x: number, y: number, _: unknown, size: Size) => {
+    const at = cellOf(x, y, size);
+    if (at?.row === over?.row && at?.column === over?.column) return;
+    setOver(at);
+    const inside = at && at.column >= 0;
+    props.onHover(inside ? { layer: rows[at.row].layer, head: rows[at.row].heads[at.column] } : null);
+  };
+  const leave = () => {
+    setOver(null);
+    props.onHover(null);
+  };
+  const press = (x: number, y: number, _: unknown, size: Size) => {
+    const at = cellOf(x, y, size);
+    if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] });
+  };
+  return html`<${Picture} class="rg-atlas" draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
+}
+
+/** As much of a text as has room. */
+export function fitted(pen: Pen, text: string, room: number): string {
+  if (pen.measureText(text).width <= room) return text;
+  let end = text.length;
+  while (end > 1 && pen.measureText(`${text.slice(0, end)}…`).width > room) end--;
+  return `${text.slice(0, end)}…`;
+}
+
+/** Rows for an atlas of one layer: its heads in a block that is about as wide as the room asks. */
+export function blockRows(layer: number, heads: number, columns: number): AtlasRow[] {
+  const rows: AtlasRow[] = [];
+  for (let at = 0; at < heads; at += columns) {
+    rows.push({ label: "", layer, heads: Array.from({ length: Math.min(columns, heads - at) }, (_, i) => at + i) });
+  }
+  return rows;
+}

@@ -1,0 +1,227 @@
+// A map as a heat map: queries down, keys across.
+
+import { pixels, type Draw, type Size } from "../core/canvas";
+import { table as colourTable } from "../core/colour";
+import type { Pen } from "../core/pen";
+import type { Theme } from "../core/theme";
+import { fitted } from "./atlas";
+import type { Table } from "./table";
+
+export type Scale = "map" | "root" | "row";
+
+/** The part that is shown, in tokens. */
+export interface Viewport {
+  q: number;
+  k: number;
+  zoom: number;
+}
+
+export const whole: Viewport = { q: 0, k: 0, zoom: 1 };
+
+export interface Cell {
+  q: number;
+  k: number;
+}
+
+export interface HeatState {
+  table: Table;
+  image: HTMLCanvasElement;
+  view: Viewport;
+  over: Cell | null;
+  pinned: number | null;
+  axes: [query: string, key: string];
+}
+
+interface Box {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  /** Pixels of a token. */
+  cell: number;
+}
+
+const LARGEST = 38;
+const TALLEST = 680;
+
+export function paint(table: Table, scale: Scale, theme: Theme, reuse?: HTMLCanvasElement): HTMLCanvasElement {
+  const colours = colourTable(theme.heat);
+  const [rows, columns] = [table.queries.length, table.keys.length];
+  const tops = new Float32Array(rows).fill(table.max);
+  if (scale === "row") {
+    tops.fill(0);
+    for (let i = 0; i < table.weights.length; i++) {
+      const row = Math.floor(i / columns);
+      if (table.weights[i] > tops[row]) tops[row] = table.weights[i];
+    }
+  }
+  return pixels(
+    Math.max(1, columns),
+    Math.max(1, rows),
+    (i) => {
+      const share = table.weights[i] / (tops[Math.floor(i / columns)] || 1);
+      return colours[Math.round(255 * (scale === "root" ? Math.sqrt(share) : share))] ?? colours[0];
+    },
+    reuse,
+  );
+}
+
+function labelRoom(labels: string[], most: number): number {
+  const longest = Math.max(2, ...labels.map((label) => label.length));
+  return Math.min(most, 14 + 7 * longest);
+}
+
+export function box(table: Table, { width }: { width: number }): Box {
+  const [rows, columns] = [table.queries.length || 1, table.keys.length || 1];
+  const left = 18 + labelRoom(table.queries, Math.min(120, width * 0.22));
+  const top = 18 + labelRoom(table.keys, 96);
+  const cell = Math.min(LARGEST, (width - left - 4) / columns, TALLEST / rows);
+  return { left, top, width: cell * columns, height: cell * rows, cell };
+}
+
+export const heatHeight = (table: Table) => (width: number): number => {
+  const place = box(table, { width });
+  return place.top + place.height + 44;
+};
+
+/** The cell under a point; a label counts for its row or column (the other is −1). */
+export function cellAt(table: Table, view: Viewport, x: number, y: number, size: Size): Cell | null {
+  const place = box(table, size);
+  const cell = place.cell * view.zoom;
+  const q = Math.floor(view.q + (y - place.top) / cell);
+  const k = Math.floor(view.k + (x - place.left) / cell);
+  const [inRow, inColumn] = [y >= place.top && y < place.top + place.height, x >= place.left && x < place.left + place.width];
+  if (inRow && inColumn) return { q: Math.min(q, table.queries.length - 1), k: Math.min(k, table.keys.length - 1) };
+  if (inRow && x < place.left) return { q, k: -1 };
+  if (inColumn && y < place.top) return { q: -1, k };
+  return null;
+}
+
+/** Zoom about a token, keeping it where it is. */
+export function zoomed(view: Viewport, table: Table, factor: number, at: Cell): Viewport {
+  const zoom = Math.min(32, Math.max(1, view.zoom * factor));
+  const move = (start: number, fixed: number) => fixed - ((fixed - start) * view.zoom) / zoom;
+  return inside({ q: move(view.q, at.q), k: move(view.k, at.k), zoom }, table);
+}
+
+export function inside(view: Viewport, table: Table): Viewport {
+  const clamp = (start: number, count: number) => Math.min(count - count / view.zoom, Math.max(0, start));
+  return { ...view, q: clamp(view.q, table.queries.length), k: clamp(view.k, table.keys.length) };
+}
+
+export function drawHeat(state: HeatState): Draw {
+  return (pen, size, theme) => {
+    const { table, view, image } = state;
+    const place = box(table, size);
+    const cell = place.cell * view.zoom;
+    const x = (k: number) => place.left + (k - view.k) * cell;
+    const y = (q: number) => place.top + (q - view.q) * cell;
+    pen.save();
+    pen.beginPath();
+    pen.rect(place.left, place.top, place.width, place.height);
+    pen.clip();
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(image, x(0), y(0), cell * table.keys.length, cell * table.queries.length);
+    if (cell >= 14) gridLines(pen, table, x, y, place, theme);
+    marks(pen, state, x, y, cell, place, theme);
+    pen.restore();
+    pen.strokeStyle = theme.line;
+    pen.lineWidth = 1;
+    pen.strokeRect(place.left - 0.5, place.top - 0.5, place.width + 1, place.height + 1);
+    labels(pen, state, x, y, cell, place, theme);
+    legend(pen, table, place, size, theme);
+  };
+}
+
+function gridLines(pen: Pen, table: Table, x: (k: number) => number, y: (q: number) => number, place: Box, theme: Theme) {
+  pen.strokeStyle = theme.background;
+  pen.globalAlpha = 0.6;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (let k = 1; k < table.keys.length; k++) {
+    pen.moveTo(x(k), place.top);
+    pen.lineTo(x(k), place.top + place.height);
+  }
+  for (let q = 1; q < table.queries.length; q++) {
+    pen.moveTo(place.left, y(q));
+    pen.lineTo(place.left + place.width, y(q));
+  }
+  pen.stroke();
+  pen.globalAlpha = 1;
+}
+
+function marks(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, cell: number, place: Box, theme: Theme) {
+  const thick = Math.max(cell, 2);
+  if (state.pinned !== null) {
+    pen.strokeStyle = theme.accent;
+    pen.lineWidth = 2;
+    pen.strokeRect(place.left + 1, y(state.pinned) - 1, place.width - 2, thick + 2);
+  }
+  if (!state.over) return;
+  pen.strokeStyle = theme.hover;
+  pen.lineWidth = 1.5;
+  if (state.over.q >= 0) pen.strokeRect(place.left, y(state.over.q) - 0.5, place.width, thick + 1);
+  if (state.over.k >= 0) pen.strokeRect(x(state.over.k) - 0.5, place.top, thick + 1, place.height);
+}
+
+function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, cell: number, place: Box, theme: Theme) {
+  const { table, over, pinned, axes } = state;
+  const size = Math.min(13, Math.max(9, cell * 0.8));
+  // Where tokens are narrower than letters, every so many are named, and always those under the pointer.
+  const every = Math.max(1, Math.ceil(11 / cell));
+  const style = (on: boolean, fixed: boolean) => {
+    pen.fillStyle = on ? theme.hover : fixed ? theme.accent : theme.muted;
+    pen.font = `${on || fixed ? 600 : 400} ${size}px ${theme.font}`;
+  };
+  const near = (i: number, to: number | null | undefined) => to !== null && to !== undefined && to >= 0 && i !== to && Math.abs(i - to) * cell < 11;
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  const visible = (i: number, start: number, span: number) => i + 0.5 >= start && i + 0.5 <= start + span;
+  table.queries.forEach((label, q) => {
+    const [on, fixed] = [over?.q === q, pinned === q];
+    if (!visible(q, state.view.q, place.height / cell) || (!on && !fixed && (q % every !== 0 || near(q, over?.q) || near(q, pinned)))) return;
+    style(on, fixed);
+    pen.fillText(fitted(pen, label, place.left - 26), place.left - 6, y(q + 0.5));
+  });
+  pen.textAlign = "left";
+  table.keys.forEach((label, k) => {
+    const on = over?.k === k;
+    if (!visible(k, state.view.k, place.width / cell) || (!on && (k % every !== 0 || near(k, over?.k)))) return;
+    style(on, false);
+    pen.save();
+    pen.translate(x(k + 0.5), place.top - 6);
+    pen.rotate(-Math.PI / 2);
+    pen.fillText(fitted(pen, label, place.top - 24), 0, 0);
+    pen.restore();
+  });
+  pen.fillStyle = theme.muted;
+  pen.font = `italic 11px ${theme.font}`;
+  pen.textAlign = "left";
+  pen.fillText(`${axes[1]} →`, place.left, 8);
+  pen.save();
+  pen.translate(8, place.top);
+  pen.rotate(-Math.PI / 2);
+  pen.textAlign = "right";
+  pen.fillText(`← ${axes[0]}`, 0, 0);
+  pen.restore();
+}
+
+function legend(pen: Pen, table: Table, place: Box, size: Size, theme: Theme) {
+  const top = place.top + place.height + 14;
+  const width = Math.min(160, size.width - place.left - 80);
+  for (let i = 0; i < 32; i++) {
+    const [r, g, b] = theme.heat(i / 31).map(Math.round);
+    pen.fillStyle = `rgb(${r} ${g} ${b})`;
+    pen.fillRect(place.left + (i * width) / 32, top, width / 32 + 0.6, 8);
+  }
+  pen.strokeStyle = theme.line;
+  pen.lineWidth = 1;
+  pen.strokeRect(place.left - 0.5, top - 0.5, width + 1, 9);
+  pen.fillStyle = theme.muted;
+  pen.font = `10px ${theme.font}`;
+  pen.textBaseline = "top";
+  pen.textAlign = "left";
+  pen.fillText("0", place.left, top + 12);
+  pen.textAlign = "right";
+  pen.fillText(`${(100 * table.max).toPrecision(3)} %`, place.left + width, top + 12);
+}

@@ -1,0 +1,97 @@
+// The maps of one layer, as they came: bytes with a factor per row. Values are made where they are needed.
+
+import { type NumberArray, type Payload, slice } from "../core/payload";
+
+export interface LayerAbout {
+  name: string;
+  /** Numbers of the heads that were kept. */
+  heads: number[];
+  queries: number;
+  keys: number;
+  /** Numbers of the rows that were kept; null for all. */
+  rows: number[] | null;
+  residual: number | null;
+  agrees: boolean;
+  against: string;
+  kind: string;
+  kernel: string | null;
+  calls: number;
+  joined: boolean;
+}
+
+/** Which of a layer's maps: a head (by its place), all of them in the middle, or all layers up to here. */
+export type Which = number | "mean" | "rollout";
+
+export interface Choice {
+  layer: number;
+  which: Which;
+}
+
+export class Layer<About extends LayerAbout = LayerAbout> {
+  private average: Float32Array | null = null;
+
+  constructor(
+    readonly about: About,
+    private readonly array: NumberArray,
+  ) {}
+
+  get heads(): number { return this.about.heads.length; }
+  get queries(): number { return this.about.queries; }
+  get keys(): number { return this.about.keys; }
+
+  /** Weights of one row of one head, (keys). */
+  row(head: number, query: number, out?: Float32Array): Float32Array {
+    return slice(this.array, (head * this.queries + query) * this.keys, this.keys, out);
+  }
+
+  /** Weights of one head, (queries · keys). */
+  matrix(head: number, out?: Float32Array): Float32Array {
+    const size = this.queries * this.keys;
+    return slice(this.array, head * size, size, out);
+  }
+
+  /** The mean over heads, (queries · keys). */
+  mean(): Float32Array {
+    if (this.average) return this.average;
+    const sum = new Float32Array(this.queries * this.keys);
+    const one = new Float32Array(sum.length);
+    for (let head = 0; head < this.heads; head++) {
+      this.matrix(head, one);
+      for (let i = 0; i < sum.length; i++) sum[i] += one[i];
+    }
+    for (let i = 0; i < sum.length; i++) sum[i] /= this.heads;
+    this.average = sum;
+    return sum;
+  }
+
+  /** The place of a query among the rows that were kept; −1 where it was not. */
+  rowOf(query: number): number {
+    const { rows } = this.about;
+    if (rows) return rows.indexOf(query);
+    return query < this.queries ? query : -1;
+  }
+}
+
+export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: About[] }>): Layer<About>[] {
+  return payload.meta.layers.map((about, i) => new Layer(about, payload.array(`map${i}`)));
+}
+
+/** Names without the parts that all of them share, so that they fit beside a row of pictures. */
+export function shortNames(names: string[]): string[] {
+  const split = names.map((name) => name.split("."));
+  const shortest = Math.min(...split.map((parts) => parts.length));
+  let [front, back] = [0, 0];
+  if (names.length > 1) {
+    while (front < shortest - 1 && split.every((parts) => parts[front] === split[0][front])) front++;
+    while (back < shortest - 1 - front && split.every((parts) => parts[parts.length - 1 - back] === split[0][split[0].length - 1 - back])) back++;
+  }
+  return split.map((parts) => parts.slice(front, parts.length - back).join("."));
+}
+
+export const percent = (x: number): string => (x >= 0.0995 || x === 0 ? `${Math.round(100 * x)} %` : `${(100 * x).toPrecision(2)} %`);
+
+/** What the residual of a map says, in words. */
+export function residualText(about: LayerAbout): string {
+  if (about.residual === null) return `residual: none (${about.against})`;
+  return `residual ${about.residual.toExponential(1)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;
+}

@@ -1,0 +1,169 @@
+// One query's weights over an image.
+
+import { pixels, type Draw, type Size } from "../core/canvas";
+import { css, ember, table as colourTable } from "../core/colour";
+import type { Pen } from "../core/pen";
+import type { Theme } from "../core/theme";
+import { fitted } from "./atlas";
+import { percent } from "./layer";
+import { cellOf, type ImageAbout, type Query, queryIn } from "./place";
+
+export type Style = "colour" | "spotlight" | "map";
+
+/** Colours of weights 0 … 255 in the given style. */
+export function overlayTable(style: Style, opacity: number, theme: Theme): Uint32Array {
+  if (style === "map") return colourTable(theme.heat);
+  if (style === "spotlight") return colourTable(() => [0, 0, 0], (t) => opacity * (1 - t ** 0.6));
+  return colourTable(ember, (t) => opacity * Math.min(1, 0.25 + 0.9 * t ** 0.5));
+}
+
+/** Patches of a row of weights as pixels. */
+export function patchPixels(row: Float32Array, about: ImageAbout, max: number, colours: Uint32Array, reuse?: HTMLCanvasElement): HTMLCanvasElement {
+  const [rows, columns] = about.grid;
+  return pixels(columns, rows, (i) => colours[Math.min(255, Math.round((255 * row[about.prefix + i]) / (max || 1)))], reuse);
+}
+
+/** The largest weight of a patch, prefix tokens apart: they would often outshine all of the image. */
+export function largest(row: Float32Array, prefix: number): number {
+  let max = 0;
+  for (let i = prefix; i < row.length; i++) if (row[i] > max) max = row[i];
+  return max;
+}
+
+export interface OverlayState {
+  about: ImageAbout;
+  row: Float32Array | null;
+  max: number;
+  image: HTMLCanvasElement | null;
+  heat: HTMLCanvasElement | null;
+  style: Style;
+  smooth: boolean;
+  query: Query;
+  pinned: boolean;
+  over: { y: number; x: number } | null;
+  aspect: number;
+}
+
+interface Places {
+  chips: { x: number; y: number; width: number; height: number }[];
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+const TALLEST = 620;
+
+export function places(about: ImageAbout, aspect: number, width: number): Places {
+  const count = Math.max(about.prefix, about.query_prefix);
+  const columns = Math.max(1, Math.min(count, Math.floor(width / 72)));
+  const room = Math.min(132, width / columns);
+  const chips = Array.from({ length: count }, (_, i) => ({
+    x: (i % columns) * room,
+    y: 2 + Math.floor(i / columns) * 32,
+    width: room - 6,
+    height: 26,
+  }));
+  const top = count ? 2 + Math.ceil(count / columns) * 32 + 4 : 2;
+  const [w, h] = width * aspect > TALLEST ? [TALLEST / aspect, TALLEST] : [width, width * aspect];
+  return { chips, x: 1, y: top, width: w - 2, height: h - 2 };
+}
+
+export const overlayHeight = (about: ImageAbout, aspect: number) => (width: number): number => {
+  const p = places(about, aspect, width);
+  return p.y + p.height + 36;
+};
+
+/** Who is at a point: a prefix token or a place of the image. */
+export function whoIsAt(about: ImageAbout, aspect: number, x: number, y: number, size: Size): Query | null {
+  const p = places(about, aspect, size.width);
+  const chip = p.chips.findIndex((c) => x >= c.x && x < c.x + c.width && y >= c.y && y < c.y + c.height);
+  if (chip >= 0) return { prefix: chip, y: 0.5, x: 0.5 };
+  const [sy, sx] = [(y - p.y) / p.height, (x - p.x) / p.width];
+  return sy >= 0 && sy < 1 && sx >= 0 && sx < 1 ? { prefix: null, y: sy, x: sx } : null;
+}
+
+export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
+  return (pen, size, theme) => {
+    const { about, row, heat, image, style } = state;
+    const p = places(about, state.aspect, size.width);
+    pen.save();
+    pen.beginPath();
+    pen.rect(p.x, p.y, p.width, p.height);
+    pen.clip();
+    pen.fillStyle = theme.surface;
+    pen.fillRect(p.x, p.y, p.width, p.height);
+    if (image && style !== "map") {
+      pen.imageSmoothingEnabled = image.width >= 64;
+      pen.drawImage(image, p.x, p.y, p.width, p.height);
+    }
+    if (heat) {
+      pen.imageSmoothingEnabled = state.smooth;
+      pen.drawImage(heat, p.x, p.y, p.width, p.height);
+    }
+    pen.restore();
+    pen.strokeStyle = theme.line;
+    pen.lineWidth = 1;
+    pen.strokeRect(p.x - 0.5, p.y - 0.5, p.width + 1, p.height + 1);
+    chips(pen, state, p, chipNames, theme);
+    const number = queryIn(about, state.query);
+    if (about.query_grid && number >= about.query_prefix) outline(pen, p, about.query_grid, state.query, state.pinned ? theme.accent : theme.hover);
+    if (state.over && state.pinned) outline(pen, p, about.grid, state.over, theme.hover);
+    legend(pen, state, p, theme);
+    if (!row) {
+      pen.fillStyle = theme.ink;
+      pen.font = `14px ${theme.font}`;
+      pen.textAlign = "center";
+      pen.textBaseline = "middle";
+      pen.fillText("this row was not captured", p.x + p.width / 2, p.y + p.height / 2);
+    }
+  };
+}
+
+function outline(pen: Pen, p: Places, grid: [number, number], at: { y: number; x: number }, colour: string) {
+  const [row, column] = cellOf(grid, at);
+  const [w, h] = [p.width / grid[1], p.height / grid[0]];
+  const box: [number, number, number, number] = [p.x + column * w, p.y + row * h, w, h];
+  // White under the colour, so that it is seen on any image.
+  pen.strokeStyle = "#ffffff";
+  pen.lineWidth = 4;
+  pen.strokeRect(...box);
+  pen.strokeStyle = colour;
+  pen.lineWidth = 2.2;
+  pen.strokeRect(...box);
+}
+
+function chips(pen: Pen, state: OverlayState, p: Places, names: string[], theme: Theme) {
+  const { about, row } = state;
+  const asked = queryIn(about, state.query);
+  p.chips.forEach((chip, i) => {
+    const weight = row && i < about.prefix ? row[i] : 0;
+    pen.fillStyle = css(theme.heat(0.04 + 0.4 * Math.min(1, weight)));
+    pen.fillRect(chip.x, chip.y, chip.width, chip.height);
+    const isQuery = asked === i && i < about.query_prefix;
+    pen.strokeStyle = isQuery ? (state.pinned ? theme.accent : theme.hover) : theme.line;
+    pen.lineWidth = isQuery ? 2.2 : 1;
+    pen.strokeRect(chip.x + 1, chip.y + 1, chip.width - 2, chip.height - 2);
+    pen.fillStyle = theme.ink;
+    pen.font = `11px ${theme.font}`;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    const text = i < about.prefix && chip.width > 90 ? `${names[i]} ${percent(weight)}` : names[i];
+    pen.fillText(fitted(pen, text, chip.width - 6), chip.x + chip.width / 2, chip.y + chip.height / 2 + 0.5);
+  });
+}
+
+function legend(pen: Pen, state: OverlayState, p: Places, theme: Theme) {
+  const top = p.y + p.height + 10;
+  const width = Math.min(160, p.width * 0.5);
+  const ramp = state.style === "map" ? theme.heat : state.style === "spotlight" ? (t: number): [number, number, number] => [255 * t ** 0.6, 255 * t ** 0.6, 255 * t ** 0.6] : ember;
+  for (let i = 0; i < 32; i++) {
+    pen.fillStyle = css(ramp(i / 31));
+    pen.fillRect(p.x + (i * width) / 32, top, width / 32 + 0.6, 8);
+  }
+  pen.fillStyle = theme.muted;
+  pen.font = `10px ${theme.font}`;
+  pen.textBaseline = "middle";
+  pen.textAlign = "left";
+  pen.fillText(`0 … ${percent(state.max)} of the attention`, p.x + width + 8, top + 5);
+}

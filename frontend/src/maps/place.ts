@@ -1,0 +1,52 @@
+// Tokens on an image: prefix tokens first (class, registers), then a grid, row by row.
+
+import type { LayerAbout } from "./layer";
+
+export interface ImageAbout extends LayerAbout {
+  grid: [number, number];
+  prefix: number;
+  /** Null where queries are no tokens of the grid; then all of them count as prefix. */
+  query_grid: [number, number] | null;
+  query_prefix: number;
+}
+
+/** Who looks: a prefix token by its number, or a place of the image, as shares of its height and width. */
+export interface Query {
+  prefix: number | null;
+  y: number;
+  x: number;
+}
+
+/** The query's number in a layer. Layers may have grids of different sizes, or none. */
+export function queryIn(about: ImageAbout, query: Query): number {
+  const { query_grid: grid, query_prefix: prefix } = about;
+  if (!grid) return Math.min(query.prefix ?? 0, prefix - 1);
+  if (query.prefix !== null && query.prefix < prefix) return query.prefix;
+  const [row, column] = cellOf(grid, query);
+  return prefix + row * grid[1] + column;
+}
+
+/** Row and column of a place. */
+export function cellOf(grid: [number, number], { y, x }: { y: number; x: number }): [number, number] {
+  const at = (share: number, count: number) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
+  return [at(y, grid[0]), at(x, grid[1])];
+}
+
+/** The middle of a cell. */
+export function centerOf(grid: [number, number], row: number, column: number): Query {
+  const at = (n: number, count: number) => (Math.min(count - 1, Math.max(0, n)) + 0.5) / count;
+  return { prefix: null, y: at(row, grid[0]), x: at(column, grid[1]) };
+}
+
+export function prefixName(number: number, count: number, onGrid: boolean): string {
+  if (!onGrid) return count === 1 ? "the pooling query" : `query ${number}`;
+  return number === 0 ? "class token" : `prefix ${number}`;
+}
+
+export function queryName(about: ImageAbout, query: Query): string {
+  const number = queryIn(about, query);
+  if (number < about.query_prefix) return prefixName(number, about.query_prefix, about.query_grid !== null);
+  const at = number - about.query_prefix;
+  const columns = about.query_grid![1];
+  return `patch (${Math.floor(at / columns)}, ${at % columns})`;
+}

@@ -1,0 +1,105 @@
+// A part of a map, ready to be drawn: the tokens that are shown, their labels, the weights between them.
+
+import type { Layer, Which } from "./layer";
+import type { Rollout } from "./rollout";
+
+export interface Table {
+  queries: string[];
+  keys: string[];
+  /** Places in the layer's own rows and columns. */
+  queryAt: number[];
+  keyAt: number[];
+  /** (queries · keys) */
+  weights: Float32Array;
+  max: number;
+  /** For each query: how much goes to keys that are not shown. */
+  hidden: Float32Array;
+}
+
+/** [CLS], <pad>, <|endoftext|>, and the like. */
+export function isSpecial(token: string): boolean {
+  return /^(\[[A-Za-z]\w*\]|<[^<>\s]+>)$/.test(token.trim());
+}
+
+/** A token as it is shown: blanks and marks of sub-words made visible or left out. */
+export function visible(token: string): string {
+  const text = token.replace(/^[Ġ▁]/, "").replace(/^Ċ$/, "\n");
+  if (text === "" || text === " ") return "␣";
+  return text.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+}
+
+export function wholeMatrix(layer: Layer, which: Which, index: number, rollout: Rollout | null): Float32Array {
+  if (which === "rollout" && rollout) return rollout.matrix(index);
+  return typeof which === "number" ? layer.matrix(which) : layer.mean();
+}
+
+export function makeTable(
+  matrix: Float32Array,
+  columns: number,
+  queryLabels: string[],
+  keyLabels: string[],
+  hide: boolean,
+): Table {
+  const shown = (labels: string[]) => labels.map((_, i) => i).filter((i) => !hide || !isSpecial(labels[i]));
+  const [queryAt, keyAt] = [shown(queryLabels), shown(keyLabels)];
+  const weights = new Float32Array(queryAt.length * keyAt.length);
+  const hidden = new Float32Array(queryAt.length);
+  let max = 0;
+  queryAt.forEach((q, i) => {
+    let [sum, seen] = [0, 0];
+    for (let k = 0; k < columns; k++) sum += matrix[q * columns + k];
+    for (let j = 0; j < keyAt.length; j++) {
+      const weight = matrix[q * columns + keyAt[j]];
+      weights[i * keyAt.length + j] = weight;
+      seen += weight;
+      if (weight > max) max = weight;
+    }
+    hidden[i] = Math.max(0, sum - seen);
+  });
+  return { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, weights, max, hidden };
+}
+
+/** The largest entries of a row, best first. */
+export function top(row: ArrayLike<number>, count: number): number[] {
+  const order = Array.from({ length: row.length }, (_, i) => i).sort((a, b) => row[b] - row[a]);
+  return order.slice(0, count).filter((i) => row[i] > 0);
+}
+
+export interface Small {
+  data: Float32Array;
+  rows: number;
+  columns: number;
+  max: number;
+}
+
+/** A matrix made small: each pixel is the largest of the entries it stands for. */
+export function shrink(matrix: Float32Array, rows: number, columns: number, side: number): Small {
+  const [r, c] = [Math.min(rows, side), Math.min(columns, side)];
+  const data = new Float32Array(r * c);
+  const column = Uint16Array.from({ length: columns }, (_, j) => Math.floor((j * c) / columns));
+  let max = 0;
+  for (let i = 0; i < rows; i++) {
+    const out = Math.floor((i * r) / rows) * c;
+    const from = i * columns;
+    for (let j = 0; j < columns; j++) {
+      const value = matrix[from + j];
+      const at = out + column[j];
+      if (value > data[at]) data[at] = value;
+    }
+  }
+  for (const value of data) if (value > max) max = value;
+  return { data, rows: r, columns: c, max };
+}
+
+/** The weight that about `count` entries reach. */
+export function threshold(weights: Float32Array, max: number, count: number): number {
+  if (weights.length <= count || max <= 0) return 0;
+  const bins = new Uint32Array(1024);
+  for (let i = 0; i < weights.length; i++) bins[Math.min(1023, Math.floor((1024 * weights[i]) / max))]++;
+  let seen = 0;
+  for (let bin = 1023; bin >= 0; bin--) {
+    seen += bins[bin];
+    if (seen > count) return ((bin + 1) / 1024) * max;
+  }
+  return 0;
+}

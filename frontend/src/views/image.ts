@@ -1,0 +1,271 @@
+// Image attention: pick a patch (or the class token), see where every head of every layer looks from there.
+
+import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
+import { Picture, pixels, type Size } from "../core/canvas";
+import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
+import { Frame } from "../core/frame";
+import type { Key } from "../core/keys";
+import type { Payload } from "../core/payload";
+import { useTheme } from "../core/theme";
+import { Atlas, type AtlasRow, blockRows, type Strip } from "../maps/atlas";
+import { type Choice, type Layer, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { drawOverlay, largest, overlayHeight, overlayTable, patchPixels, type Style, whoIsAt } from "../maps/overlay";
+import { cellOf, centerOf, type ImageAbout, prefixName, type Query, queryIn, queryName } from "../maps/place";
+import { Residuals } from "../maps/residuals";
+import { Rollout } from "../maps/rollout";
+import { top } from "../maps/table";
+import { asWhich, headNumber, headOptions } from "./tokens";
+import type { ViewProps } from "./index";
+
+interface Meta {
+  layers: ImageAbout[];
+  notes: string[];
+  image: boolean;
+  rollout: boolean;
+}
+
+export function ImageView({ payload, host }: ViewProps): VNode {
+  const meta = payload.meta as Meta;
+  const layers = useMemo(() => layersOf<ImageAbout>(payload), [payload]);
+  const rollout = useMemo(() => (meta.rollout ? new Rollout(layers) : null), [layers]);
+  const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
+  const original = useMemo(() => (meta.image ? imageOf(payload, false) : null), [payload]);
+  const grey = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
+
+  const [locked, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: "mean" }));
+  const [hovered, setHovered] = useState<Choice | null>(null);
+  const [query, setQuery] = useState<Query>(() => startQuery(layers[layers.length - 1].about));
+  const [pinned, setPinned] = useState(false);
+  const [over, setOver] = useState<Query | null>(null);
+  const [style, setStyle] = useState<Style>(original ? "colour" : "map");
+  const [opacity, setOpacity] = useState(0.75);
+  const [smooth, setSmooth] = useState(false);
+  const [block, setBlock] = useState(layers.length === 1);
+  const [shared, setShared] = useState(false);
+
+  const shown = hovered ?? locked;
+  const layer = layers[shown.layer];
+  const about = layer.about;
+  // Colours of weights and colours of the image would not be told apart.
+  const image = style === "colour" ? grey : original;
+  const aspect = image ? image.height / image.width : about.grid[0] / about.grid[1];
+  const row = useMemo(() => rowOf(layer, shown, query, rollout), [layer, shown.which, shown.layer, query]);
+  useEffect(() => {
+    const at = layers[locked.layer].about;
+    host.select?.({ layer: at.name, head: headNumber(layers[locked.layer], locked.which), query: queryIn(at, query) });
+  }, [locked, query, pinned]);
+
+  const choose = (layerAt: number, which: Which) => {
+    const at = Math.min(layers.length - 1, Math.max(0, layerAt));
+    setLocked({ layer: at, which: typeof which === "number" ? Math.min(layers[at].heads - 1, Math.max(0, which)) : which });
+    setHovered(null);
+  };
+  const stepHead = (by: number) => {
+    const heads = layers[locked.layer].heads;
+    const now = typeof locked.which === "number" ? locked.which : by > 0 ? -1 : heads;
+    choose(locked.layer, (now + by + heads) % heads);
+  };
+  const move = (dy: number, dx: number) => {
+    const grid = about.query_grid ?? about.grid;
+    const [r, c] = query.prefix === null ? cellOf(grid, query) : [Math.floor(grid[0] / 2), Math.floor(grid[1] / 2)];
+    setQuery(query.prefix === null ? centerOf(grid, r + dy, c + dx) : centerOf(grid, r, c));
+    setPinned(true);
+  };
+  const prefixes = Math.max(about.prefix, about.query_prefix);
+  const keys: Key[] = [
+    { keys: ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"], shown: "← ↑ → ↓", means: "another patch", run: (key) => move(key === "ArrowUp" ? -1 : key === "ArrowDown" ? 1 : 0, key === "ArrowLeft" ? -1 : key === "ArrowRight" ? 1 : 0) },
+    ...(about.query_prefix ? [{ keys: ["c"], means: "class and prefix tokens", run: () => (setQuery({ prefix: query.prefix === null ? 0 : (query.prefix + 1) % about.query_prefix, y: 0.5, x: 0.5 }), setPinned(true)) }] : []),
+    { keys: ["[", "]"], means: "another head", run: (key) => stepHead(key === "]" ? 1 : -1) },
+    { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(locked.layer + (key === "PageDown" ? 1 : -1), locked.which) },
+    { keys: ["m"], means: "mean over heads", run: () => choose(locked.layer, "mean") },
+    ...(rollout ? [{ keys: ["r"], means: "rollout", run: () => choose(locked.layer, "rollout") }] : []),
+    { keys: ["s"], means: "smooth or by patch", run: () => setSmooth(!smooth) },
+    { keys: ["Escape"], shown: "Esc", means: "let the pointer choose again", run: () => (setPinned(false), setHovered(null)) },
+  ];
+
+  const controls = html`
+    <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
+    <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
+    ${image ? html`<${Choices} label="overlay" value=${style} options=${[["colour", "Colour"], ["spotlight", "Spotlight"], ["map", "Map"]]} onChange=${setStyle} />` : null}
+    ${style === "map" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
+    <${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} />
+    <${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />
+    ${layers.length > 1 ? html`<${Choices} label="thumbnails" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
+  `;
+  const parts = { layers, names, rollout, image, query, shown, locked, style, opacity, smooth, block, shared, aspect };
+  const hover = (at: Query | null) => {
+    setOver(at);
+    if (at && !pinned && (at.prefix === null || at.prefix < about.query_prefix)) setQuery(at);
+  };
+  const pick = (at: Query | null) => {
+    if (!at || (at.prefix !== null && at.prefix >= about.query_prefix)) return setPinned(false);
+    const same = pinned && queryIn(about, at) === queryIn(about, query);
+    setPinned(!same);
+    setQuery(at);
+  };
+  const chipNames = Array.from({ length: prefixes }, (_, i) => prefixName(i, about.query_prefix, about.query_grid !== null));
+  return html`<${Frame}
+    name="image"
+    title="Image attention"
+    subtitle=${describe(layer, shown, query, row, pinned ? over : null)}
+    host=${host}
+    keys=${keys}
+    controls=${controls}
+    footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
+  >
+    <div class="rg-beside rg-image">
+      <${Main} ...${parts} about=${about} row=${row} pinned=${pinned} over=${over} chipNames=${chipNames} onHover=${hover} onPick=${pick} />
+      <${Heads} ...${parts} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />
+    </div>
+  <//>` as VNode;
+}
+
+interface Parts {
+  layers: Layer<ImageAbout>[];
+  names: string[];
+  rollout: Rollout | null;
+  image: HTMLCanvasElement | null;
+  query: Query;
+  shown: Choice;
+  locked: Choice;
+  style: Style;
+  opacity: number;
+  smooth: boolean;
+  block: boolean;
+  shared: boolean;
+  aspect: number;
+}
+
+interface MainProps extends Parts {
+  about: ImageAbout;
+  row: Float32Array | null;
+  pinned: boolean;
+  over: Query | null;
+  chipNames: string[];
+  onHover: (at: Query | null) => void;
+  onPick: (at: Query | null) => void;
+}
+
+function Main(props: MainProps) {
+  const { about, row, image, style, opacity, smooth, query, pinned, over, aspect } = props;
+  const theme = useTheme();
+  const max = !row ? 0 : props.shared && typeof props.shown.which === "number" ? sharedMax(props.layers, query) : largest(row, about.prefix);
+  const heat = useMemo(() => (row ? patchPixels(row, about, max, overlayTable(style, opacity, theme)) : null), [row, max, style, opacity, theme]);
+  const place = over && over.prefix === null ? over : null;
+  const draw = drawOverlay({ about, row, max, image, heat, style, smooth, query, pinned, over: place, aspect }, props.chipNames);
+  const find = (x: number, y: number, size: Size) => whoIsAt(about, aspect, x, y, size);
+  const cell = (at: Query | null) => (at ? queryIn(about, at) : -1);
+  return html`<${Picture}
+    class="rg-main"
+    draw=${draw}
+    height=${overlayHeight(about, aspect)}
+    label="the image, and where the chosen head looks from the chosen patch"
+    cursor="crosshair"
+    focusable
+    onPoint=${(x: number, y: number, _: unknown, size: Size) => {
+      const at = find(x, y, size);
+      if (cell(at) !== cell(over) || (at === null) !== (over === null)) props.onHover(at);
+    }}
+    onLeave=${() => props.onHover(null)}
+    onPress=${(x: number, y: number, _: unknown, size: Size) => props.onPick(find(x, y, size))}
+  />`;
+}
+
+interface HeadsProps extends Parts {
+  onHover: (at: { layer: number; head: number } | null) => void;
+  onPick: (at: { layer: number; head: number | null }) => void;
+}
+
+function Heads(props: HeadsProps) {
+  const { layers, names, query, locked, style, opacity, smooth, block, shared, image, aspect } = props;
+  const theme = useTheme();
+  const strips = useMemo(() => new Map<number, Strip>(), [query, style, opacity, theme, block, shared]);
+  const overImage = block && image && style !== "map";
+  const colours = useMemo(() => overlayTable(overImage ? style : "map", opacity, theme), [overImage, style, opacity, theme]);
+  const strip = (index: number): Strip => {
+    let made = strips.get(index);
+    if (!made) strips.set(index, (made = thumbnails(layers[index], query, colours, shared ? sharedMax(layers, query) : null)));
+    return made;
+  };
+  const rows: AtlasRow[] = block
+    ? blockRows(locked.layer, layers[locked.layer].heads, layers[locked.layer].heads <= 4 ? 2 : layers[locked.layer].heads <= 9 ? 3 : 4)
+    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
+  return html`<${Atlas}
+    rows=${rows}
+    strip=${strip}
+    headName=${(layer: number, head: number) => String(layers[layer].about.heads[head])}
+    aspect=${aspect}
+    largest=${block ? 190 : 90}
+    smooth=${smooth}
+    backdrop=${overImage ? image : null}
+    picked=${{ layer: locked.layer, head: typeof locked.which === "number" ? locked.which : null }}
+    label="where every head looks from the chosen patch"
+    onHover=${props.onHover}
+    onPick=${props.onPick}
+  />`;
+}
+
+function thumbnails(layer: Layer<ImageAbout>, query: Query, colours: Uint32Array, scale: number | null): Strip {
+  const { grid, prefix } = layer.about;
+  const at = layer.rowOf(queryIn(layer.about, query));
+  const rows = Array.from({ length: layer.heads }, (_, head) => (at < 0 ? new Float32Array(layer.keys) : layer.row(head, at)));
+  const tops = rows.map((row) => scale ?? (largest(row, prefix) || 1));
+  const wide = grid[1] * layer.heads;
+  const image = pixels(wide, grid[0], (i) => {
+    const [x, y] = [i % wide, Math.floor(i / wide)];
+    const head = Math.floor(x / grid[1]);
+    return colours[Math.min(255, Math.round((255 * rows[head][prefix + y * grid[1] + (x % grid[1])]) / tops[head]))];
+  });
+  return { image, heads: layer.heads };
+}
+
+function sharedMax(layers: Layer<ImageAbout>[], query: Query): number {
+  let max = 0;
+  for (const layer of layers) {
+    const at = layer.rowOf(queryIn(layer.about, query));
+    for (let head = 0; at >= 0 && head < layer.heads; head++) max = Math.max(max, largest(layer.row(head, at), layer.about.prefix));
+  }
+  return max || 1;
+}
+
+function rowOf(layer: Layer<ImageAbout>, shown: Choice, query: Query, rollout: Rollout | null): Float32Array | null {
+  const at = layer.rowOf(queryIn(layer.about, query));
+  if (at < 0) return null;
+  if (shown.which === "rollout" && rollout) return rollout.row(shown.layer, at);
+  if (typeof shown.which === "number") return layer.row(shown.which, at);
+  return layer.mean().subarray(at * layer.keys, (at + 1) * layer.keys);
+}
+
+function startQuery(about: ImageAbout): Query {
+  if (about.query_prefix > 0) return { prefix: 0, y: 0.5, x: 0.5 };
+  return centerOf(about.query_grid!, Math.floor(about.query_grid![0] / 2), Math.floor(about.query_grid![1] / 2));
+}
+
+function imageOf(payload: Payload, grey: boolean): HTMLCanvasElement {
+  const { data, shape } = payload.array("image");
+  const [height, width] = shape;
+  return pixels(width, height, (i) => {
+    let [r, g, b] = [data[3 * i], data[3 * i + 1], data[3 * i + 2]];
+    if (grey) r = g = b = Math.round(0.3 * r + 0.59 * g + 0.11 * b);
+    return r | (g << 8) | (b << 16) | (255 << 24);
+  });
+}
+
+function describe(layer: Layer<ImageAbout>, shown: Choice, query: Query, row: Float32Array | null, over: Query | null): string {
+  const { about } = layer;
+  const head = typeof shown.which === "number" ? `head ${about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
+  const start = `${about.name} · ${head} · from ${queryName(about, query)}`;
+  if (!row) return `${start} · not captured`;
+  const where = (i: number) => `patch (${Math.floor(i / about.grid[1])}, ${i % about.grid[1]})`;
+  if (over && over.prefix === null) {
+    const [r, c] = cellOf(about.grid, over);
+    const i = r * about.grid[1] + c;
+    return `${start} · ${where(i)} gets ${percent(row[about.prefix + i])}`;
+  }
+  const patches = row.subarray(about.prefix);
+  const best = top(patches, 1)[0];
+  let special = 0;
+  for (let i = 0; i < about.prefix; i++) special += row[i];
+  const most = best === undefined ? "" : ` · most at ${where(best)}, ${percent(patches[best])}`;
+  return `${start}${most}${about.prefix ? ` · ${about.prefix === 1 ? "class token" : "prefix tokens"} ${percent(special)}` : ""}`;
+}

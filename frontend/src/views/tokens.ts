@@ -1,0 +1,292 @@
+// Token attention: which token looks at which, in a text, between two, head by head.
+
+import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
+import { Picture, pixels, type Size } from "../core/canvas";
+import { table as colourTable } from "../core/colour";
+import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
+import { Frame } from "../core/frame";
+import type { Key } from "../core/keys";
+import { type Theme, useTheme } from "../core/theme";
+import { Atlas, type AtlasRow, type Strip } from "../maps/atlas";
+import { arcHeight, drawArcs, tokenAt } from "../maps/arcs";
+import { type Cell, cellAt, box, drawHeat, heatHeight, inside, paint, type Scale, type Viewport, whole, zoomed } from "../maps/heat";
+import { type Choice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { Residuals } from "../maps/residuals";
+import { Rollout } from "../maps/rollout";
+import { isSpecial, makeTable, shrink, type Table, top, visible, wholeMatrix } from "../maps/table";
+import type { ViewProps } from "./index";
+
+interface TokenAbout extends LayerAbout {
+  asks: string | null;
+  reads: string | null;
+}
+
+interface Meta {
+  layers: TokenAbout[];
+  tokens: Record<string, string[]>;
+  notes: string[];
+  rollout: boolean;
+}
+
+const THUMBNAIL = 48;
+const AXES: Record<string, string> = { source: "read", target: "written" };
+
+export function TokensView({ payload, host }: ViewProps): VNode {
+  const meta = payload.meta as Meta;
+  const layers = useMemo(() => layersOf<TokenAbout>(payload), [payload]);
+  const rollout = useMemo(() => (meta.rollout ? new Rollout(layers) : null), [layers]);
+  const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
+  const single = layers.length === 1 && layers[0].heads === 1;
+
+  const [mode, setMode] = useState<"heat" | "arcs">("heat");
+  const [locked, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: 0 }));
+  const [hovered, setHovered] = useState<Choice | null>(null);
+  const [over, setOver] = useState<Cell | null>(null);
+  const [pinned, setPinned] = useState<number | null>(null);
+  const [hide, setHide] = useState(false);
+  const [scale, setScale] = useState<Scale>("map");
+  const [view, setView] = useState<Viewport>(whole);
+  const [worked, setWorked] = useState(0);
+
+  const shown = hovered ?? locked;
+  const layer = layers[shown.layer];
+  const labels = (about: TokenAbout): [string[], string[]] => {
+    const rows = about.rows ?? Array.from({ length: about.queries }, (_, i) => i);
+    const [asks, reads] = [about.asks && meta.tokens[about.asks], about.reads && meta.tokens[about.reads]];
+    return [
+      rows.map((row) => (asks ? asks[row] : String(row))),
+      Array.from({ length: about.keys }, (_, i) => (reads ? reads[i] : String(i))),
+    ];
+  };
+  const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
+  const table = useMemo(
+    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), layer.keys, ...labels(layer.about), hide),
+    [layer, shown.which, shown.layer, hide, worked],
+  );
+  // Rollout of a long text takes a while: a few rows per frame, so that the page goes on answering.
+  useEffect(() => {
+    if (shown.which !== "rollout" || !rollout || rollout.done(shown.layer)) return;
+    const frame = requestAnimationFrame(() => {
+      rollout.work(shown.layer, 12);
+      setWorked(worked + 1);
+    });
+    return () => cancelAnimationFrame(frame);
+  }, [shown.which, shown.layer, worked]);
+  useEffect(() => {
+    setView(whole);
+    setOver(null);
+    setPinned(null);
+  }, [hide, layer.queries, layer.keys]);
+  useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : table.queryAt[pinned] }), [locked, pinned]);
+
+  const choose = (layerAt: number, which: Which) => {
+    const at = Math.min(layers.length - 1, Math.max(0, layerAt));
+    const heads = layers[at].heads;
+    setLocked({ layer: at, which: typeof which === "number" ? Math.min(heads - 1, Math.max(0, which)) : which });
+    setHovered(null);
+  };
+  const step = (by: number) => {
+    const at = typeof locked.which === "number" ? locked.which + by : by > 0 ? 0 : layers[locked.layer].heads - 1;
+    const heads = layers[locked.layer].heads;
+    if (at < 0 && locked.layer > 0) choose(locked.layer - 1, layers[locked.layer - 1].heads - 1);
+    else if (at >= heads && locked.layer < layers.length - 1) choose(locked.layer + 1, 0);
+    else choose(locked.layer, at);
+  };
+  const move = (by: number) => setPinned(Math.min(table.queries.length - 1, Math.max(0, (pinned ?? (by > 0 ? -1 : table.queries.length)) + by)));
+  const zoom = (factor: number, at?: Cell) =>
+    setView(zoomed(view, table, factor, at ?? { q: view.q + table.queries.length / view.zoom / 2, k: view.k + table.keys.length / view.zoom / 2 }));
+
+  const keys: Key[] = [
+    { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another token", run: (key) => move(key === "ArrowDown" ? 1 : -1) },
+    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => step(key === "ArrowRight" ? 1 : -1) },
+    { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(locked.layer + (key === "PageDown" ? 1 : -1), locked.which) },
+    { keys: ["m"], means: "mean over heads", run: () => choose(locked.layer, "mean") },
+    ...(meta.rollout ? [{ keys: ["r"], means: "rollout", run: () => choose(locked.layer, "rollout") }] : []),
+    { keys: ["a"], means: "heat map or arcs", run: () => setMode(mode === "heat" ? "arcs" : "heat") },
+    ...(special ? [{ keys: ["s"], means: "special tokens", run: () => setHide(!hide) }] : []),
+    { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(whole) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
+    { keys: ["Escape"], shown: "Esc", means: "nothing picked", run: () => (setPinned(null), setOver(null), setHovered(null)) },
+  ];
+
+  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
+  const axes: [string, string] = [AXES[layer.about.asks ?? ""] ?? "queries", AXES[layer.about.reads ?? ""] ?? "keys"];
+  const controls = html`
+    <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
+    <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
+    ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
+    ${mode === "heat" ? html`<${Select} label="colours" value=${scale} options=${[["map", "of the whole map"], ["row", "row by row"], ["root", "√, for faint weights"]]} onChange=${setScale} />` : null}
+    ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
+    ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
+  `;
+  return html`<${Frame}
+    name="tokens"
+    title="Token attention"
+    subtitle=${describe(layer, shown, table, over, pinned, hide)}
+    host=${host}
+    keys=${keys}
+    controls=${controls}
+    footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
+  >
+    <div class=${single ? "" : "rg-beside"}>
+      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
+      <${Main} mode=${mode} table=${table} scale=${scale} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
+    </div>
+  <//>` as VNode;
+}
+
+interface MainProps {
+  mode: "heat" | "arcs";
+  table: Table;
+  scale: Scale;
+  view: Viewport;
+  over: Cell | null;
+  pinned: number | null;
+  axes: [string, string];
+  onOver: (cell: Cell | null) => void;
+  onPin: (query: number | null) => void;
+  onView: (view: Viewport) => void;
+  zoom: (factor: number, at?: Cell) => void;
+}
+
+function Main({ mode, table, scale, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
+  const theme = useTheme();
+  const image = useMemo(() => paint(table, scale, theme), [table, scale, theme]);
+  const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes };
+  const draw = mode === "heat" ? drawHeat({ ...safe, image }) : drawArcs(safe);
+  const at = mode === "heat" ? cellAt : tokenAt;
+  const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
+  const point = (x: number, y: number, _: unknown, size: Size) => {
+    const cell = find(x, y, size);
+    if (cell?.q !== over?.q || cell?.k !== over?.k) onOver(cell);
+  };
+  const press = (x: number, y: number, _: unknown, size: Size) => {
+    const cell = find(x, y, size);
+    if (cell && cell.q >= 0) onPin(cell.q === pinned ? null : cell.q);
+    else if (!cell) onPin(null);
+  };
+  const drag = (dx: number, dy: number, _: unknown, size: Size) => {
+    if (view.zoom === 1) return;
+    const cell = mode === "heat" ? box(table, size).cell * view.zoom : ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
+    onView(inside({ ...view, q: view.q - dy / cell, k: view.k - (mode === "heat" ? dx : dy) / cell }, table));
+  };
+  const wheel = (x: number, y: number, event: WheelEvent, size: Size) => {
+    if (!event.ctrlKey && !event.metaKey) return; // a pinch comes as ctrl and wheel; a plain wheel scrolls the page
+    event.preventDefault();
+    const cell = find(x, y, size);
+    if (cell) zoom(Math.exp(-event.deltaY / 200), { q: Math.max(0, cell.q) + 0.5, k: Math.max(0, cell.k) + 0.5 });
+  };
+  return html`<${Picture}
+    class="rg-main"
+    draw=${draw}
+    height=${mode === "heat" ? heatHeight(table) : arcHeight(table)}
+    label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} tokens`}
+    cursor="crosshair"
+    focusable
+    onPoint=${point}
+    onLeave=${() => onOver(null)}
+    onPress=${press}
+    onDrag=${drag}
+    onWheel=${wheel}
+    onDouble=${() => onView(whole)}
+  />`;
+}
+
+interface AtlasPartProps {
+  layers: Layer<TokenAbout>[];
+  rows: AtlasRow[];
+  hide: boolean;
+  labels: (about: TokenAbout) => [string[], string[]];
+  picked: Choice;
+  onHover: (at: { layer: number; head: number } | null) => void;
+  onPick: (at: { layer: number; head: number | null }) => void;
+}
+
+function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: AtlasPartProps) {
+  const theme = useTheme();
+  const strips = useRef(new Map<string, Strip>());
+  const [, again] = useState(0);
+  const end = useRef(0);
+  // Many large maps are made small over several frames, so that the page answers meanwhile.
+  const mayWork = (): boolean => {
+    if (end.current === 0) {
+      end.current = performance.now() + 25;
+      requestAnimationFrame(() => (end.current = 0));
+    } else if (performance.now() > end.current) {
+      requestAnimationFrame(() => again((n) => n + 1));
+      return false;
+    }
+    return true;
+  };
+  const strip = (index: number): Strip => {
+    const key = `${index} ${hide} ${theme.mode}`;
+    let made = strips.current.get(key);
+    if (!made) {
+      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads };
+      made = thumbnails(layers[index], hide, labels(layers[index].about), theme);
+      strips.current.set(key, made);
+    }
+    return made;
+  };
+  return html`<${Atlas}
+    rows=${rows}
+    strip=${strip}
+    headName=${(layer: number, head: number) => String(layers[layer].about.heads[head])}
+    aspect=${1}
+    largest=${rows.length === 1 ? 120 : 64}
+    picked=${{ layer: picked.layer, head: typeof picked.which === "number" ? picked.which : null }}
+    label="a small map of every head"
+    onHover=${onHover}
+    onPick=${onPick}
+  />`;
+}
+
+let blank: HTMLCanvasElement | null = null;
+const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
+
+function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme): Strip {
+  const colours = colourTable(theme.heat);
+  const parts = Array.from({ length: layer.heads }, (_, head) => {
+    if (!hide) return shrink(layer.matrix(head), layer.queries, layer.keys, THUMBNAIL);
+    const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide);
+    return shrink(table.weights, table.queries.length, table.keys.length, THUMBNAIL);
+  });
+  const [rows, columns] = [Math.max(1, parts[0].rows), Math.max(1, parts[0].columns)];
+  const image = pixels(columns * layer.heads, rows, (i) => {
+    const [x, y] = [i % (columns * layer.heads), Math.floor(i / (columns * layer.heads))];
+    const part = parts[Math.floor(x / columns)];
+    return colours[Math.round((255 * (part.data[y * columns + (x % columns)] ?? 0)) / (part.max || 1))];
+  });
+  return { image, heads: layer.heads };
+}
+
+export function headNumber(layer: Layer, which: Which): number | string {
+  return typeof which === "number" ? layer.about.heads[which] : which;
+}
+
+export function headOptions(layer: Layer, rollout: boolean): [string, string][] {
+  const heads = layer.about.heads.map((head, i): [string, string] => [String(i), `head ${head}`]);
+  return [...heads, ["mean", "mean over heads"], ...(rollout ? [["rollout", "rollout up to here"] as [string, string]] : [])];
+}
+
+export const asWhich = (value: string): Which => (value === "mean" || value === "rollout" ? value : Number(value));
+
+function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: Cell | null, pinned: number | null, hide: boolean): string {
+  const head = typeof shown.which === "number" ? `head ${layer.about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
+  const start = `${layer.about.name} · ${head}`;
+  const columns = table.keys.length;
+  const quoted = (text: string) => `“${visible(text)}”`;
+  if (over && over.q >= 0 && over.k >= 0) return `${start} · ${quoted(table.queries[over.q])} → ${quoted(table.keys[over.k])} ${percent(table.weights[over.q * columns + over.k])}`;
+  const query = over && over.q >= 0 ? over.q : over ? null : pinned;
+  if (query !== null && query < table.queries.length) {
+    const row = table.weights.subarray(query * columns, (query + 1) * columns);
+    const best = top(row, 3).map((k) => `${quoted(table.keys[k])} ${percent(row[k])}`);
+    const lost = hide && table.hidden[query] > 0.005 ? ` · special tokens ${percent(table.hidden[query])}` : "";
+    return `${start} · ${quoted(table.queries[query])} looks at ${best.join(", ") || "nothing"}${lost}`;
+  }
+  if (over && over.k >= 0) {
+    const column = table.queries.map((_, q) => table.weights[q * columns + over.k]);
+    return `${start} · ${quoted(table.keys[over.k])} is looked at by ${top(column, 3).map((q) => `${quoted(table.queries[q])} ${percent(column[q])}`).join(", ") || "nobody"}`;
+  }
+  return start;
+}
+
