@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from regard.views._payload import Payload
 
 
 def payload(
-    what: str | Sequence[str] | Verification | None = None, *, run: bool = True, pictures: bool = True
+    what: str | Sequence[str] | Verification | None = None, *, run: bool = True, pictures: bool = False
 ) -> Payload:
     """All claims, or some.
 
@@ -49,13 +50,34 @@ def describe(claim: Claim) -> dict[str, Any]:
         "place": claim.place,
         "verdict": claim.verdict,
         "slow": claim.slow,
-        "statement": inline_html(claim.statement),
+        "statement": _tidy(inline_html(claim.statement)),
         "plain": as_line(claim.statement),
-        "condition": None if claim.condition is None else inline_html(claim.condition.text),
-        "instead": None if claim.instead is None else inline_html(claim.instead.text),
-        "mutant": inline_html(claim.mutant.text),
-        "derivation": as_html(claim.derivation),
+        "condition": None if claim.condition is None else _tidy(inline_html(claim.condition.text)),
+        "instead": None if claim.instead is None else _tidy(inline_html(claim.instead.text)),
+        "mutant": _tidy(inline_html(claim.mutant.text)),
+        "derivation": _tidy(as_html(claim.derivation)),
     }
+
+
+def _tidy(page: str) -> str:
+    """Brackets as large as their line (browsers stretch them unless told not to), but for those that are meant to grow;
+    and some air after the name of a function.
+
+    >>> _tidy("<mo>(</mo><mi>z</mi>")
+    '<mo stretchy="false">(</mo><mi>z</mi>'
+    """
+    page = re.sub(r"(?<!<mrow>)<mo>([(\[|‖])</mo>|<mo>([(\[|‖])</mo>(?!<mrow>)", _still, page)
+    page = re.sub(r"(?<!</mrow>)<mo>([)\]])</mo>|<mo>([)\]])</mo>(?!</mrow>)", _still, page)
+    return re.sub(
+        r"(?<!<msub>)(?<!<msup>)(?<!subsup>)(?<!frac>)" + _FUNCTION, r'\1<mspace width="0.17em"></mspace>', page
+    )
+
+
+_FUNCTION = r'(<mi mathvariant="normal">(?:exp|log|ln|sin|cos|tanh|erf)</mi>)(?=<m(?:i|n|sub|sup|frac|row|munder)\b)'
+
+
+def _still(bracket: re.Match[str]) -> str:
+    return f'<mo stretchy="false">{bracket[1] or bracket[2]}</mo>'
 
 
 def found(row: Row, *, pictures: bool = True) -> dict[str, Any]:

@@ -52,7 +52,7 @@ export function entropy(weights: readonly number[]): number {
 }
 
 /** The slider's scale: 0 at its left end, ∞ at its right one, decades in between. */
-export const LOWEST = -4;
+export const LOWEST = -5;
 export const HIGHEST = 2;
 const ENDS = 0.04; // how much of the slider stands for each of the ends
 

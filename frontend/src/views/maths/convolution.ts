@@ -148,10 +148,26 @@ export function largestDifference(a: Plane, b: Plane): number {
   return largest;
 }
 
-/** No output is further off than this: the leak of a head, times Σ|W|, times the image's largest value. */
+const UNIT = 2 ** -53;
+
+/** The error of a sum of so many products in any order, relative to the sum of their sizes: n·u/(1 − n·u). */
+export function rounding(terms: number): number {
+  return (terms * UNIT) / (1 - terms * UNIT);
+}
+
+/**
+ * No output is further off than this: the leak of a head, times Σ|w|, times the image's largest value; and what rounding
+ * may do to both sums, relative to the convolution of |image| with |w|.
+ */
 export function errorBound(image: Plane, setting: Setting, alpha: number): number {
   const norm = setting.kernel.flat().reduce((total, weight) => total + Math.abs(weight), 0);
-  let largest = 0;
-  for (const x of image.data) largest = Math.max(largest, Math.abs(x));
-  return shiftLeak(alpha, 2) * norm * largest;
+  const leaked = shiftLeak(alpha, 2) * norm * largest(image);
+  const sizes: Plane = { ...image, data: image.data.map(Math.abs) };
+  const absolute = largest(convolve(sizes, { ...setting, kernel: setting.kernel.map((row) => row.map(Math.abs)) }));
+  const terms = 2 * (setting.kernel.flat().length + 1) + image.rows + image.columns + 24;
+  return leaked + rounding(terms) * (absolute + leaked);
+}
+
+function largest(plane: Plane): number {
+  return plane.data.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
 }

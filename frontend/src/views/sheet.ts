@@ -1,0 +1,22 @@
+// Styles of single views, adopted where the view lives. A page that forbids inline styles allows this.
+
+import { type RefObject, useLayoutEffect } from "../core/html";
+
+const adopted = new WeakMap<Node, Set<string>>();
+
+/** `text` applies to everything around the element, once, however many views ask for it. */
+export function useSheet(element: RefObject<HTMLElement>, text: string): void {
+  useLayoutEffect(() => {
+    if (element.current) adopt(element.current.getRootNode(), text);
+  }, []);
+}
+
+export function adopt(root: Node, text: string): void {
+  if (!(root instanceof Document || root instanceof ShadowRoot)) return;
+  const known = adopted.get(root) ?? new Set<string>();
+  if (known.has(text)) return;
+  adopted.set(root, known.add(text));
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(text);
+  root.adoptedStyleSheets = [...root.adoptedStyleSheets, sheet];
+}
