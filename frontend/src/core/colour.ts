@@ -23,10 +23,9 @@ export const paper = ramp("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae",
 export const night = ramp("#12161d", "#16304f", "#1f5383", "#3f83b0", "#7bb6c9", "#c6e2c8", "#fff8cf");
 /** For overlays on images: dark, violet, orange, light yellow. */
 export const ember = ramp("#000004", "#2a0d52", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac228", "#fcffa4");
-/** For an ordered quantity drawn as lines: cividis without the end that the page would swallow. */
-export const cividis = ramp("#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838");
+/** For an ordered quantity drawn as lines: blue, magenta, orange, yellow, ever lighter. */
+export const plasma = ramp("#0d0887", "#46039f", "#7201a8", "#9c179e", "#bd3786", "#d8576b", "#ed7953", "#fb9f3a", "#fdca26", "#f0f921");
 
-export const blue = "#0072b2";
 export const categorical = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"];
 
 /** A part of a ramp. */

@@ -1,7 +1,7 @@
 // Light and dark: as the page, the notebook or the system has it, unless the person chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
-import { between, cividis, night, paper, type Ramp } from "./colour";
+import { between, plasma, night, paper, type Ramp } from "./colour";
 
 export type Mode = "light" | "dark";
 
@@ -44,7 +44,7 @@ export const themes: Record<Mode, Theme> = {
     font: FONT,
     mono: MONO,
     heat: paper,
-    order: between(cividis, 0, 0.8),
+    order: between(plasma, 0, 0.78),
   },
   dark: {
     mode: "dark",
@@ -60,7 +60,7 @@ export const themes: Record<Mode, Theme> = {
     font: FONT,
     mono: MONO,
     heat: night,
-    order: between(cividis, 0.25, 1),
+    order: between(plasma, 0.32, 1),
   },
 };
 

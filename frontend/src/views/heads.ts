@@ -1,14 +1,186 @@
-import { html, type VNode } from "../core/html";
+// Heads over training: where each head of each layer looks from the query, from the first step to the last.
+
+import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
+import { Picture, type Size } from "../core/canvas";
+import { Play, Select, Slider, Toggle, useFrames } from "../core/controls";
 import { Frame } from "../core/frame";
-import { Picture, type Draw } from "../core/canvas";
+import type { Key } from "../core/keys";
+import { useTheme } from "../core/theme";
+import { percent, shortNames } from "../maps/layer";
+import { drawPanel, headAt, panelHeight, type PanelState } from "./heads/draw";
+import { drawCurve, drawHistory, drawLegend, drawMap, historyHeight, type InspectorState, mapHeight } from "./heads/inspector";
+import { type HeadsMeta, Moments, sharpness } from "./heads/moments";
+import { type Range, rangeOf } from "./heads/range";
 import type { ViewProps } from "./index";
 
+interface Place {
+  layer: number;
+  head: number;
+}
+
+const SECONDS = 8; // a whole training, played
+
 export function HeadsView({ payload, host }: ViewProps): VNode {
-  const draw: Draw = (pen, { width, height }, theme) => {
-    pen.fillStyle = theme.surface;
-    pen.fillRect(0, 0, width, height);
+  const meta = payload.meta as HeadsMeta;
+  const moments = useMemo(() => new Moments(payload), [payload]);
+  const last = meta.steps.length - 1;
+  const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
+  const grids = meta.layers.some((layer) => layer.grid !== null);
+
+  const [time, setTime] = useState(last);
+  const [playing, setPlaying] = useState(false);
+  const [kernel, setKernel] = useState(() => likelyKernel(meta));
+  const [trails, setTrails] = useState(true);
+  const [wholeGrid, setWholeGrid] = useState(false);
+  const [locked, setLocked] = useState<Place | null>(null);
+  const [hovered, setHovered] = useState<Place | null>(null);
+  const range = useMemo(() => rangeOf(moments, wholeGrid), [moments, wholeGrid]);
+  // A run that goes on brings a longer trajectory; who looked at its end goes on looking at its end.
+  useEffect(() => setTime((now) => Math.min(now, last)), [last]);
+
+  useFrames(playing, (seconds) => {
+    const next = time + (seconds * Math.max(1, last)) / SECONDS;
+    if (next >= last) setPlaying(false);
+    setTime(Math.min(last, next));
+  });
+  const play = () => {
+    if (!playing && time >= last) setTime(0);
+    setPlaying(!playing && last > 0);
   };
-  return html`<${Frame} name="heads" title="Heads over training" subtitle=${payload.view} host=${host}>
-    <${Picture} draw=${draw} height=${300} label="heads" />
+  const go = (to: number) => {
+    setPlaying(false);
+    setTime(Math.min(last, Math.max(0, to)));
+  };
+  const active = hovered ?? locked;
+  useEffect(() => {
+    host.select?.({ step: moments.step(time), layer: locked && meta.layers[locked.layer].name, head: locked && moments.number(locked.layer, locked.head) });
+  }, [locked]);
+  const nextHead = (by: number) => {
+    const all = meta.layers.flatMap((layer, l) => Array.from({ length: layer.heads }, (_, h) => ({ layer: l, head: h })));
+    const now = locked ? all.findIndex((place) => place.layer === locked.layer && place.head === locked.head) : by > 0 ? -1 : all.length;
+    setLocked(all[(now + by + all.length) % all.length]);
+  };
+  const kernels = ["0", "3", "5", "7"];
+  const keys: Key[] = [
+    { keys: [" "], shown: "space", means: "play or pause", run: play },
+    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "one moment back or on", run: (key) => go(Math.round(time) + (key === "ArrowRight" ? 1 : -1)) },
+    { keys: ["Home", "End"], means: "first or last moment", run: (key) => go(key === "Home" ? 0 : last) },
+    { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another head", run: (key) => nextHead(key === "ArrowDown" ? 1 : -1) },
+    { keys: ["c"], means: "convolution behind", run: () => setKernel(Number(kernels[(kernels.indexOf(String(kernel)) + 1) % kernels.length])) },
+    { keys: ["t"], means: "trails", run: () => setTrails(!trails) },
+    ...(grids ? [{ keys: ["g"], means: "whole grid", run: () => setWholeGrid(!wholeGrid) }] : []),
+    { keys: ["Escape"], shown: "Esc", means: "no head picked", run: () => (setLocked(null), setHovered(null)) },
+  ];
+  const controls = html`
+    ${last > 0
+      ? html`<${Play} playing=${playing} onToggle=${play} />
+          <${Slider} wide label="step" value=${Math.round(time)} min=${0} max=${last} text=${moments.step(time).toLocaleString("en")} onInput=${go} />`
+      : null}
+    <${Select} label="convolution" value=${String(kernel)} options=${kernels.map((k) => [k, k === "0" ? "none" : `${k} × ${k}`])} onChange=${(value: string) => setKernel(Number(value))} />
+    <${Toggle} label="trails" checked=${trails} onChange=${setTrails} />
+    ${grids ? html`<${Toggle} label="whole grid" checked=${wholeGrid} onChange=${setWholeGrid} />` : null}
+  `;
+  const missing = meta.layers.reduce((sum, layer, l) => sum + Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, time)).filter((head) => !(sharpness(head, layer.axes) > 0)).length, 0);
+  const footer = html`
+    <span>solid: half of a head's weight lies inside; dashed: 90 %; +: the query</span>
+    <span>offsets are key − query, rows down</span>
+    ${meta.layers.some((layer) => layer.fitted) ? html`<span>centers and sharpness are those of the Gaussians that fit the maps best</span>` : html`<span>centers and sharpness are the heads' own parameters: nothing is reconstructed, the residual is 0</span>`}
+    ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head spreads" : "heads spread"} without end and ${missing === 1 ? "has" : "have"} no contour</span>` : null}
+  `;
+  return html`<${Frame}
+    name="heads"
+    title=${meta.name ? `Heads over training · ${meta.name}` : "Heads over training"}
+    subtitle=${describe(moments, meta, time, active)}
+    host=${host}
+    keys=${keys}
+    controls=${controls}
+    footer=${footer}
+  >
+    ${meta.curve.length > 1 && last > 0 ? html`<${Curve} meta=${meta} moments=${moments} time=${time} onGo=${go} />` : null}
+    <div class="rg-heads">
+      <div class="rg-panels" style=${{ "--rg-count": columnsFor(meta.layers.length) }}>
+        ${meta.layers.map((_, l) => html`<${Panel} key=${l} state=${{ moments, layer: l, title: meta.layers.length > 1 ? `layer ${names[l]}` : names[l], time, range, kernel, trails, active: active?.layer === l ? active.head : null, locked: locked !== null && !hovered }} onHover=${setHovered} onPick=${(place: Place | null) => setLocked(place && locked && place.layer === locked.layer && place.head === locked.head ? null : place)} />`)}
+      </div>
+      <${Inspector} moments=${moments} place=${active} time=${time} range=${range} />
+    </div>
   <//>` as VNode;
+}
+
+interface PanelProps {
+  state: PanelState;
+  onHover: (place: Place | null) => void;
+  onPick: (place: Place | null) => void;
+}
+
+function Panel({ state, onHover, onPick }: PanelProps) {
+  const layer = state.moments.layers[state.layer];
+  const find = (x: number, y: number, size: Size): Place | null => {
+    const head = headAt(state, x, y, size);
+    return head === null ? null : { layer: state.layer, head };
+  };
+  const hover = (x: number, y: number, _: unknown, size: Size) => {
+    const place = find(x, y, size);
+    if ((place?.head ?? null) !== state.active || !place) onHover(place);
+  };
+  return html`<${Picture}
+    draw=${drawPanel(state)}
+    height=${panelHeight(state.range, layer.axes, layer.heads)}
+    label=${`where the ${layer.heads} heads of ${layer.name} look`}
+    cursor="pointer"
+    focusable
+    onPoint=${hover}
+    onLeave=${() => onHover(null)}
+    onPress=${(x: number, y: number, _: unknown, size: Size) => onPick(find(x, y, size))}
+  />`;
+}
+
+function Inspector({ moments, place, time, range }: { moments: Moments; place: Place | null; time: number; range: Range }) {
+  const theme = useTheme();
+  const legend = html`<${Picture} draw=${drawLegend(range.low, range.high)} height=${28} label="colours of sharpness" />`;
+  if (!place) return html`<aside class="rg-inspector">${legend}<p class="rg-hint">Point at a head to see its map and the way it has come; click to keep it.</p></aside>`;
+  const state: InspectorState = { moments, layer: place.layer, head: place.head, time };
+  return html`<aside class="rg-inspector">
+    ${legend}
+    <h3>head ${moments.number(place.layer, place.head)} <span class="rg-hint rg-mono">${moments.layers[place.layer].name}</span></h3>
+    <${Picture} draw=${drawMap(state, theme)} height=${mapHeight(state)} label="the map of the head from the middle of the grid" />
+    ${moments.steps.length > 1 ? html`<${Picture} draw=${drawHistory(state, theme)} height=${historyHeight} label="center and sharpness over the steps" />` : null}
+  </aside>`;
+}
+
+function Curve({ meta, moments, time, onGo }: { meta: HeadsMeta; moments: Moments; time: number; onGo: (time: number) => void }) {
+  const go = (x: number, _y: number, _: unknown, size: Size) => {
+    const share = Math.min(1, Math.max(0, (x - 8) / (size.width - 16)));
+    const [first, end] = [moments.steps[0], moments.steps[moments.steps.length - 1]];
+    onGo(moments.time(first + share * (end - first)));
+  };
+  return html`<${Picture} draw=${drawCurve(meta.curve, moments, time)} height=${56} label="how much of what was held out is right" cursor="pointer" onPress=${go} />`;
+}
+
+/** Panels side by side, where there is room. */
+function columnsFor(layers: number): number {
+  if (layers <= 4) return layers;
+  return layers <= 6 || layers === 9 ? 3 : 4;
+}
+
+/** K² heads can be a K × K convolution. */
+function likelyKernel(meta: HeadsMeta): number {
+  const { heads, axes } = meta.layers[0];
+  const side = axes === 2 ? Math.round(Math.sqrt(heads)) : heads;
+  const exact = axes === 1 || side * side === heads;
+  return exact && side % 2 === 1 && side >= 3 && side <= 7 ? side : 3;
+}
+
+function describe(moments: Moments, meta: HeadsMeta, time: number, place: Place | null): string {
+  const step = moments.step(time);
+  const when = meta.steps.length === 1 ? "" : step === 0 ? "before training" : `step ${step.toLocaleString("en")}`;
+  const before = meta.curve.filter(([at]) => at <= step);
+  const right = before.length ? `${percent(before[before.length - 1][1])} of what is held out right` : "";
+  if (!place) return [when, right].filter(Boolean).join(" · ") || `${meta.layers.length} layers`;
+  const head = moments.at(place.layer, place.head, time);
+  const { name, axes } = meta.layers[place.layer];
+  const number = (x: number) => (Math.abs(x) < 0.005 ? "0" : x.toFixed(2).replace("-", "−"));
+  const center = axes === 2 ? `looks (${number(head.row)}, ${number(head.column)}) away` : `looks ${number(head.column)} away`;
+  const sharp = sharpness(head, axes);
+  const fit = head.fit === null ? "" : `fit ${head.fit.toFixed(2)}`;
+  return [when, `${name} head ${moments.number(place.layer, place.head)}`, center, sharp > 0 ? `sharpness ${sharp.toPrecision(3)}` : "no sharpness", fit].filter(Boolean).join(" · ");
 }
