@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.claims import Verification, misconceptions, verify
+from regard.claims import Verification, answers, misconceptions, verify
 from regard.claims._page import html_table, picture
 from regard.claims._table import details, table
 from regard.cli._verify import run
@@ -117,6 +117,20 @@ def test_the_page_of_misconceptions_is_the_generated_one(found: Verification) ->
     assert page.count("$") % 2 == 0
 
 
+def test_the_page_of_answers_is_the_generated_one_and_answers_every_question(found: Verification) -> None:
+    page = answers(found)
+    assert (ROOT / "docs" / "questions.md").read_text(encoding="utf-8") == page
+    for row in found:
+        if row.claim.source == "a6":
+            assert page.count(f"**Checked** by `{row.claim.id}`") == 1
+    for part in ("a.1", "a.2", "b.1", "b.2", "c.1", "c.2", "d.1", "d.2", "e.1", "e.2", "e.3"):
+        assert f"({part}).*" in page, part
+    for part in "abcde":
+        assert f"*Question 2 ({part})" in page, part
+    assert "| 256 | 4980736 | 4980736 |" in page  # costs, counted beside the formula
+    assert page.count("$") % 2 == 0
+
+
 def test_exit_status_says_whether_evidence_and_record_agree(monkeypatch, capsys) -> None:
     assert run(["hw4-beta-zero", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["verdict"] == "holds"
@@ -167,10 +181,13 @@ def test_pictures_go_to_the_cache_by_default(tmp_path: Path, monkeypatch, capsys
 
 def test_pages_are_written(tmp_path: Path, capsys) -> None:
     page, markdown = tmp_path / "page.html", tmp_path / "page.md"
-    arguments = ["hw4-beta-one", "hw4-beta-zero", "--html", str(page), "--misconceptions", str(markdown)]
+    questions = tmp_path / "questions.md"
+    arguments = ["hw4-beta-one", "hw4-beta-zero", "hw4-ffn", "--html", str(page), "--misconceptions", str(markdown)]
+    arguments += ["--answers", str(questions)]
     assert run(arguments) == 0
     assert "hw4-beta-zero" in page.read_text(encoding="utf-8")
     assert "`hw4-beta-one`" in markdown.read_text(encoding="utf-8")
+    assert "What is the second half of a block?" in questions.read_text(encoding="utf-8")
     assert "hw4-beta-zero" in capsys.readouterr().out
 
 

@@ -13,6 +13,7 @@ from regard.claims import positions as positions
 from regard.claims import scaling as scaling
 from regard.claims import sequences as sequences
 from regard.claims import temperature as temperature
+from regard.claims._answers import answers as answers
 from regard.claims._claim import SOURCES as SOURCES
 from regard.claims._claim import TOPICS as TOPICS
 from regard.claims._claim import Claim as Claim

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from regard.claims._run import Row, Verification
 
 # What LaTeX itself does not know by that name.
-_NAMES = re.compile(r"\\(Var|argmax|argmin|concat|erf|rank|relu|softargmax|softmax)(?![A-Za-z])")
+NAMES = re.compile(r"\\(Var|argmax|argmin|concat|erf|rank|relu|softargmax|softmax)(?![A-Za-z])")
 _HEAD = """\
 # Common misconceptions about attention
 
@@ -35,7 +35,7 @@ def misconceptions(found: "Verification") -> str:
         if rows:
             parts.append(f"## {topic.capitalize()}\n")
             parts += [_entry(row) for row in sorted(rows, key=lambda row: row.claim.verdict)]
-    return _NAMES.sub(r"\\operatorname{\1}", "\n".join(parts))
+    return NAMES.sub(r"\\operatorname{\1}", "\n".join(parts))
 
 
 def _entry(row: "Row") -> str:

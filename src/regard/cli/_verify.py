@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """The command's exit code: 0; 1 where evidence and record disagree; 2 where the call itself is wrong."""
     chosen = _parser().parse_args(arguments)
-    from regard.claims import misconceptions, verify
+    from regard.claims import answers, misconceptions, verify
 
     try:
         names = _names(chosen)
@@ -33,9 +33,10 @@ def run(arguments: Sequence[str]) -> int:
     if chosen.html is not None:
         chosen.html.write_text(found.as_html(), encoding="utf-8")
         print(f"page: {chosen.html}", file=sys.stderr)
-    if chosen.misconceptions is not None:
-        chosen.misconceptions.write_text(misconceptions(found), encoding="utf-8")
-        print(f"page: {chosen.misconceptions}", file=sys.stderr)
+    for path, text in ((chosen.misconceptions, misconceptions), (chosen.answers, answers)):
+        if path is not None:
+            path.write_text(text(found), encoding="utf-8")
+            print(f"page: {path}", file=sys.stderr)
     return 0 if found.agrees else 1
 
 
@@ -51,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that needs nothing else")
     parser.add_argument(
         "--misconceptions", type=Path, metavar="FILE", help="write the page of misconceptions, Markdown"
+    )
+    parser.add_argument(
+        "--answers", type=Path, metavar="FILE", help="write the questions of assignment 6 with their answers, Markdown"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: where its picture goes")
     return parser

@@ -197,7 +197,18 @@ def limit(answer: Limit) -> Evidence:
         weights = functional.gaussian_weights(center, full(3.0, 1), (rows, columns))[0]
         beyond = torch.exp(-3.0 * (distance - nearest)) * (distance > nearest)
         found.true(bool(((weights - goal).abs() <= beyond.sum(-1, keepdim=True) + 1e-12).all()), "slower than the rate")
-    return found.evidence("limits", draw=plots.limit)
+    alphas = [1.0, 2.0, 4.0, 8.0]
+    middle = [torch.tensor([4.0]).double()] * 2
+    maps = [functional.gaussian_weights(torch.zeros(1, 2).double(), full(a, 1), (9, 9), queries=middle) for a in alphas]
+    rows = [each[0, 0].sort(descending=True).values for each in maps]
+    return found.evidence(
+        "limits",
+        draw=plots.limit,
+        sharpness=alphas,
+        weight_at_the_target=[float(row[0]) for row in rows],
+        largest_weight_elsewhere=[float(row[1]) for row in rows],
+        rate=[math.exp(-a) for a in alphas],
+    )
 
 
 @holds(

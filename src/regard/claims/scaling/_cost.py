@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard import functional, inspect, layers, reference
 from regard.claims._claim import Evidence, holds, holds_under
 from regard.claims._pictures import curves
-from regard.claims._trials import Comparison, trials
+from regard.claims._trials import Comparison, Trial, trials
 
 
 def count_products(run: Callable[..., object], *arguments: Any, **options: Any) -> int:
@@ -186,24 +186,23 @@ def encoding_cost(costs: Costs) -> Evidence:
     W) D_x$ instead of $N^2 D_x$. All three are counted on real runs.
     """
     found = Comparison()
+    p = 3
     for trial in trials(10):
-        rows, columns, d, p = 2 + trial.size(2, 6), 2 + trial.size(2, 6), trial.size(2, 12), 3
+        rows, columns, d = 2 + trial.size(2, 6), 2 + trial.size(2, 6), trial.size(2, 12)
         n = rows * columns
-        z, position = trial.normal(n, d), trial.normal(n, d)
-        weights, grid = [trial.normal(d, d) for _ in "qkv"], (rows, columns)
-        counts = {
-            "absolute": count_products(_absolute_head, z, position, weights),
-            "gaussian": count_products(_gaussian_head, z, grid, weights[2], trial.normal(p, 1)),
-        }
-        for name, count in counts.items():
+        counts = _counted(trial, (rows, columns), d)
+        for name in ("absolute", "gaussian"):
             found.same(
-                count, getattr(costs, name)(n, d, p), f"N = {n}, D_x = {d}: {count} multiply-adds with {name} encoding"
+                counts[name],
+                getattr(costs, name)(n, d, p),
+                f"N = {n}, D_x = {d}: {counts[name]} multiply-adds with {name} encoding",
             )
-        value, center, sharpness = trial.normal(1, 1, n, d), torch.zeros(1, 2).double(), torch.ones(1).double()
-        separable = count_products(functional.gaussian_attention, value, center, sharpness, grid, plan="separable")
+        separable = counts["axis by axis"]
         found.same(
             separable, n * (rows + columns) * d, f"grid {rows}×{columns}: {separable} multiply-adds, axis by axis"
         )
+    sides, width = (4, 8, 16), 32
+    counted = [_counted(Trial(side, 0), (side, side), width) for side in sides]
     tokens = [4**i for i in range(2, 8)]
     series = {
         "absolute": (tokens, [costs.absolute(n, 64, 3) for n in tokens]),
@@ -212,8 +211,26 @@ def encoding_cost(costs: Costs) -> Evidence:
     }
     return found.evidence(
         "counts",
+        tokens=[side**2 for side in sides],
+        absolute_counted=[count["absolute"] for count in counted],
+        absolute_formula=[costs.absolute(side**2, width, p) for side in sides],
+        gaussian_counted=[count["gaussian"] for count in counted],
+        gaussian_formula=[costs.gaussian(side**2, width, p) for side in sides],
+        averages_axis_by_axis=[count["axis by axis"] for count in counted],
         draw=curves("Multiply-adds of one head, width 64", "tokens N", "multiply-adds", series, log_x=True, log_y=True),
     )
+
+
+def _counted(trial: Trial, grid: tuple[int, int], d: int) -> dict[str, int]:
+    """Multiply-adds of one head of width d on a grid, on real runs; axis by axis the averages alone."""
+    n = grid[0] * grid[1]
+    z, position, weights = trial.normal(n, d), trial.normal(n, d), [trial.normal(d, d) for _ in "qkv"]
+    value, center, sharpness = trial.normal(1, 1, n, d), torch.zeros(1, 2).double(), torch.ones(1).double()
+    return {
+        "absolute": count_products(_absolute_head, z, position, weights),
+        "gaussian": count_products(_gaussian_head, z, grid, weights[2], trial.normal(3, 1)),
+        "axis by axis": count_products(functional.gaussian_attention, value, center, sharpness, grid, plan="separable"),
+    }
 
 
 def _absolute_head(z: Tensor, position: Tensor, weights: list[Tensor]) -> Tensor:
