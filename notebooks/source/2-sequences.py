@@ -452,13 +452,14 @@ plt.show()
 # %%
 accuracy, test, said, weights = trained[-1]
 words = task.vocabulary.tokens
-read = [words[number] for number in test.source[0].tolist()]
-written = [words[number] for number in said[0].tolist()]
-regard.show(weights[:1], tokens=(read, written))
+right = int((said == test.target[:, :-1]).all(1).nonzero()[0])  # the first sentence it gets right
+read = [words[number] for number in test.source[right].tolist()]
+written = [words[number] for number in said[right].tolist()]
+regard.show(weights[right : right + 1], tokens=(read, written))
 
 # %%
 figure, panel = plt.subplots(figsize=(5, 4.2))
-panel.imshow(weights[0], cmap="viridis")
+panel.imshow(weights[right], cmap="viridis")
 panel.set_xticks(range(len(read)), read)
 panel.set_yticks(range(len(written)), written)
 panel.set(xlabel="read", ylabel="written", title="The alignment nobody told it")

@@ -736,6 +736,7 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.heads = heads
         self.embedding = nn.Embedding(vocabulary, dim)
+        nn.init.normal_(self.embedding.weight, std=0.1)  # as large as the positions, so that both are heard
         self.positions = nn.Parameter(0.1 * torch.randn(length, dim))
         self.projections = nn.ModuleList(nn.ModuleList(nn.Linear(dim, dim) for _ in range(4)) for _ in range(depth))
         self.hidden = nn.ModuleList(
