@@ -200,13 +200,13 @@ def limit(answer: Limit) -> Evidence:
     alphas = [1.0, 2.0, 4.0, 8.0]
     middle = [torch.tensor([4.0]).double()] * 2
     maps = [functional.gaussian_weights(torch.zeros(1, 2).double(), full(a, 1), (9, 9), queries=middle) for a in alphas]
-    rows = [each[0, 0].sort(descending=True).values for each in maps]
+    falling = [each[0, 0].sort(descending=True).values for each in maps]
     return found.evidence(
         "limits",
         draw=plots.limit,
         sharpness=alphas,
-        weight_at_the_target=[float(row[0]) for row in rows],
-        largest_weight_elsewhere=[float(row[1]) for row in rows],
+        weight_at_the_target=[float(row[0]) for row in falling],
+        largest_weight_elsewhere=[float(row[1]) for row in falling],
         rate=[math.exp(-a) for a in alphas],
     )
 
