@@ -2,6 +2,7 @@
 #   make demo    install everything into .venv and run the main job
 #   make test    install everything and run the tests
 #   make check   lint, format check, strict types, doctests
+#   make docs    build the documentation into site/ (no network needed, neither to build nor to read it)
 # With Node.js as well:
 #   make frontend   build what the views run in a browser (committed, so that pip needs no Node)
 
@@ -12,9 +13,9 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench frontend clean
+.PHONY: help install demo test check format bench results docs frontend clean
 help:
-	@sed -n '2,6p' Makefile | cut -c3-
+	@sed -n '2,7p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +55,15 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/gaussian.py
+
+# What is derived from benchmarks/results: run it when files there have changed.
+results: $(VENV)/.dev
+	$(BIN)/python benchmarks/cost_model.py
+	$(BIN)/python scripts/readme_results.py
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build

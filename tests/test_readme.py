@@ -1,11 +1,28 @@
-"""What the README shows runs as it stands."""
+"""What the README shows runs as it stands, its numbers are those of the result files, and its links lead somewhere."""
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text("utf-8"), re.S)
+import regard
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """scripts/readme_results.py."""
+    before = sys.path.copy()
+    spec = importlib.util.spec_from_file_location("readme_results", ROOT / "scripts" / "readme_results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
 
 
 def test_it_has_an_example_to_see_to_prove_and_to_speed_up():
@@ -17,3 +34,53 @@ def test_an_example_runs_in_ten_lines(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_its_tables_are_in_step_with_the_result_files(tables):
+    assert tables.updated(README) == README, "run python scripts/readme_results.py (or make results)"
+
+
+def test_a_new_result_changes_a_table_and_an_older_one_does_not(tables):
+    results = tables.load()
+    run = next(found for found in results if "recipe" in found)
+    newer = {**run, "date": "2999-01-01", "accuracy": [0.5, 0.7], "seeds": [0, 1], "file": "newer.json"}
+    older = {**newer, "date": "2000-01-01"}
+    assert "60.00 ± 14.14" in tables.updated(README, [*results, newer])
+    assert tables.updated(README, [older, *results]) == README
+
+
+def test_a_marker_without_its_end_is_refused(tables):
+    with pytest.raises(ValueError, match="needs its <!-- end -->"):
+        tables.updated("<!-- results: gaussian -->\n")
+    with pytest.raises(ValueError, match="no table is called 'none'"):
+        tables.updated("<!-- results: none -->\n<!-- end -->")
+
+
+def test_its_links_and_pictures_are_there():
+    local = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert len(local) > 8
+    for path in local:
+        assert (ROOT / path).exists(), path
+
+
+def test_its_commands_exist():
+    make = (ROOT / "Makefile").read_text("utf-8")
+    targets = re.findall(r"^make (\w+)|`make (\w+)`", README, re.MULTILINE)
+    assert len(targets) >= 3
+    for target in targets:
+        assert re.search(rf"^{''.join(target)}:", make, re.MULTILINE), target
+    from regard.cli import commands
+
+    named = re.findall(r"`regard (\w+)", README)
+    assert named
+    assert set(named) <= set(commands())
+
+
+def test_how_to_cite_names_this_version():
+    cite = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"version: {regard.__version__}\n" in cite
+    assert f"version = {{{regard.__version__}}}" in README
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load(cite)
+    assert found["license"] == "Apache-2.0"
+    assert found["cff-version"] == "1.2.0"

@@ -1,0 +1,84 @@
+"""What mkdocs does besides rendering our Markdown: generated pages, formulas, tables from result files, no foreign host."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent))
+import api  # noqa: E402
+import theory  # noqa: E402
+from mathml import MathML  # noqa: E402
+
+import results  # noqa: E402
+
+ROOT = HERE.parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+_BLOCK = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
+_INCLUDE = re.compile(r"^<!-- file: ([\w./-]+) -->$", re.MULTILINE)
+_FOREIGN = re.compile(rb"https://(?:unpkg\.com|api\.github\.com)/")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.markdown_extensions.append(MathML())  # type: ignore[arg-type]  # an instance is as good as a name
+    for entry in config.nav or []:
+        if isinstance(entry, dict) and "API reference" in entry:
+            entry["API reference"] = [
+                "api/index.md",
+                *({f"regard.{name}": f"api/{name}.md"} for name in api.public_names()),
+            ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are generated, and the result files that pages link to."""
+    made = {**api.pages(), **theory.pages()}
+    made["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    made["changelog.md"] = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    for path, content in made.items():
+        if path in files.src_uris:
+            files.remove(files.src_uris[path])
+        files.append(File.generated(config, path, content=content))
+    for path, data in theory.pictures().items():
+        files.append(File.generated(config, path, content=data))
+    for result in sorted(RESULTS.glob("*.json")):
+        files.append(File.generated(config, f"results/{result.name}", abs_src_path=str(result)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put tables and files in the place of their markers."""
+    up = "../" * page.file.src_uri.count("/")
+    markdown = _BLOCK.sub(lambda found: results.table(found[1], f"{up}results/"), markdown)
+    return _INCLUDE.sub(lambda found: _fenced(ROOT / found[1]), markdown)
+
+
+def _fenced(path: Path) -> str:
+    kind = {".sbatch": "bash", ".py": "python"}.get(path.suffix, "text")
+    return f'```{kind} title="{path.relative_to(ROOT)}"\n{path.read_text("utf-8").rstrip()}\n```'
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """No file of the site names a host to load from: the theme's script knows a few addresses that it would ask on pages
+    which need them, and ours do not; search in other languages than English and maps of its source are not needed."""
+    site = Path(config.site_dir)
+    for script in site.rglob("*.js"):
+        data = script.read_bytes()
+        if _FOREIGN.search(data):
+            script.write_bytes(_FOREIGN.sub(b"about:blank#", data))
+    for source_map in site.rglob("*.map"):
+        source_map.unlink()
+    shutil.rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
+
+
+def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Any) -> dict[str, Any]:
+    """Generated pages have no file to edit."""
+    page.edit_url = None
+    return context

@@ -1,0 +1,178 @@
+"""Tables for the README and the documentation, made from the files under benchmarks/results. No number is typed by hand."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+Result = dict[str, Any]
+
+
+def load(folder: Path = RESULTS) -> list[Result]:
+    """Every result file, oldest first, with its name under ``"file"``."""
+    found = [{**json.loads(path.read_text("utf-8")), "file": path.name} for path in sorted(folder.glob("*.json"))]
+    return sorted(found, key=lambda result: result.get("date", ""))
+
+
+def newest(results: Iterable[Result], benchmark: str, hardware: str = "") -> Result:
+    """The latest run of a benchmark on hardware of this name."""
+    fitting = [r for r in results if r.get("benchmark") == benchmark and hardware in r.get("hardware", "")]
+    if not fitting:
+        raise ValueError(f"no result file is about {benchmark!r} on {hardware or 'any hardware'}")
+    return fitting[-1]
+
+
+def table(name: str, prefix: str, results: Sequence[Result] | None = None) -> str:
+    """The table of this name in Markdown, with what was run on what and when, linked to its file under ``prefix``."""
+    if name not in TABLES:
+        raise ValueError(f"no table is called {name!r}; there are {', '.join(TABLES)}")
+    return TABLES[name](load() if results is None else results, prefix)
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _origin(result: Result, prefix: str) -> str:
+    return f"{result['hardware']}, {result['date']}, `{result['command']}` ([file]({prefix}{result['file']}))"
+
+
+def _milliseconds(value: Any) -> str:
+    if not isinstance(value, int | float):
+        return "–"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def _gaussian(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "gaussian", "NVIDIA")
+    columns = {
+        "ours": "regard", "banded": "regard, frozen plan", "kernel": "regard, kernel", "dense": "dense N×N",
+        "sdpa+bias": "fused + bias", "flex": "FlexAttention", "flash": "flash, no position", "depthwise": "depthwise 3×3",
+        "conv": "convolution 3×3",
+    }  # fmt: skip
+    shown = [key for key in columns if any(isinstance(row.get(key), int | float) for row in result["rows"])]
+    rows = [[row["grid"], *(_milliseconds(row.get(key)) for key in shown)] for row in result["rows"]]
+    text = f"Milliseconds, forward and backward, {result['dtype'].removeprefix('torch.')}, {result['heads']} heads × "
+    text += f"{result['width']}, about {result['tokens_in_all'] // 1000} k tokens in all. {_origin(result, prefix)}; "
+    text += "–: does not fit into memory, or takes seconds."
+    return f"{_markdown(['grid', *(columns[key] for key in shown)], rows)}\n\n{text}"
+
+
+def _attention(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "attention")
+    rows = []
+    for row in result["rows"]:
+        if row["weights"] == "none" and row["pass"] == "forward+backward":
+            times = row["milliseconds"]
+            rows.append([row["shape"], *(_milliseconds(times.get(name)) for name in ("regard", "torch", "timm"))])
+    text = f"Milliseconds, forward and backward, no weights returned. {_origin(result, prefix)}."
+    return (
+        _markdown(["batch × tokens × width", "`regard.MultiHeadAttention`", "`nn.MultiheadAttention`", "timm"], rows)
+        + f"\n\n{text}"
+    )
+
+
+def _capture_models(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "capture")
+    ways = [key for key in result["models"][0] if key != "model"]
+    rows = [[row["model"], *(row[way] for way in ways)] for row in result["models"]]
+    return f"{_markdown(['model', *ways], rows)}\n\nAll maps, or what happens instead. {_origin(result, prefix)}."
+
+
+def _capture_cost(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "capture")
+    rows = [
+        [row["model"], row["way"], f"{row['× plain']:.2f}", f"{row['peak MB']:.0f}", str(row["lines"]),
+         _yes(row["kernel kept"]), _yes(row["checked"])]
+        for row in result["rows"]
+        if row["way"] != "plain"
+    ]  # fmt: skip
+    sizes = ", ".join(f"{name} {size:.1f} MB" for name, size in result["payload_mb"].items())
+    head = ["model", "way", "time / plain forward", "peak MB", "lines", "model's own kernel kept", "maps checked"]
+    text = f"Batch 8, 197 tokens. {_origin(result, prefix)}. Stored, 12 layers × 12 heads × 128 tokens: {sizes}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _training(results: Sequence[Result], prefix: str) -> str:
+    rows = []
+    latest = {(r["recipe"], r["hardware"]): r for r in results if "recipe" in r}
+    for result in sorted(latest.values(), key=lambda r: (r["recipe"], r["hardware"])):
+        accuracy, flipped = ([100 * value for value in result[key] or []] for key in ("accuracy", "accuracy_flip"))
+        rows.append(
+            [f"`{result['recipe']}`", _spread(accuracy), _spread(flipped), str(len(result["seeds"])),
+             f"{result['parameters'] / 1e6:.2f} M", f"{mean(result['train_seconds']):.0f} s",
+             f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))"]
+        )  # fmt: skip
+    head = ["recipe", "accuracy, %", "with flip averaging", "seeds", "parameters", "training", "hardware, date"]
+    return (
+        f"{_markdown(head, rows)}\n\nTest accuracy, mean ± standard deviation over seeds; compilation not counted. "
+        f"Each is `regard train RECIPE --result FILE`."
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def _cost_model(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "cost-model")
+    rows = [
+        [row["workload"], row["grid"], row["attention"], row["multiply_adds"], *row["seconds"]]
+        for row in _readable(result["rows"], result["gpus"])
+    ]
+    head = [
+        "workload",
+        "tokens",
+        "attention",
+        "multiply-adds / sample",
+        *(f"{n} GPU{'s' * (n > 1)}" for n in result["gpus"]),
+    ]
+    return (
+        f"{_markdown(head, rows)}\n\nPredicted, not measured. `{result['command']}` ([file]({prefix}{result['file']}))."
+    )
+
+
+def _readable(rows: Sequence[Any], gpus: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "workload": row["workload"],
+            "grid": "×".join(map(str, row["grid"])),
+            "attention": row["attention"],
+            "multiply_adds": f"{row['multiply_adds'] / 1e9:,.1f} G",
+            "seconds": [duration(row["epoch_seconds"][str(n)]) for n in gpus],
+        }
+        for row in rows
+    ]
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them.
+
+    >>> duration(5400), duration(42), duration(0.5), duration(None)
+    ('1.5 h', '42 s', '0.5 s', 'does not fit')
+    """
+    if seconds is None:
+        return "does not fit"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size or (seconds >= size and unit == "h"):
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
+    "gaussian": _gaussian,
+    "attention": _attention,
+    "capture-models": _capture_models,
+    "capture-cost": _capture_cost,
+    "training": _training,
+    "cost-model": _cost_model,
+}

@@ -1,0 +1,166 @@
+"""The site builds without a warning, without a network, and shows every public name, claim and formula."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import filelock
+import pytest
+
+from regard.claims import all_claims
+
+# What makes a browser load something; an <a href> or a namespace does not.
+LOADING = {
+    "script": ["src"], "link": ["href"], "img": ["src", "srcset"], "iframe": ["src"], "source": ["src", "srcset"],
+    "video": ["src"], "audio": ["src"], "embed": ["src"], "object": ["data"], "form": ["action"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def site(root, environment, tmp_path_factory, worker_id) -> Path:
+    """The built site. Test processes that run side by side share one."""
+    shared = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
+    folder = shared / "site"
+    with filelock.FileLock(shared / "site.lock"):
+        if not (folder / "index.html").exists():
+            done = subprocess.run(
+                [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+                cwd=root, env=environment, capture_output=True, text=True, timeout=400,
+            )  # fmt: skip
+            if done.returncode:
+                shutil.rmtree(folder, ignore_errors=True)
+            assert done.returncode == 0, done.stderr
+            assert "WARNING" not in done.stderr
+    return folder
+
+
+class _Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.ids, self.math, self.pictures = [], set(), 0, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.loads += [found[name] for name in LOADING.get(tag, []) if found.get(name)]
+        self.math += tag == "math"
+        if "id" in found:
+            self.ids.add(found["id"])
+        if tag == "img":
+            self.pictures.append(found)
+
+
+@pytest.fixture(scope="session")
+def pages(site):
+    return {path.relative_to(site).as_posix(): _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+
+
+def test_it_has_the_pages_that_people_look_for(pages):
+    wanted = {
+        "index",
+        "guides/see",
+        "guides/convert",
+        "guides/train",
+        "guides/teach",
+        "guides/machines",
+        "guides/studio",
+    }
+    wanted |= {"theory/index", "theory/claims", "misconceptions", "gallery", "comparison", "costs", "contributing"}
+    assert {f"{name}.html" for name in wanted} <= set(pages)
+
+
+def test_no_page_loads_anything_from_elsewhere(pages, site):
+    for name, page in pages.items():
+        for address in page.loads:
+            assert not re.match(r"(?:[a-z]+:)?//|https?:", address), f"{name} loads {address}"
+            if not address.startswith(("#", "data:")):
+                path = address.partition("#")[0].partition("?")[0]
+                assert name == "404.html" or (site / name).parent.joinpath(path).exists(), f"{name} misses {address}"
+
+
+def test_no_style_or_script_names_a_host_to_load_from(site):
+    for path in sorted(site.rglob("*.css")):
+        text = path.read_text("utf-8")
+        assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", text), path.name
+    for path in sorted(site.rglob("*.js")):
+        if path.name == "search_index.js":
+            continue  # text of the pages, with their links to click
+        # Namespaces, licences and the theme's own address are names, not requests.
+        hosts = set(re.findall(r"https?://([a-z0-9.-]+)", path.read_text("utf-8")))
+        asked = hosts - {"www.w3.org", "clipboardjs.com", "bit.ly", "fontawesome.com", "lunrjs.com", "tartarus.org"}
+        assert not asked, f"{path.name}: {asked}"
+
+
+def test_the_check_for_hosts_can_fail():
+    page = _Page('<link href="https://fonts.example/css"><img src="a.png"><a href="https://example.org">x</a>')
+    assert page.loads == ["https://fonts.example/css", "a.png"]
+
+
+def test_every_public_name_is_described(pages, script):
+    api = script("scripts/docs/api.py")
+    names = api.public_names()
+    assert {"reference", "functional", "layers", "models", "convert", "inspect", "training"} <= set(names)
+    for package, public in names.items():
+        missing = {f"regard.{package}.{name}" for name in public} - pages[f"api/{package}.html"].ids
+        assert not missing
+    for name, module in api.top_level_names().items():
+        assert name in names[module.removeprefix("regard.")], f"regard.{name} is not public in {module}"
+
+
+def test_every_claim_has_its_place(pages):
+    for claim in all_claims():
+        assert claim.id in pages[f"theory/{claim.topic}.html"].ids
+
+
+def test_formulas_are_mathml_and_none_is_left_as_it_was_typed(pages, site):
+    assert sum(page.math for page in pages.values()) > 500
+    for name in pages:
+        text = re.sub(r"<(pre|code|script|title)\b.*?</\1>", "", (site / name).read_text("utf-8"), flags=re.DOTALL)
+        shown = re.sub(r"<[^>]+>", "", text)
+        assert not re.search(
+            r"\\(?:frac|sum|alpha|beta|mathrm|operatorname)\b|\.\. math::|:(?:class|func|math):", shown
+        ), name
+
+
+def test_pictures_have_words_for_those_who_do_not_see_them(pages):
+    found = [picture for page in pages.values() for picture in page.pictures]
+    assert len(found) > 20
+    assert all(picture.get("alt") for picture in found)
+
+
+def test_tables_come_from_the_result_files(site, root):
+    text = (site / "comparison.html").read_text("utf-8")
+    assert "<!-- table" not in text
+    for name in re.findall(r'href="results/([\w.-]+\.json)"', text):
+        assert json.loads((site / "results" / name).read_text()) == json.loads(
+            (root / "benchmarks/results" / name).read_text()
+        )
+
+
+@pytest.mark.browser
+def test_search_works_from_disk_and_nothing_is_requested(site):
+    from playwright.sync_api import sync_playwright
+
+    browsers = ("chromium", "chromium-browser", "google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=next(filter(None, map(shutil.which, browsers))), args=["--no-sandbox"]
+        )
+        page = browser.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(("file:", "data:")) else problems.append(asked.url)
+        )
+        page.goto((site / "theory" / "temperature.html").as_uri())
+        assert page.locator("math").first.bounding_box()["width"] > 5  # drawn
+        page.keyboard.press("s")
+        page.keyboard.type("conv_to_attention")
+        page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        browser.close()
+    assert problems == []
