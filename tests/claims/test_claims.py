@@ -1,6 +1,8 @@
 """Every listed statement is there, and the evidence decides it as recorded; a wrong variant is always rejected."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch
 import regard
 from regard import functional, reference
 from regard.claims import SOURCES, TOPICS, Evidence, Verification, all_claims, examine, select, verify
+from regard.claims._shifts import shifts
+from regard.claims.convolution import _moving
 
 IDS = """
 hw4-matrix-form hw4-beta-spread hw4-softargmax-sign hw4-beta-scale hw4-beta-one hw4-beta-zero hw4-doubly-stochastic
@@ -194,3 +198,24 @@ def test_the_code_of_slow_ones_runs_and_says_that_it_shows_nothing(name: str) ->
 
 def test_verify_is_a_name_of_the_package() -> None:
     assert regard.verify is verify
+
+
+def test_a_recorded_training_counts_as_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = [list(map(float, shift)) for shift in shifts(3)]
+    lines = [
+        {"version": 1, "grid": [16, 16], "layers": ["arrives", "stays"]},
+        {"step": 0, "center": [[[0.1, 0.0]] * 9] * 2, "sharpness": [[0.5] * 9] * 2},
+        {"step": 10, "center": [grid, [[0.1, 0.0]] * 9], "sharpness": [[20.0] * 9, [0.5] * 9]},
+    ]
+    path = tmp_path / "heads.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert [course.on_grid() for course in _moving.recorded(path).values()] == [True, False]
+    assert not _moving.recorded(tmp_path / "none.jsonl")
+
+    monkeypatch.setattr(_moving, "CIFAR10", path)
+    found = select("a6-heads-move")[0].examine(_moving.Movement("classes", spread=True), "smoke")
+    assert not found.accepted
+    assert found.numbers["on_cifar10"]["shifts_covered_at_last"] == [9, 1]
+    assert "on CIFAR-10, by layer, of a kernel's nine shifts 1, 1 are covered at first and 9, 1 at last" in found.line
+    assert found.draw is not None
+    assert [panel.get_title() for panel in found.draw().axes][2:] == ["CIFAR-10, layer 1", "CIFAR-10, layer 2"]

@@ -1,7 +1,9 @@
 """Heads that move while they learn: real trajectories, on image classes and on a convolution to imitate."""
 
+import math
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,8 @@ class Plan(NamedTuple):
 
 
 PLANS: dict[Effort, Plan] = {"full": Plan(300, 800, (0, 1, 2)), "smoke": Plan(2, 2, (0,))}
+# Where the heads of a longer training on CIFAR-10 looked, as the training engine wrote it down.
+CIFAR10 = Path(__file__).parents[1] / "files" / "heads-cifar10-normal.jsonl"
 START = 1.0  # deviation of the first centers: heads begin near the query
 PENALTY = 1e-3  # on squared weights, as weight decay is: heads that overlap need large weights against each other
 
@@ -45,6 +49,11 @@ class Course(NamedTuple):
     def distinct(self, time: int) -> int:
         """How many different pixels heads look at."""
         return len(set(map(tuple, self.center[time].round().int().tolist())))
+
+    def on_grid(self) -> bool:
+        """Whether heads came to lie on the kernel's nine shifts, one on each, twice as sharp as at first or more."""
+        spread = self.covered(-1) == 9 > self.covered(0) and self.distance(-1) < 0.2
+        return spread and self.peak(-1) > 2 * self.peak(0)
 
     def peak(self, time: int) -> float:
         """The largest weight of a head's map, for a query in the middle of a 15×15 image; the mean over heads."""
@@ -125,6 +134,18 @@ def run_imitation(effort: Effort) -> tuple[Course, ...]:
     return tuple(courses)
 
 
+@cache
+def recorded(path: Path) -> dict[str, Course]:
+    """The heads of each layer over a recorded run; nothing where there is no record."""
+    from regard.training import Trajectory
+
+    found = Trajectory.read(path)
+    if found is None:
+        return {}
+    layers_ = zip(found.layers, found.center, found.sharpness, strict=True)
+    return {name: Course(center, sharpness) for name, center, sharpness in layers_}
+
+
 class Movement(NamedTuple):
     """What is learned, and whether heads are said to spread over the kernel's shifts or to gather in one place."""
 
@@ -156,38 +177,53 @@ def heads_move(movement: Movement, effort: Effort = "full") -> Evidence:
     ask for none. The assignment's own run, dozens of epochs on CIFAR-10, is not repeated here.
     """
     courses = run_classes(effort) if movement.task == "classes" else run_imitation(effort)
-    covered = [(course.covered(0), course.covered(-1)) for course in courses]
-    peaks = [(course.peak(0), course.peak(-1)) for course in courses]
-    distances = [(course.distance(0), course.distance(-1)) for course in courses]
+    longer = tuple(recorded(CIFAR10).values()) if movement.task == "classes" else ()
+    both = courses + longer
     if movement.spread:
-        sharper = all(end > 2 * start for start, end in peaks)
-        fine = sharper and all(end == 9 > start for start, end in covered) and all(end < 0.2 for _, end in distances)
+        fine = all(course.on_grid() for course in both)
     else:
-        fine = all(course.distinct(-1) < course.distinct(0) for course in courses)
-    starts, ends = zip(*covered, strict=True)
-    first, last = (sum(peak[i] for peak in peaks) / len(peaks) for i in (0, 1))
-    line = (
-        f"of a kernel's nine shifts {', '.join(map(str, starts))} are covered at first and {', '.join(map(str, ends))} at last; "
+        fine = all(course.distinct(-1) < course.distinct(0) for course in both)
+    line = _said(courses)
+    numbers = _measured(courses)
+    if longer:
+        line += f"; on CIFAR-10, by layer, {_said(longer)}"
+        numbers["on_cifar10"] = _measured(longer)
+    return Evidence(fine, line, numbers, "" if fine else line, lambda: _draw(effort))
+
+
+def _said(courses: tuple[Course, ...]) -> str:
+    starts, ends = (", ".join(str(course.covered(time)) for course in courses) for time in (0, -1))
+    first, last = (sum(course.peak(time) for course in courses) / len(courses) for time in (0, -1))
+    return (
+        f"of a kernel's nine shifts {starts} are covered at first and {ends} at last; "
         f"the largest weight of a map goes from {first:.2f} to {last:.2f}"
     )
-    numbers = {
-        "shifts_covered_at_first": list(starts),
-        "shifts_covered_at_last": list(ends),
-        "pixels_looked_at": [(course.distinct(0), course.distinct(-1)) for course in courses],
-        "distance_of_a_shift_from_the_nearest_head": distances,
-        "largest_weight": peaks,
+
+
+def _measured(courses: tuple[Course, ...]) -> dict[str, Any]:
+    """At first and at last, run by run (or layer by layer)."""
+    times = (0, -1)
+    return {
+        "shifts_covered_at_first": [course.covered(0) for course in courses],
+        "shifts_covered_at_last": [course.covered(-1) for course in courses],
+        "pixels_looked_at": [tuple(course.distinct(time) for time in times) for course in courses],
+        "distance_of_a_shift_from_the_nearest_head": [tuple(map(course.distance, times)) for course in courses],
+        "largest_weight": [tuple(map(course.peak, times)) for course in courses],
         "centers_at_last": [
             [[round(x, 2) for x in center] for center in course.center[-1].tolist()] for course in courses
         ],
     }
-    return Evidence(fine, line, numbers, "" if fine else line, lambda: _draw(effort))
 
 
 def _draw(effort: Effort) -> Figure:
-    """Both trajectories: where heads start (small dots) and end (large ones)."""
+    """All trajectories: where heads start (small dots) and end (large ones)."""
     runs = {"imitating a 3×3 convolution": run_imitation(effort)[0], "learning image classes": run_classes(effort)[0]}
-    figure, panels = new_figure(1, 2, width=3.8, height=3.9)
-    for panel, (name, course) in zip(panels, runs.items(), strict=True):
+    runs |= {f"CIFAR-10, layer {number}": course for number, course in enumerate(recorded(CIFAR10).values(), 1)}
+    columns = min(4, len(runs))
+    figure, panels = new_figure(math.ceil(len(runs) / columns), columns, width=3.4, height=3.5)
+    for panel in panels[len(runs) :]:
+        panel.set_axis_off()
+    for panel, (name, course) in zip(panels, runs.items(), strict=False):
         reach = max(2.5, float(course.center.abs().max()) + 0.5)
         for row, column in shifts(3):
             panel.plot([column], [row], "+", color=GREY, markersize=9)
