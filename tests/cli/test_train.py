@@ -128,7 +128,9 @@ class TestEvaluate:
 def _stands_alone(page):
     """Nothing in the page is loaded from anywhere."""
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
-    return all(source.startswith("data:") for source in sources) and "http" not in re.sub(r"data:[^\"]*", "", page)
+    return all(source.startswith("data:") for source in sources) and "http" not in re.sub(
+        r"data:[^\"]*|http-equiv", "", page
+    )
 
 
 @pytest.fixture

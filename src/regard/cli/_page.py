@@ -10,6 +10,7 @@ import torch
 
 from regard.data import AugmentedImages
 from regard.training import Run
+from regard.views._file import POLICY
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -34,6 +35,7 @@ def page(title: str, sections: Iterable[Section]) -> str:
     parts = [f"<section><h2>{html.escape(each.heading)}</h2>{each.body}</section>" for each in sections]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
         f"<body><h1>{html.escape(title)}</h1>{''.join(parts)}</body></html>\n"

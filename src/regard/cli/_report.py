@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 MOST_PIXELS = 50_000_000
+TITLES = {
+    "heads": "Heads over training",
+    "image": "What it attends to, head by head",
+    "tokens": "What it attends to, head by head",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -33,10 +38,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
-    """How the run went, where its heads look, what it attends to, and how many of its heads it needs."""
+    """How the run went, where its heads look, what it attends to (views to play with, and pictures), and how many of
+    its heads it needs."""
     from regard.cli._needed_heads import needed_heads
-    from regard.cli._page import page, run_sections
+    from regard.cli._page import Section, page, run_sections
     from regard.training import load_run
+    from regard.views._file import place
+    from regard.views._runs import run_payloads
 
     run = load_run(folder)
     output = output or run.folder / "report.html"
@@ -44,9 +52,11 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     if samples < 0:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
+    # After how it went, before the pictures that are there for paper.
+    sections[2:2] = [Section(TITLES[name], place(payload, name)) for name, payload in run_payloads(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
-    output.write_text(page(f"regard: {run.recipe.name}", sections), encoding="utf-8")
+    output.write_text(page(f"regard: {run.recipe.name}", _alive(sections)), encoding="utf-8")
     return output
 
 
@@ -54,7 +64,9 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     """Where each head of each layer looks in one image, and what the network takes it for."""
     from regard.cli._page import Section, page, paragraph, picture
     from regard.training import ImageTask, load_run
-    from regard.training._pictures import image_attention
+    from regard.training._pictures import attention_of, image_attention
+    from regard.views._file import place
+    from regard.views._runs import image_payload
 
     run = load_run(folder)
     task = run.recipe.task
@@ -80,8 +92,11 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     best = chances.topk(3)
     classes = task.data_set.classes
     said = ", ".join(f"{classes[at]} ({p:.0%})" for p, at in zip(*(x.tolist() for x in best), strict=True))
-    section = Section(image.name, paragraph(f"Taken for: {said}.") + picture(figure, "where each head looks"))
-    output.write_text(page(f"regard: {image.name} seen by {run.recipe.name}", [section]), encoding="utf-8")
+    sections = [Section(image.name, paragraph(f"Taken for: {said}.") + picture(figure, "where each head looks"))]
+    payload = image_payload(attention_of(network, inputs), pixels)
+    if payload is not None:
+        sections.insert(0, Section(TITLES["image"], place(payload, "image")))
+    output.write_text(page(f"regard: {image.name} seen by {run.recipe.name}", _alive(sections)), encoding="utf-8")
     return output
 
 
@@ -116,6 +131,15 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
         raise ValueError(f"{path} is not an image that can be read") from unknown
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
+
+
+def _alive(sections: Sequence[Any]) -> list[Any]:
+    """With what brings their views to life; pages without any stay as they are."""
+    from regard.views._file import scripts
+
+    if not any("data-regard-payload" in section.body for section in sections):
+        return list(sections)
+    return [*sections[:-1], sections[-1]._replace(body=sections[-1].body + scripts())]
 
 
 def _check_ending(path: Path, endings: Sequence[str]) -> None:

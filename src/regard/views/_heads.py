@@ -1,5 +1,6 @@
 """Where heads look, over training."""
 
+import re
 from typing import Any
 
 import torch
@@ -9,10 +10,14 @@ from regard._checks import describe
 from regard.inspect import Locality
 from regard.inspect import Trajectory as Fitted
 from regard.views._payload import Payload
+from regard.views._runs import fitted
 
 
 def payload(what: Any) -> Payload:
-    """From a run, from where its heads looked, from fits at checkpoints (``regard.inspect.trajectory``) or one fit."""
+    """From a run, from where its heads looked, from fits at checkpoints (``regard.inspect.trajectory``) or one fit.
+
+    A run whose heads have no center of their own is shown by the Gaussians that fit its maps, at the checkpoints kept.
+    """
     if isinstance(what, Fitted):
         return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
     if isinstance(what, Locality):
@@ -21,9 +26,9 @@ def payload(what: Any) -> Payload:
 
     if isinstance(what, Run):
         found = what.heads
-        if found is None:
-            raise ValueError(f"{what.folder} has no Gaussian heads to show")
         curve = [(line["step"], line["validation_accuracy"]) for line in what.evaluations]
+        if found is None:
+            return _fitted(*fitted(what), what.recipe.name, curve)
         return _trajectory(found, what.recipe.name, curve)
     if isinstance(what, Trajectory):
         return _trajectory(what)
@@ -62,27 +67,26 @@ def _grid(grid: tuple[int, ...] | None, axes: int) -> list[int] | None:
     return list(grid) if grid is not None and len(grid) == axes else None
 
 
-def _fitted(localities: list[Locality], steps: list[int]) -> Payload:
+def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
     arrays: dict[str, Tensor] = {}
     layers = []
-    for number, (name, layout) in enumerate(localities[0].layouts.items()):
-        heads = [[head for head in found if head.name == name] for found in localities]
+    for number, (layer, layout) in enumerate(localities[0].layouts.items()):
+        heads = [[head for head in found if head.name == layer] for found in localities]
         axes = len(layout.grid)
         if axes not in (1, 2):
-            raise ValueError(f"heads over {axes} axes cannot be drawn: the grid of {name!r} is {layout.grid}")
+            raise ValueError(f"heads over {axes} axes cannot be drawn: the grid of {layer!r} is {layout.grid}")
         arrays[f"center{number}"] = torch.tensor([[head.center for head in moment] for moment in heads])
         sharpness = torch.tensor([[head.sharpness for head in moment] for moment in heads])
         arrays[f"sharpness{number}"] = matrices(sharpness, axes)
         arrays[f"fit{number}"] = torch.tensor([[head.fit for head in moment] for moment in heads])
         numbers = [head.head for head in heads[0]]
-        about = {"name": name, "heads": len(numbers), "numbers": numbers, "axes": axes, "grid": list(layout.grid)}
+        about = {"name": layer, "heads": len(numbers), "numbers": numbers, "axes": axes, "grid": list(layout.grid)}
         layers.append({**about, "fitted": True})
-    return Payload("heads", {"name": "", "steps": steps, "layers": layers, "curve": []}, arrays)
+    meta = {"name": name, "steps": steps, "layers": layers, "curve": [list(point) for point in curve]}
+    return Payload("heads", meta, arrays)
 
 
 def _step(parts: tuple[str, ...], number: int) -> int:
     """The last number in a checkpoint's path, which is where people put the step."""
-    import re
-
     found = re.findall(r"\d+", "/".join(parts[-2:]))
     return int(found[-1]) if found else number
