@@ -43,7 +43,9 @@ def _worked() -> dict[str, Any]:
 def _compass() -> dict[str, Any]:
     around = torch.tensor([[1.0, 0.0], [0.5, 0.87], [-0.5, 0.87], [-1.0, 0.0], [-0.5, -0.87], [0.5, -0.87]])
     query = torch.tensor([[1.6, 0.6], [-0.4, 1.5]])
-    note = "Six keys of one length all around: only the direction of the query decides. Turn it, and the output follows."
+    note = (
+        "Six keys of one length all around: only the direction of the query decides. Turn it, and the output follows."
+    )
     return _example("compass", "keys all around", note, query.double(), around.double(), 3 * around.double(), beta=1.0)
 
 
@@ -85,4 +87,11 @@ def _example(
 ) -> dict[str, Any]:
     lists = {"query": query.double().tolist(), "key": key.double().tolist(), "value": value.double().tolist()}
     # JSON has no infinity.
-    return {"name": name, "title": title, "note": note, **lists, "beta": None if beta == torch.inf else beta, "asks": asks}
+    return {
+        "name": name,
+        "title": title,
+        "note": note,
+        **lists,
+        "beta": None if beta == torch.inf else beta,
+        "asks": asks,
+    }

@@ -25,7 +25,8 @@ export function power(x: number, digits = 1): string {
 
 export function percent(x: number): string {
   if (x > 0 && x < 5e-4) return "0 %";
-  return `${brief(100 * x, x > 0.0995 ? 3 : 2)} %`;
+  const digits = x > 0.995 && x < 1 ? 4 : x > 0.0995 ? 3 : 2;
+  return `${brief(100 * x, digits)} %`;
 }
 
 export function subscript(number: number): string {

@@ -143,7 +143,7 @@ function Mt(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
         ${i?$`<footer class="rg-footer">${i}</footer>`:null}
       </div>
     <//>
-  <//>`}var Un=e=>$`<svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d=${Ua[e]} fill="currentColor" fill-rule="evenodd" /></svg>`;function te(e,t=4){if(Number.isNaN(e))return"?";if(!Number.isFinite(e))return e>0?"∞":"−∞";if(e===0)return"0";let r=Math.abs(e);if(r<1e-4||r>=1e7)return ht(e);let n=e.toFixed(Math.max(0,Math.min(6,t-1-Math.floor(Math.log10(r)))));return(n.includes(".")?n.replace(/\.?0+$/,""):n).replace("-","−")}function ht(e,t=1){if(e===0)return"0";let[r,n]=e.toExponential(t).split("e"),a=String(Number(n)).replace(/[-\d]/g,i=>i==="-"?"⁻":"⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(i)]),o=r.replace("-","−").replace(/\.0+$/,"");return o==="1"?`10${a}`:`${o}·10${a}`}function dt(e){return e>0&&e<5e-4?"0 %":`${te(100*e,e>.0995?3:2)} %`}function fe(e){return String(e).replace(/\d/g,t=>"₀₁₂₃₄₅₆₇₈₉"[Number(t)])}function ve(e,t=4){return`(${e.map(r=>te(r,t)).join(", ")})`}var Kn=`.regard .rg-claims { display: grid; gap: 14px; grid-template-columns: minmax(0, 1fr); }
+  <//>`}var Un=e=>$`<svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d=${Ua[e]} fill="currentColor" fill-rule="evenodd" /></svg>`;function te(e,t=4){if(Number.isNaN(e))return"?";if(!Number.isFinite(e))return e>0?"∞":"−∞";if(e===0)return"0";let r=Math.abs(e);if(r<1e-4||r>=1e7)return ht(e);let n=e.toFixed(Math.max(0,Math.min(6,t-1-Math.floor(Math.log10(r)))));return(n.includes(".")?n.replace(/\.?0+$/,""):n).replace("-","−")}function ht(e,t=1){if(e===0)return"0";let[r,n]=e.toExponential(t).split("e"),a=String(Number(n)).replace(/[-\d]/g,i=>i==="-"?"⁻":"⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(i)]),o=r.replace("-","−").replace(/\.0+$/,"");return o==="1"?`10${a}`:`${o}·10${a}`}function dt(e){if(e>0&&e<5e-4)return"0 %";let t=e>.995&&e<1?4:e>.0995?3:2;return`${te(100*e,t)} %`}function fe(e){return String(e).replace(/\d/g,t=>"₀₁₂₃₄₅₆₇₈₉"[Number(t)])}function ve(e,t=4){return`(${e.map(r=>te(r,t)).join(", ")})`}var Kn=`.regard .rg-claims { display: grid; gap: 14px; grid-template-columns: minmax(0, 1fr); }
 .regard .rg-filters { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; }
 .regard .rg-filters button { border-radius: 999px; display: inline-flex; gap: 6px; align-items: center; }
 .regard .rg-filters input[type="search"] { font: inherit; color: inherit; background: var(--rg-surface); border: 1px solid var(--rg-line); border-radius: 999px; padding: 5px 14px; min-width: 12em; flex: 1 1 14em; max-width: 26em; }
@@ -151,7 +151,7 @@ function Mt(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
 .regard .rg-filters select { min-width: 0; flex: 1 1 auto; width: 100%; max-width: 24em; }
 .regard .rg-claims h3.rg-topic { font-size: 1.1em; margin: 14px 0 6px; text-transform: capitalize; }
 .regard .rg-claim { border: 1px solid var(--rg-faint); border-left: 4px solid var(--rg-verdict); border-radius: 8px; background: var(--rg-surface); margin-bottom: 8px; }
-.regard .rg-claim > button { all: unset; box-sizing: border-box; display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 12px; align-items: baseline; width: 100%; padding: 9px 12px; cursor: pointer; }
+.regard .rg-claim > button { all: unset; box-sizing: border-box; display: grid; grid-template-columns: 7.2em minmax(0, 1fr); gap: 2px 12px; align-items: baseline; width: 100%; padding: 9px 12px; cursor: pointer; }
 .regard .rg-claim > button:focus-visible { outline: 2px solid var(--rg-hover); outline-offset: -2px; border-radius: 6px; }
 .regard .rg-verdict { color: var(--rg-verdict); font-weight: 650; white-space: nowrap; }
 .regard .rg-statement { overflow-wrap: anywhere; }
@@ -175,6 +175,10 @@ function Mt(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
 .regard[data-theme="dark"] .rg-holds { --rg-verdict: #56b4e9; }
 .regard[data-theme="dark"] .rg-under { --rg-verdict: #f2b632; }
 .regard[data-theme="dark"] .rg-fails { --rg-verdict: #ff8a4c; }
+@container (max-width: 560px) {
+  .regard .rg-claim > button { grid-template-columns: minmax(0, 1fr); }
+  .regard .rg-id { grid-column: 1; }
+}
 @container (min-width: 900px) {
   .regard .rg-body.rg-two { grid-template-columns: minmax(0, 1.35fr) minmax(0, 1fr); column-gap: 28px; }
 }

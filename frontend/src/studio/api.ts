@@ -1,0 +1,117 @@
+// The server's API (see /api/openapi.json). The page asks nothing else.
+
+import { decodeBody, type Payload } from "../core/payload";
+
+export type State = "training" | "finished" | "stopped";
+export type ViewName = "heads" | "image" | "tokens";
+
+export interface RunSummary {
+  id: string;
+  title: string;
+  recipe: string | null;
+  kind: "image" | "case" | "text" | "other";
+  state: State;
+  views: ViewName[];
+  example: boolean;
+  step: number | null;
+  accuracy: number | null;
+  modified: number;
+  problem: string | null;
+}
+
+export interface RunDetail extends RunSummary {
+  settings: Record<string, unknown>;
+  summary: Record<string, unknown> | null;
+  checkpoints: { step: number; score: number | null }[];
+  shape: [number, number, number] | null;
+  classes: string[];
+  samples: Partial<Record<Source, number>>;
+  suggestion: string | null;
+}
+
+export type Line = Record<string, number | null>;
+
+export interface Metrics {
+  lines: Line[];
+  offset: number;
+  more: boolean;
+  anew: boolean;
+  state: State;
+  heads: number;
+  checkpoint: number | null;
+}
+
+export type Source = "test" | "shipped";
+
+export interface Sample {
+  source: Source;
+  index: number;
+  label: string | null;
+  address: string;
+}
+
+export interface About {
+  version: string;
+  folder: string;
+}
+
+/** What the views of the studio are told besides their data. */
+export interface Told {
+  run: string;
+  step: number;
+  label?: string | null;
+  guesses?: Guess[];
+  masked?: Guess[][];
+  said?: string;
+  answer?: string;
+  right?: boolean;
+}
+
+export interface Guess {
+  label: string;
+  chance: number;
+}
+
+async function ask(address: string, options: RequestInit = {}): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(address, options);
+  } catch (error) {
+    if ((error as Error).name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is regard studio still running?");
+  }
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => null);
+  throw new Error(said?.error ? sentence(said.error) : `The server answered ${answer.status}.`);
+}
+
+const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+const json = async <T>(address: string, options?: RequestInit) => (await ask(address, options)).json() as Promise<T>;
+const binary = async (address: string, options?: RequestInit) => decodeBody(await (await ask(address, options)).arrayBuffer());
+const run = (id: string) => `/api/runs/${encodeURIComponent(id)}`;
+const at = (step: number | null) => (step === null ? "" : `?step=${step}`);
+
+export const api = {
+  about: () => json<About>("/api/about"),
+  runs: () => json<RunSummary[]>("/api/runs"),
+  run: (id: string) => json<RunDetail>(run(id)),
+  metrics: (id: string, offset: number) => json<Metrics>(`${run(id)}/metrics?offset=${offset}`),
+  heads: (id: string): Promise<Payload> => binary(`${run(id)}/heads`),
+  samples: (id: string, source: Source, start: number, count: number) =>
+    json<{ samples: Sample[]; total: number }>(`${run(id)}/images?source=${source}&start=${start}&count=${count}`),
+  sampleAttention: (id: string, { source, index }: Sample, step: number | null): Promise<Payload> =>
+    binary(`${run(id)}/images/${source}/${index}/attention${at(step)}`),
+  imageAttention(id: string, image: Blob, step: number | null): Promise<Payload> {
+    const form = new FormData();
+    form.append("image", image);
+    return binary(`${run(id)}/attention${at(step)}`, { method: "POST", body: form });
+  },
+  sentence: (id: string, text: string, task: string, step: number | null): Promise<Payload> =>
+    binary(`${run(id)}/sentence${at(step)}`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ text, task }),
+    }),
+  page: (name: string): Promise<Payload> => binary(`/api/pages/${name}`),
+  evidence: (id: string) => json<{ found: unknown }>(`/api/claims/${encodeURIComponent(id)}/evidence`, { method: "POST" }),
+};

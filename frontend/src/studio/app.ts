@@ -1,0 +1,132 @@
+// The page: runs on the left, one of them (or a page that needs none) on the right.
+
+import { html, useEffect, useState, type VNode } from "../core/html";
+import { surroundings } from "../core/theme";
+import { percent } from "../views/maths/words";
+import { api, type About, type RunSummary } from "./api";
+import { PAGES, type PageName, toPage, toRun, useRoute } from "./route";
+import { RunPage } from "./run";
+import { EMPTY, type Loaded, Problem, Shown } from "./views";
+
+const OFTEN = 5000;
+
+export function Studio(): VNode {
+  const route = useRoute();
+  const [about, setAbout] = useState<About | null>(null);
+  const [runs, setRuns] = useState<RunSummary[] | null>(null);
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    let [gone, timer] = [false, 0];
+    api.about().then((said) => gone || setAbout(said)).catch(() => {});
+    const look = async () => {
+      try {
+        const found = await api.runs();
+        if (gone) return;
+        setRuns(found);
+        setProblem("");
+      } catch (error) {
+        if (!gone) setProblem((error as Error).message);
+      }
+      if (!gone) timer = window.setTimeout(look, document.hidden ? 6 * OFTEN : OFTEN);
+    };
+    void look();
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, []);
+
+  const page = "page" in route ? route.page : null;
+  const wanted = "run" in route ? route.run : null;
+  // What trains now is what one wants to see; else what shows the most.
+  const readable = runs?.filter((run) => run.problem === null) ?? [];
+  const first = readable.find((run) => run.state === "training") ?? readable.find((run) => run.views.includes("heads")) ?? readable[0] ?? runs?.[0];
+  const id = page ? null : (wanted ?? first?.id ?? null);
+  return html`<div class="studio">
+    <header class="st-top">
+      <a class="st-name" href="#/"><${Eye} /> regard <span>studio</span></a>
+      <nav aria-label="pages">
+        <a href="#/" aria-current=${page ? undefined : "page"}>Runs</a>
+        ${PAGES.map(([name, title]) => html`<a key=${name} href=${toPage(name)} aria-current=${name === page ? "page" : undefined}>${title}</a>`)}
+      </nav>
+      <${Dark} />
+    </header>
+    ${problem ? html`<${Problem} text=${problem} />` : null}
+    ${page
+      ? html`<div class="st-page"><${Page} key=${page} name=${page} /></div>`
+      : html`<div class="st-body">
+          <${Runs} runs=${runs} current=${id} folder=${about?.folder ?? ""} />
+          <div class="st-main">${id ? html`<${RunPage} key=${id} id=${id} tab=${"tab" in route ? route.tab : null} />` : runs ? html`<${Welcome} folder=${about?.folder ?? "runs"} />` : null}</div>
+        </div>`}
+    <footer class="st-foot">${about ? `regard ${about.version}` : ""} · nothing leaves this machine</footer>
+  </div>` as VNode;
+}
+
+function Runs({ runs, current, folder }: { runs: RunSummary[] | null; current: string | null; folder: string }): VNode {
+  if (!runs) return html`<aside class="st-runs"></aside>` as VNode;
+  return html`<aside class="st-runs">
+    <h2>Runs <span class="st-quiet">${folder}</span></h2>
+    <ul>
+      ${runs.map(
+        (run) => html`<li key=${run.id}>
+          <a href=${toRun(run.id)} aria-current=${run.id === current ? "true" : undefined} title=${run.problem ?? ""}>
+            <i class=${`st-dot st-${run.problem ? "broken" : run.state}`}></i>
+            <span class="st-title">${run.title}</span>
+            <span class="st-quiet">${run.problem ? "cannot be read" : run.state === "training" ? `step ${run.step ?? 0}` : run.accuracy === null ? "" : percent(run.accuracy)}</span>
+          </a>
+        </li>`,
+      )}
+    </ul>
+    ${runs.length && runs.every((run) => run.example) ? html`<p class="st-quiet">Runs that are trained in ${folder} appear here: <code>regard train demo</code></p>` : null}
+  </aside>` as VNode;
+}
+
+function Welcome({ folder }: { folder: string }): VNode {
+  return html`<main class="st-welcome">
+    <h1>No runs yet</h1>
+    <p>Train something in <b>${folder}</b>, and it appears here while it trains:</p>
+    <pre>regard train demo</pre>
+    <p>Or look at <a href=${toPage("mechanism")}>how attention works</a>, at <a href=${toPage("convolution")}>attention that becomes a convolution</a>, and at <a href=${toPage("claims")}>what people say about it</a>.</p>
+  </main>` as VNode;
+}
+
+function Page({ name }: { name: PageName }): VNode {
+  const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
+  useEffect(() => {
+    let gone = false;
+    api
+      .page(name)
+      .then((payload) => gone || setLoaded({ payload, problem: "", busy: false }))
+      .catch((error: Error) => gone || setLoaded({ ...EMPTY, problem: error.message }));
+    return () => {
+      gone = true;
+    };
+  }, [name]);
+  return html`<${Shown} ...${loaded} />` as VNode;
+}
+
+function Eye(): VNode {
+  return html`<svg viewBox="0 0 32 20" width="30" height="19" aria-hidden="true">
+    <path d="M1 10C7 1 25 1 31 10 25 19 7 19 1 10z" fill="none" stroke="currentColor" stroke-width="2" />
+    <circle cx="16" cy="10" r="5.5" fill="var(--st-blue)" /><circle cx="18" cy="8" r="1.8" fill="#fff" />
+  </svg>` as VNode;
+}
+
+/** Light or dark, for the whole page. */
+function Dark(): VNode {
+  const [mode, setMode] = useState(surroundings);
+  useEffect(() => {
+    const query = window.matchMedia("(prefers-color-scheme: dark)");
+    const look = () => setMode(surroundings());
+    query.addEventListener("change", look);
+    return () => query.removeEventListener("change", look);
+  }, []);
+  const swap = () => {
+    const next = mode === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = next;
+    setMode(next);
+  };
+  return html`<button type="button" class="st-dark" aria-label=${mode === "dark" ? "light page" : "dark page"} onClick=${swap}>
+    <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 2v12a6 6 0 0 1 0-12z" fill="currentColor" fill-rule="evenodd" /></svg>
+  </button>` as VNode;
+}

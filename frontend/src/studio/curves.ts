@@ -1,0 +1,170 @@
+// Training curves: what was measured at every step, and on what was held out.
+
+import { html, useMemo, useState, type VNode } from "../core/html";
+import { type Draw, Picture, type Size } from "../core/canvas";
+import { Choice, Slider } from "../core/controls";
+import { Frame } from "../core/frame";
+import type { Pen } from "../core/pen";
+import type { Theme } from "../core/theme";
+import { brief, percent } from "../views/maths/words";
+import type { Line, State } from "./api";
+import { studioHost } from "./host";
+
+interface Series {
+  steps: number[];
+  values: number[];
+}
+
+export function series(lines: Line[], name: string): Series {
+  const found = lines.filter((line) => typeof line[name] === "number" && typeof line.step === "number");
+  return { steps: found.map((line) => line.step as number), values: found.map((line) => line[name] as number) };
+}
+
+/** A running average that forgets: each value counts as much as the last 1/(1 − memory) together. */
+export function smooth(values: number[], memory: number): number[] {
+  let [total, weight] = [0, 0];
+  return values.map((value) => {
+    total = memory * total + (1 - memory) * value;
+    weight = memory * weight + (1 - memory);
+    return total / weight;
+  });
+}
+
+const MARGIN = { left: 50, right: 14, top: 26, bottom: 30 };
+
+interface PanelProps {
+  title: string;
+  lines: Line[];
+  name: string;
+  memory: number;
+  log: boolean;
+  share?: boolean;
+}
+
+function panel({ title, lines, name, memory, log, share }: PanelProps, over: number | null): { draw: Draw; stepAt: (x: number, size: Size) => number | null } {
+  const train = series(lines, name);
+  const held = series(lines, `validation_${name}`);
+  const soft = smooth(train.values, memory);
+  const last = Math.max(1, ...train.steps.slice(-1), ...held.steps.slice(-1));
+  const all = [...soft, ...held.values].filter((v) => Number.isFinite(v) && (!log || v > 0));
+  const pad = log ? 0 : 0.06 * (Math.max(...all, 0) - Math.min(...all, share ? 0 : Infinity));
+  const lowest = share ? 0 : all.length ? Math.min(...all) - pad : 0;
+  const highest = share ? 1 : all.length ? Math.max(...all) + pad : 1;
+  const scale = (v: number) => (log ? Math.log10(Math.max(1e-12, v)) : v);
+  const [low, high] = [scale(lowest), scale(highest) > scale(lowest) ? scale(highest) : scale(lowest) + 1];
+  const width = (size: Size) => size.width - MARGIN.left - MARGIN.right;
+  const x = (step: number, size: Size) => MARGIN.left + (width(size) * step) / last;
+  const y = (value: number, size: Size) =>
+    MARGIN.top + (size.height - MARGIN.top - MARGIN.bottom) * (1 - Math.min(1.02, Math.max(-0.02, (scale(value) - low) / (high - low))));
+  const say = (v: number) => (share ? percent(v) : brief(v, 3));
+  const draw: Draw = (pen, size, theme) => {
+    text(pen, title, MARGIN.left, 12, theme.ink, theme, "left", true);
+    axes(pen, size, theme, { low, high, log, last, say, x, y });
+    if (!train.steps.length && !held.steps.length) text(pen, "nothing yet", size.width / 2, size.height / 2, theme.muted, theme, "center");
+    pen.lineWidth = 1;
+    pen.strokeStyle = theme.hover;
+    pen.globalAlpha = 0.22;
+    stroke(pen, train.steps, train.values, size, x, y);
+    pen.globalAlpha = 1;
+    pen.lineWidth = 2;
+    stroke(pen, train.steps, soft, size, x, y);
+    pen.strokeStyle = pen.fillStyle = theme.accent;
+    stroke(pen, held.steps, held.values, size, x, y);
+    held.steps.forEach((step, i) => {
+      pen.beginPath();
+      pen.arc(x(step, size), y(held.values[i], size), 3, 0, 2 * Math.PI);
+      pen.fill();
+    });
+    const right = size.width - MARGIN.right;
+    const at = (s: Series, list: number[]) => {
+      if (over === null || !s.steps.length) return list.at(-1);
+      const after = s.steps.findIndex((step) => step >= over);
+      return list[after < 0 ? list.length - 1 : after];
+    };
+    const [trained, kept] = [at(train, soft), at(held, held.values)];
+    if (kept !== undefined) text(pen, `held out ${say(kept)}`, right, 12, theme.accent, theme, "right", true);
+    const room = kept === undefined ? 0 : pen.measureText(`held out ${say(kept)}`).width + 14;
+    if (trained !== undefined) text(pen, `training ${say(trained)}`, right - room, 12, theme.hover, theme, "right", true);
+    if (over !== null) {
+      pen.strokeStyle = theme.muted;
+      pen.lineWidth = 1;
+      pen.beginPath();
+      pen.moveTo(x(over, size), MARGIN.top);
+      pen.lineTo(x(over, size), size.height - MARGIN.bottom);
+      pen.stroke();
+    }
+  };
+  const stepAt = (px: number, size: Size) => {
+    const step = Math.round((last * (px - MARGIN.left)) / width(size));
+    return step >= 0 && step <= last ? step : null;
+  };
+  return { draw, stepAt };
+}
+
+interface Axes {
+  low: number;
+  high: number;
+  log: boolean;
+  last: number;
+  say: (v: number) => string;
+  x: (step: number, size: Size) => number;
+  y: (value: number, size: Size) => number;
+}
+
+function axes(pen: Pen, size: Size, theme: Theme, { low, high, log, last, say, x, y }: Axes): void {
+  for (let i = 0; i <= 4; i++) {
+    const at = low + ((high - low) * i) / 4;
+    const value = log ? 10 ** at : at;
+    pen.strokeStyle = theme.faint;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(MARGIN.left, y(value, size));
+    pen.lineTo(size.width - MARGIN.right, y(value, size));
+    pen.stroke();
+    text(pen, say(value), MARGIN.left - 7, y(value, size), theme.muted, theme, "right");
+  }
+  const step = nice(last / Math.max(2, Math.floor(size.width / 130)));
+  for (let at = 0; at <= last; at += step) {
+    text(pen, at ? at.toLocaleString("en") : "step 0", x(at, size), size.height - MARGIN.bottom + 15, theme.muted, theme, "center");
+  }
+}
+
+function nice(x: number): number {
+  const base = 10 ** Math.floor(Math.log10(Math.max(1, x)));
+  return [1, 2, 5, 10].map((m) => m * base).find((step) => step >= x) ?? base;
+}
+
+function stroke(pen: Pen, steps: number[], values: number[], size: Size, x: Axes["x"], y: Axes["y"]): void {
+  pen.beginPath();
+  steps.forEach((step, i) => (i ? pen.lineTo(x(step, size), y(values[i], size)) : pen.moveTo(x(step, size), y(values[i], size))));
+  pen.stroke();
+}
+
+function text(pen: Pen, said: string, x: number, y: number, colour: string, theme: Theme, align: CanvasTextAlign, bold = false): void {
+  pen.font = `${bold ? "600 13px" : "11px"} ${theme.font}`;
+  pen.fillStyle = colour;
+  pen.textAlign = align;
+  pen.textBaseline = "middle";
+  pen.fillText(said, x, y);
+}
+
+const WORDS: Record<State, string> = { training: "training now", finished: "finished", stopped: "not finished" };
+
+export function CurvesView({ lines, state }: { lines: Line[]; state: State | null }): VNode {
+  const [memory, setMemory] = useState(0.9);
+  const [scale, setScale] = useState("linear");
+  const [over, setOver] = useState<number | null>(null);
+  const loss = useMemo(() => panel({ title: "Loss", lines, name: "loss", memory, log: scale === "log" }, over), [lines, memory, scale, over]);
+  const right = useMemo(() => panel({ title: "Accuracy", lines, name: "accuracy", memory, log: false, share: true }, over), [lines, memory, over]);
+  const step = lines.at(-1)?.step ?? 0;
+  const subtitle = state === null ? "" : `${WORDS[state]}, step ${(over ?? step)?.toLocaleString("en")}`;
+  const height = (width: number) => Math.max(200, Math.min(360, width * 0.55));
+  const part = ({ draw, stepAt }: ReturnType<typeof panel>, label: string) =>
+    html`<${Picture} draw=${draw} height=${height} label=${label} cursor="crosshair"
+      onPoint=${(x: number, _: number, __: Event, size: Size) => setOver(stepAt(x, size))} onLeave=${() => setOver(null)} />`;
+  return html`<${Frame} name="training" title="Training" subtitle=${subtitle} host=${studioHost}
+    controls=${html`<${Choice} label="scale of the loss" value=${scale} options=${[["linear", "Linear"], ["log", "Logarithmic"]]} onChange=${setScale} />
+      <${Slider} label="smoothing" value=${memory} min=${0} max=${0.99} step=${0.01} text=${memory.toFixed(2)} onInput=${setMemory} />`}>
+    <div class="st-two">${part(loss, "loss against steps")}${part(right, "accuracy against steps")}</div>
+  <//>` as VNode;
+}

@@ -1,0 +1,95 @@
+// One run: what it is, how it trained, and what its network attends to.
+
+import { html, useEffect, useRef, useState, type VNode } from "../core/html";
+import { percent } from "../views/maths/words";
+import { api, type RunDetail } from "./api";
+import { CurvesView } from "./curves";
+import { type Followed, useFollowed } from "./follow";
+import { ImageTab } from "./image";
+import { toRun } from "./route";
+import { SentenceTab } from "./sentence";
+import { EMPTY, type Loaded, Problem, Shown } from "./views";
+
+const TABS = { heads: "Heads", image: "Image attention", tokens: "Alignment", training: "Training" } as const;
+type Tab = keyof typeof TABS;
+
+export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode {
+  const [run, setRun] = useState<RunDetail | null>(null);
+  const [problem, setProblem] = useState("");
+  const [step, setStep] = useState<number | null>(null);
+  const followed = useFollowed(id);
+  useEffect(() => {
+    let gone = false;
+    api
+      .run(id)
+      .then((detail) => gone || (setRun(detail), setProblem("")))
+      .catch((error: Error) => gone || setProblem(error.message));
+    return () => {
+      gone = true;
+    };
+    // A new checkpoint is a new choice, a finished run has a summary.
+  }, [id, followed.checkpoint, followed.state]);
+
+  if (problem && !run) return html`<${Problem} text=${problem} />` as VNode;
+  if (!run || run.id !== id) return html`<div class="st-waiting"></div>` as VNode;
+  const tabs: Tab[] = [...run.views, "training"];
+  const shown = tabs.find((name) => name === tab) ?? tabs[0];
+  const state = followed.state ?? run.state;
+  const last = followed.lines.at(-1)?.step ?? run.step;
+  const choosable = (shown === "image" || shown === "tokens") && run.checkpoints.length > 1;
+  return html`<main>
+    <header class="st-run">
+      <div>
+        <h1>${run.title}</h1>
+        <p class="st-facts">
+          <span class=${`st-state st-${state}`}>${{ training: "training now", finished: "finished", stopped: "not finished" }[state]}</span>
+          ${run.recipe && run.recipe !== run.title ? html`<span>${run.recipe}</span>` : null}
+          ${last ? html`<span>${last.toLocaleString("en")} steps</span>` : null}
+          ${run.accuracy === null ? null : html`<span>${percent(run.accuracy)} right on what was held out</span>`}
+          ${parameters(run)}
+        </p>
+      </div>
+      <nav class="st-tabs" aria-label="views of the run">
+        ${tabs.map((name) => html`<a key=${name} href=${toRun(id, name)} aria-current=${name === shown ? "page" : undefined}>${name === "tokens" && run.kind === "text" ? "Attention" : TABS[name]}</a>`)}
+      </nav>
+      ${choosable
+        ? html`<label class="st-step">network at step
+            <select value=${String(step ?? "")} onChange=${(event: Event) => setStep(Number((event.target as HTMLSelectElement).value) || null)}>
+              <option value="">last (${run.checkpoints.at(-1)?.step})</option>
+              ${run.checkpoints.slice(0, -1).map((one) => html`<option key=${one.step} value=${String(one.step)}>${one.step}</option>`)}
+            </select></label>`
+        : null}
+    </header>
+    ${followed.problem ? html`<${Problem} text=${followed.problem} />` : null}
+    ${shown === "heads" ? html`<${HeadsTab} key=${id} id=${id} followed=${followed} />` : null}
+    ${shown === "image" ? html`<${ImageTab} key=${id} run=${run} step=${step} />` : null}
+    ${shown === "tokens" ? html`<${SentenceTab} key=${id} run=${run} step=${step} />` : null}
+    ${shown === "training" || shown === "heads" ? html`<${CurvesView} lines=${followed.lines} state=${state} />` : null}
+  </main>` as VNode;
+}
+
+function parameters(run: RunDetail) {
+  const count = run.summary?.parameters;
+  return typeof count === "number" ? html`<span>${count.toLocaleString("en")} parameters</span>` : null;
+}
+
+/** Where heads look, asked for again when they have moved. */
+function HeadsTab({ id, followed }: { id: string; followed: Followed }): VNode {
+  const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
+  const seen = useRef(-1);
+  const busy = useRef(false);
+  useEffect(() => {
+    if (busy.current || seen.current === followed.heads) return;
+    const first = seen.current < 0;
+    seen.current = followed.heads;
+    // What is there is shown at once; the numbers of the run, which say whether there is more, come later.
+    if (!first && followed.heads === 0) return;
+    busy.current = true;
+    api
+      .heads(id)
+      .then((payload) => setLoaded({ payload, problem: "", busy: false }))
+      .catch((error: Error) => setLoaded((now) => ({ ...now, problem: error.message, busy: false })))
+      .finally(() => (busy.current = false));
+  }, [id, followed.heads]);
+  return html`<${Shown} ...${loaded} />` as VNode;
+}

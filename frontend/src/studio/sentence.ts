@@ -1,0 +1,50 @@
+// Type a sentence; see what the network writes, or guesses, and where it looked.
+
+import { html, useEffect, useRef, useState, type VNode } from "../core/html";
+import { percent } from "../views/maths/words";
+import { api, type RunDetail, type Told } from "./api";
+import { EMPTY, type Loaded, Shown } from "./views";
+
+const PAUSE = 250; // milliseconds without a key before the network is asked
+
+export function SentenceTab({ run, step }: { run: RunDetail; step: number | null }): VNode {
+  const [text, setText] = useState(run.suggestion ?? "");
+  const [task, setTask] = useState("upper");
+  const [loaded, setLoaded] = useState<Loaded>(EMPTY);
+  const latest = useRef(0);
+  useEffect(() => {
+    const number = ++latest.current;
+    if (!text.trim()) return setLoaded((now) => ({ ...now, problem: "Type a sentence.", busy: false }));
+    setLoaded((now) => ({ ...now, busy: true }));
+    const timer = setTimeout(
+      () => {
+        api
+          .sentence(run.id, text, task, step)
+          .then((payload) => number === latest.current && setLoaded({ payload, problem: "", busy: false }))
+          .catch((error: Error) => number === latest.current && setLoaded((now) => ({ ...now, problem: error.message, busy: false })));
+      },
+      loaded.payload ? PAUSE : 0,
+    );
+    return () => clearTimeout(timer);
+  }, [text, task, run.id, step]);
+
+  const told = (loaded.payload?.meta as { studio?: Told } | undefined)?.studio;
+  return html`<section>
+    <div class="st-sentence">
+      <input type="text" aria-label="sentence" maxlength="160" value=${text} spellcheck=${false} onInput=${(event: InputEvent) => setText((event.target as HTMLInputElement).value)} />
+      ${run.kind === "case"
+        ? [["upper", "IN CAPITALS"], ["lower", "in small letters"]].map(
+            ([name, label]) => html`<button type="button" key=${name} aria-pressed=${name === task} onClick=${() => setTask(name)}>${label}</button>`,
+          )
+        : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ a word to guess</button>`}
+    </div>
+    ${told?.said !== undefined
+      ? html`<p class="st-said">It writes <output class=${told.right ? "st-good" : "st-bad"}>${told.said || "nothing"}</output>
+          ${told.right ? html`<span class="st-good">✓ right</span>` : html`<span class="st-bad">✗ it should be</span> <span>${told.answer}</span>`}</p>`
+      : null}
+    ${told?.masked?.length
+      ? html`<p class="st-said">${told.masked.map((guesses, i) => html`<span key=${i}>${told.masked!.length > 1 ? `word ${i + 1}: ` : "It guesses "}${guesses.slice(0, 3).map(({ label, chance }) => html`<output>${label}</output> <span class="st-quiet">${percent(chance)}</span> `)}</span>`)}</p>`
+      : null}
+    <${Shown} ...${loaded} />
+  </section>` as VNode;
+}

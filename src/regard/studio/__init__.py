@@ -1,0 +1,16 @@
+"""The studio: runs, and what their networks attend to, on a local page (``regard studio``).
+
+A typed HTTP API (``/api/openapi.json``) and one page that uses nothing else. It listens on this machine alone unless told
+otherwise, reads nothing outside of the folder it is opened on, and unpickles nothing.
+"""
+
+try:
+    import fastapi
+    import PIL
+    import python_multipart
+    import uvicorn
+except ImportError as missing:
+    raise ImportError(f"the studio needs {missing.name}: pip install 'regard[studio]'") from missing
+
+from regard.studio._app import create_app as create_app
+from regard.studio._serve import serve as serve

@@ -1,0 +1,56 @@
+"""What goes wrong, in words for the person who asked; where in the code it happened stays in the terminal."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = logging.getLogger("regard.studio")
+
+
+class Refused(Exception):
+    """A request that cannot be met, and why, as the person is told."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Every error has this one form: ``{"error": message}``."""
+    return JSONResponse({"error": message}, status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Turn every way in which a request can fail into such an answer."""
+
+    def refused(request: Request, error: Any) -> JSONResponse:
+        return answer(error.status, error.message)
+
+    def http(request: Request, error: Any) -> JSONResponse:
+        known = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for this address"}
+        message = known.get(error.status_code) if error.detail in ("Not Found", "Method Not Allowed") else None
+        return answer(error.status_code, message or str(error.detail), error.headers)
+
+    def invalid(request: Request, error: Any) -> JSONResponse:
+        return answer(422, "; ".join(_say(problem) for problem in error.errors()))
+
+    def ours(request: Request, error: Exception) -> JSONResponse:
+        """A mistake of ours: the terminal has the trace, the page a sentence."""
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return answer(500, "something went wrong inside regard; the terminal that runs it says what")
+
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, ours)
+
+
+def _say(problem: Mapping[str, Any]) -> str:
+    place = [str(part) for part in problem.get("loc", ()) if part not in ("body", "query", "path")]
+    said = str(problem.get("msg", "is not right"))
+    return f"{'.'.join(place)}: {said}" if place else said

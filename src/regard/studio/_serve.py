@@ -1,0 +1,100 @@
+"""Running the server: where it listens, and what a person is told."""
+
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from regard.studio._app import create_app
+from regard.studio._guard import LOOPBACK
+
+PORT = 8642
+TRIES = 20
+
+
+def serve(
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    names: Collection[str] = (),
+    browser: bool = True,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve the studio until it is stopped.
+
+    Args:
+        folder: whose runs are shown.
+        host: the address to listen on. On any other than this machine's own (127.0.0.1) a random token is asked for.
+        port: by default 8642, or the next one that is free; 0 takes any.
+        names: further names that requests may be addressed to, such as one in a local network.
+        browser: whether to open a browser.
+        say: what tells the address.
+    """
+    import uvicorn
+
+    local = host in LOOPBACK
+    token = None if local else secrets.token_urlsafe(24)
+    known = {*LOOPBACK, host, socket.gethostname(), socket.getfqdn(), *names} if not local else {*LOOPBACK, *names}
+    app = create_app(folder, names=known, addresses=not local, token=token)
+    with listen(host, port) as listening:
+        address = address_of(host, listening.getsockname()[1], token)
+        say(f"regard studio shows {folder} at {address}")
+        if not local:
+            say("Whoever has this whole address can look at these runs. What is sent is not encrypted.")
+        say("Ctrl+C stops it.")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=100,
+            timeout_keep_alive=10,
+        )
+        threading.Thread(target=warm_up, daemon=True).start()
+        if browser:
+            threading.Timer(0.5, webbrowser.open, [address]).start()
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def warm_up() -> None:
+    """Do once what is slow the first time only, so that the first picture does not wait for it."""
+    import torch
+
+    from regard.layers import MultiHeadAttention
+    from regard.training._pictures import attention_of
+
+    attention_of(MultiHeadAttention(4, 1), torch.zeros(1, 2, 4))
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket that is bound to the address: the port that is asked for, or the first free one from 8642 on."""
+    wanted = range(PORT, PORT + TRIES) if port is None else (port,)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in wanted:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, number))
+        except OSError as error:
+            found.close()
+            if number == wanted[-1]:
+                raise OSError(error.errno, f"cannot listen on {host}:{number}: {error.strerror}") from error
+        else:
+            return found
+    raise OSError(f"no port from {PORT} on is free")
+
+
+def address_of(host: str, port: int, token: str | None = None) -> str:
+    """What goes into a browser.
+
+    >>> from regard.studio._serve import address_of
+    >>> address_of("0.0.0.0", 80, "secret")
+    'http://127.0.0.1:80/?token=secret'
+    """
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
