@@ -94,12 +94,12 @@ def test_muon_has_the_hidden_matrices_and_adamw_the_rest(build):
     network = build()
     found = _settings(network, OPTIMISERS["muon"].build(network))
     for name, parameter in network.named_parameters():
-        if found[name][2] == "Muon":
+        if found[name][2] == "StackedMuon":
             assert parameter.ndim == 2
             assert "weight" in name
             assert not any(word in name for word in ("head.", "embedding", "position", "bias"))
     inner = [name for name in found if ".feed_forward." in name and name.endswith("weight")]
-    assert all(found[name][2] == "Muon" for name in inner)
+    assert all(found[name][2] == "StackedMuon" for name in inner)
     assert inner or isinstance(network, ResNet18 | Seq2SeqRNN)
 
 

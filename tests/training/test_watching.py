@@ -2,6 +2,8 @@
 
 import io
 import json
+import resource
+import shutil
 import sys
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import regard
-from regard.training import Encoder, ImageTask, Recipe, Recurrent, _progress
+from regard.training import DiskFullError, Encoder, ImageTask, Recipe, Recurrent, _progress
 from regard.training._meter import StepRecord
 
 
@@ -112,10 +114,36 @@ class TestTensorBoard:
         assert [event.step for event in boards["image"].Images("attention/image_0")] == [2, 4]
         assert boards["sequence"].Images("alignment")
 
+    def test_a_resumed_run_shows_each_step_once(self, toy, tmp_path):
+        def train(**options):
+            return regard.train(toy.toy_recipe(), folder=tmp_path, accelerator="cpu", log_every=1, **options)
+
+        run = train(save_every=3, tensorboard=True)
+        shutil.rmtree(run.checkpoints.path(12))
+        train(save_every=3, tensorboard=True, resume=True)
+        assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+        board = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0})
+        board.Reload()
+        assert [event.step for event in board.Scalars("train/loss")] == list(range(1, 13))
+        assert [event.step for event in board.Scalars("center/attention/1_row")] == list(range(13))
+
+    def test_a_full_disk_is_a_message_and_leaves_whole_entries(self, toy, tmp_path):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            with pytest.raises(DiskFullError, match=r"no room for the next entry of the event file.*resume: regard"):
+                regard.train(toy.toy_recipe(), folder=tmp_path, accelerator="cpu", log_every=1, tensorboard=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        board = EventAccumulator(str(tmp_path / "tensorboard"))
+        board.Reload()
+        assert [event.step for event in board.Scalars("sharpness/attention/0_0")] == [0]
+
 
 class TestTerminal:
-    def test_it_is_quiet_where_there_is_none(self, train_toy, capfd):
-        train_toy()
+    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+    def test_it_is_quiet_where_there_is_none(self, train_toy, capfd, precision):
+        train_toy(epochs=1, precision=precision)
         assert capfd.readouterr() == ("", "")
 
     def test_the_bar_shows_loss_accuracy_and_speed(self, monkeypatch):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 _TENSORS, _STATE = "state.safetensors", "state.json"
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -31,6 +32,9 @@ class DamagedCheckpointError(RuntimeError):
 
 class DiskFullError(OSError):
     """There is no room for what is to be written; everything written before is still there."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)  # without the number in front, which it has in words
 
 
 class Checkpoint(NamedTuple):
@@ -181,7 +185,7 @@ class reporting_full_disk:
     >>> with reporting_full_disk(Path("."), "checkpoint of step 7", 10**6):
     ...     raise OSError(errno.ENOSPC, "No space left on device")
     Traceback (most recent call last):
-    regard.training._checkpoints.DiskFullError: [Errno 28] ...
+    regard.training._checkpoints.DiskFullError: no room for the checkpoint of step 7 in . (No space left on device): ...
     """
 
     def __init__(self, folder: Path, what: str, size: int) -> None:
@@ -194,13 +198,13 @@ class reporting_full_disk:
         if not isinstance(error, OSError) or error.errno not in _FULL or isinstance(error, DiskFullError):
             return
         try:
-            free = f"{shutil.disk_usage(self.folder).free / 1e6:,.1f} MB are free"
+            free = f"{_size(shutil.disk_usage(self.folder).free)} are free"
         except OSError:
             free = "how much is free is not known"
         raise DiskFullError(
             error.errno,
             f"no room for the {self.what} in {self.folder} ({os.strerror(error.errno or 0)}): "
-            + (f"it takes {self.size / 1e6:,.1f} MB and {free}. " if self.size else f"{free}. ")
+            + (f"it takes {_size(self.size)} and {free}. " if self.size else f"{free}. ")
             + "Nothing written before is lost: make room and resume",
         ) from error
 
@@ -234,6 +238,12 @@ def flush_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _size(count: int) -> str:
+    """In the unit that shows three digits."""
+    unit = next((unit for unit in ("", "k", "M", "G") if count < 1000 * _UNITS[unit]), "G")
+    return f"{count / _UNITS[unit]:.3g} {unit}B" if unit else f"{count} bytes"
 
 
 def _digest(content: bytes) -> str:

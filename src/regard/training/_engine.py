@@ -12,7 +12,13 @@ import torch
 
 from regard._checks import check_positive, describe
 from regard.models import Pretrained
-from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, reporting_full_disk
+from regard.training._checkpoints import (
+    Checkpoint,
+    DamagedCheckpointError,
+    DiskFullError,
+    read_checkpoint,
+    reporting_full_disk,
+)
 from regard.training._fabric import start, total_over_processes
 from regard.training._loop import Loop
 from regard.training._machine import command, commit, hardware, versions
@@ -98,8 +104,8 @@ def train(
                 loop.run()
                 if first and is_new:
                     _finish(run, loop)
-        finally:
-            watch.close()
+        except DiskFullError as full:
+            raise DiskFullError(full.errno, f"{full}: {watch.resume_command}") from full
         fabric.barrier()
     return run
 

@@ -4,6 +4,7 @@ Fabric's own ``save`` and ``load`` are not used: they pickle.
 """
 
 import importlib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,10 @@ def start(
     if here is not None:
         devices, nodes = here
     devices, nodes = devices or 1, nodes or 1
-    fabric = _fabric_module().Fabric(
+    module = _fabric_module()
+    # It tells what was asked of it; its warnings stay.
+    logging.getLogger(module.__name__).setLevel(logging.WARNING)
+    fabric = module.Fabric(
         accelerator=accelerator,
         devices=devices,
         num_nodes=nodes,

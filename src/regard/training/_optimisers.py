@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard._checks import check_probability, describe
 from regard.layers import LayerNorm
 from regard.layers._gaussian import GaussianHeads
+from regard.training._muon import StackedMuon
 
 # Modules none of whose parameters decay: norms, and what holds heads' centers and sharpness in whatever form.
 EXEMPT = (LayerNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm, GaussianHeads)
@@ -144,7 +145,7 @@ class Muon(AdamW):
         if matrices:
             group = {"params": matrices, PEAK: self.matrix_learning_rate}
             built.append(
-                torch.optim.Muon(
+                StackedMuon(
                     [group],
                     lr=self.matrix_learning_rate,
                     weight_decay=self.matrix_weight_decay,

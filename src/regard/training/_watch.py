@@ -127,10 +127,6 @@ class Watch:
                 f"{record.gradient_norm:g}, on samples {_listed(indices)}"
             )
 
-    def close(self) -> None:
-        if self.board is not None:
-            self.board.close()
-
     def _log_of(self, loop: "Loop") -> HeadLog:
         if self._head_log is None:
             grid: Any = getattr(loop.network, "grid", None)
