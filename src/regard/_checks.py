@@ -57,6 +57,12 @@ def under_autocast(value: Tensor) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def is_exporting() -> bool:
+    """Whether ``torch.export`` is at work. Compilers of torch before 2.13 say so of every ``torch.compile`` as well, when
+    asked through torch.compiler.is_exporting; the flag behind it is right."""
+    return bool(torch.compiler._is_exporting_flag)
+
+
 def check_beta(beta: Any, name: str = "beta") -> None:
     """An inverse temperature in [0, ∞]. A tensor's values are checked where that costs no wait for a device."""
     if isinstance(beta, Tensor):

@@ -14,16 +14,14 @@ from regard.functional._axis import Border, build_dtype, check_border, check_sha
 
 
 class GaussianCall(NamedTuple):
-    """Gaussian heads on a grid. ``coordinates`` holds the queries' coordinates, one 1-D tensor per axis; ``on_grid`` says
-    that they are the grid's own."""
+    """Gaussian heads on a grid. ``queries`` holds their coordinates, one 1-D tensor per axis; None for the grid's own."""
 
     center: Tensor
     sharpness: Tensor
     grid: tuple[int, ...]
-    coordinates: tuple[Tensor, ...]
+    queries: tuple[Tensor, ...] | None
     border: Border
     padding: tuple[tuple[int, int], ...]
-    on_grid: bool
 
     @property
     def heads(self) -> int:
@@ -31,7 +29,15 @@ class GaussianCall(NamedTuple):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        return tuple(coordinate.shape[0] for coordinate in self.coordinates)
+        return self.grid if self.queries is None else tuple(coordinate.shape[0] for coordinate in self.queries)
+
+    @property
+    def coordinates(self) -> tuple[Tensor, ...]:
+        """Of the queries, one 1-D tensor per axis."""
+        if self.queries is not None:
+            return self.queries
+        dtype, device = build_dtype(self.center), self.center.device
+        return tuple(torch.arange(n, device=device, dtype=dtype) for n in self.grid)
 
     @property
     def is_full(self) -> bool:
@@ -94,21 +100,18 @@ def resolve(
     if len(padding) != axes:
         raise ValueError(f"padding has {len(padding)} pairs but grid {grid} has {axes} axes")
     check_border(border, *padding)
-    coordinates = query_coordinates(queries, grid, center)
+    if queries is not None:
+        check_queries(queries, grid)
     pairs = tuple((int(before), int(after)) for before, after in padding)
-    return GaussianCall(center, sharpness, grid, coordinates, border, pairs, queries is None)
+    return GaussianCall(center, sharpness, grid, None if queries is None else tuple(queries), border, pairs)
 
 
-def query_coordinates(queries: Sequence[Tensor] | None, grid: tuple[int, ...], center: Tensor) -> tuple[Tensor, ...]:
-    if queries is None:
-        dtype = build_dtype(center)
-        return tuple(torch.arange(n, device=center.device, dtype=dtype) for n in grid)
+def check_queries(queries: Sequence[Tensor], grid: tuple[int, ...]) -> None:
     if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 for q in queries):
         raise ValueError(
             f"queries must be one 1-D tensor of coordinates for each axis of grid {grid}, got "
             f"[{', '.join(describe(q) for q in queries)}]"
         )
-    return tuple(queries)
 
 
 def check_grid(grid: Sequence[int]) -> tuple[int, ...]:

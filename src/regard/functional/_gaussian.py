@@ -72,7 +72,7 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
 def suits_kernel(value: Tensor, call: GaussianCall) -> bool:
     """Whether one kernel makes the axis matrices and applies them: native heads with queries on the grid itself."""
     return (
-        call.on_grid
+        call.queries is None
         and call.border == "native"
         and not call.is_full
         and call.center.dtype != torch.float64

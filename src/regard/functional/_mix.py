@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard._checks import is_exporting
 from regard.functional import kernels
 
 
@@ -111,7 +112,7 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
         # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
         # "b h n d -> b n (h d)" afterwards is a view.
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
-        mixed = folded @ value[:, 0] if torch.compiler.is_exporting() else _SharedProduct.apply(folded, value[:, 0])
+        mixed = folded @ value[:, 0] if is_exporting() else _SharedProduct.apply(folded, value[:, 0])
         return mixed.unflatten(1, (-1, heads)).transpose(1, 2)
     x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])
     if value.shape[1] == 1:

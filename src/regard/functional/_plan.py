@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import describe, values_are_readable
+from regard._checks import describe, is_exporting, values_are_readable
 from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
@@ -133,7 +133,7 @@ def groups_for(call: GaussianCall, plan: str | GaussianPlan, device: str) -> tup
         way = "full"
     elif plan == "auto":
         # An exported program keeps one way for every size, and only separable suits them all.
-        way = "separable" if torch.compiler.is_exporting() else choose_way(call.grid, call.outputs, device)
+        way = "separable" if is_exporting() else choose_way(call.grid, call.outputs, device)
     else:
         way = "dense" if plan == "dense" else "separable"
     return (HeadGroup(tuple(range(call.heads)), whole_blocks(way, call, call.heads)),)

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard._checks import is_exporting
+
 # h, or (h, c) of an LSTM, each (depth, batch, hidden)
 State = Tensor | tuple[Tensor, Tensor]
 _CELLS: dict[str, Any] = {"RNN_TANH": torch.rnn_tanh_cell, "GRU": torch.gru_cell, "LSTM": torch.lstm_cell}
@@ -20,7 +22,7 @@ def run_padded(
 
     ``keep`` is True on a row's first tokens and False on its padding. The first place of a row is read in any case.
     """
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return unrolled(network, x, keep)
     lengths = keep.sum(1).clamp(min=1).cpu()
     packed, state = network(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))

@@ -10,6 +10,8 @@ import os
 import torch
 from torch import Tensor
 
+from regard._checks import is_exporting
+
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_AXIS = 128
 
@@ -19,7 +21,7 @@ def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bo
 
     ``REGARD_KERNELS=0`` in the environment turns them off; under Triton's interpreter they also run on a CPU.
     """
-    if len(grid) != 2 or value.dtype not in _DTYPES or torch.compiler.is_exporting():
+    if len(grid) != 2 or value.dtype not in _DTYPES or is_exporting():
         return False
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return False

@@ -4,7 +4,6 @@ import functools
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from regard.functional.kernels._axis_pass import pass_backward, pass_forward
@@ -32,8 +31,8 @@ BACKWARD = {16: Blocks(256, 4, 3, 2), 32: Blocks(256, 4, 3, 1), 64: Blocks(128, 
 PLANE_FORWARD = Blocks(8192, 4, 3, 2)
 PLANE_BACKWARD = Blocks(4096, 4, 3, 8)
 SHARED_FORWARD = Blocks(8192, 4, 3, 0)
-SHARED_BACKWARD = Blocks(8192, 4, 3, 0)
-MAP_GRADIENT = Blocks(64, 8, 3, 1)  # elements: channels at a time
+SHARED_BACKWARD = Blocks(8192, 4, 4, 0)
+MAP_GRADIENT = Blocks(64, 8, 4, 1)  # elements: channels at a time
 
 
 def fitted(blocks: Blocks, dtype: torch.dtype) -> Blocks:
@@ -43,8 +42,13 @@ def fitted(blocks: Blocks, dtype: torch.dtype) -> Blocks:
     return blocks._replace(elements=blocks.elements // 2, stages=max(1, blocks.stages - 2))
 
 
+@functools.cache
 def block(size: int) -> int:
     return max(SMALLEST_BLOCK, 1 << (size - 1).bit_length())
+
+
+def parts_of(whole: int, part: int) -> int:
+    return -(-whole // part)
 
 
 @functools.cache
@@ -92,7 +96,7 @@ def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype
     heads, rows, columns = center.shape[0], plane.row_inputs, plane.column_inputs
     made = center.new_empty(heads, rows, rows, dtype=dtype), center.new_empty(heads, columns, columns, dtype=dtype)
     outputs = 16
-    matrices_forward[heads, triton.cdiv(max(rows, columns), outputs), 2](
+    matrices_forward[heads, parts_of(max(rows, columns), outputs), 2](
         center, sharpness, *made, *center.stride(), *sharpness.stride(),
         ROWS=rows, COLUMNS=columns, BLOCK_OUTPUTS=outputs, BLOCK_ROWS=block(rows), BLOCK_COLUMNS=block(columns),
         num_warps=4,
@@ -106,7 +110,7 @@ def matrices_gradient(
     """Gradients of center and sharpness, (heads, 2) each, from (parts, heads, outputs, inputs) of each axis."""
     heads, rows, columns = center.shape[0], plane.row_inputs, plane.column_inputs
     outputs = 8
-    blocks = triton.cdiv(max(rows, columns), outputs)
+    blocks = parts_of(max(rows, columns), outputs)
     sums = center.new_empty(2, blocks, heads, 2, dtype=torch.float32)
     matrices_backward[heads, blocks, 2](
         center, sharpness, by_rows, by_columns, sums[0], sums[1], by_rows.shape[0], by_columns.shape[0],
@@ -183,31 +187,33 @@ def _strides(tensor: Tensor, heads: int, axis: int, other: int) -> tuple[int, in
     return item, head if tensor.shape[1] == heads else 0, axis * token, other * token
 
 
+@functools.lru_cache(1024)
 def _cut(
-    matrix: Tensor, width: int, others: int, items: int, table: dict[int, Blocks]
-) -> tuple[Blocks, dict[str, int], list[int], int]:
-    """Block sizes, the counts of tiles, and how many programs each head gets."""
-    heads, outputs, inputs = matrix.shape
-    chosen = fitted(table[max(block(outputs), block(inputs))], matrix.dtype)
+    shape: torch.Size, dtype: torch.dtype, device: torch.device, width: int, others: int, items: int, backward: bool
+) -> tuple[tuple[int, ...], dict[str, Any], int]:
+    """The counts of tiles, what the kernel is compiled for, and how many programs each head gets."""
+    heads, outputs, inputs = shape
+    chosen = fitted((BACKWARD if backward else FORWARD)[max(block(outputs), block(inputs))], dtype)
     width_block = min(block(width), 64)
     other_block = min(max(1, chosen.elements // width_block), 1 << (others - 1).bit_length())
-    other_tiles, width_tiles = triton.cdiv(others, other_block), triton.cdiv(width, width_block)
+    other_tiles, width_tiles = parts_of(others, other_block), parts_of(width, width_block)
     tiles = items * other_tiles * width_tiles
-    workers = max(1, min(tiles, multiprocessors(matrix.device) * chosen.programs // heads))
-    sizes = {
+    workers = max(1, min(tiles, multiprocessors(device) * chosen.programs // heads))
+    sizes: dict[str, Any] = {
         "OUTPUTS": outputs, "INPUTS": inputs, "BLOCK_OUTPUTS": block(outputs), "BLOCK_INPUTS": block(inputs),
-        "BLOCK_OTHER": other_block, "BLOCK_WIDTH": width_block,
+        "BLOCK_OTHER": other_block, "BLOCK_WIDTH": width_block, "PRECISION": precision(dtype),
+        "num_warps": chosen.warps, "num_stages": chosen.stages,
     }  # fmt: skip
-    return chosen, sizes, [tiles, other_tiles, width_tiles, others, width], workers
+    return (tiles, other_tiles, width_tiles, others, width), sizes, workers
 
 
 def _pass(x: Tensor, matrix: Tensor, y: Tensor, sides: Sides, others: int) -> None:
     heads = matrix.shape[0]
-    chosen, sizes, counts, workers = _cut(matrix, x.shape[3], others, x.shape[0], FORWARD)
+    counts, sizes, workers = _cut(matrix.shape, x.dtype, x.device, x.shape[3], others, x.shape[0], False)
     pass_forward[heads, workers](
         x, matrix, y, *counts,
         *_strides(x, heads, sides.from_axis, sides.from_other), *_strides(y, heads, sides.to_axis, sides.to_other),
-        **sizes, PRECISION=precision(x.dtype), num_warps=chosen.warps, num_stages=chosen.stages,
+        **sizes,
     )  # fmt: skip
 
 
@@ -215,15 +221,14 @@ def _pass_gradient(
     x: Tensor, matrix: Tensor, grad_y: Tensor, grad_x: Tensor, sides: Sides, others: int, needs_x: bool, needs_a: bool
 ) -> Tensor | None:
     heads = matrix.shape[0]
-    chosen, sizes, counts, workers = _cut(matrix, x.shape[3], others, x.shape[0], BACKWARD)
+    counts, sizes, workers = _cut(matrix.shape, x.dtype, x.device, x.shape[3], others, x.shape[0], True)
     grad_a = matrix.new_empty((workers, *matrix.shape) if needs_a else (0,), dtype=torch.float32)
     pass_backward[heads, workers](
         x, matrix, grad_y, grad_x, grad_a, *counts,
         *_strides(x, heads, sides.from_axis, sides.from_other),
         *_strides(grad_y, heads, sides.to_axis, sides.to_other),
         *_strides(grad_x, heads, sides.from_axis, sides.from_other),
-        NEEDS_X=needs_x, NEEDS_A=needs_a,
-        **sizes, PRECISION=precision(x.dtype), num_warps=chosen.warps, num_stages=chosen.stages,
+        NEEDS_X=needs_x, NEEDS_A=needs_a, **sizes,
     )  # fmt: skip
     return grad_a if needs_a else None
 
@@ -233,7 +238,7 @@ def _plane_forward(value: Tensor, rows: Tensor, columns: Tensor, out: Tensor, pl
     shared = value_heads != heads
     chosen = fitted(SHARED_FORWARD if shared else PLANE_FORWARD, value.dtype)
     sizes = plane.sizes(width, chosen.elements)
-    width_tiles = triton.cdiv(width, sizes["BE"])
+    width_tiles = parts_of(width, sizes["BE"])
     tiles = items * width_tiles
     per_head = max(1, min(tiles, multiprocessors(value.device) * chosen.programs // heads))
     plane_forward[(tiles,) if shared else (heads, per_head)](
@@ -247,7 +252,7 @@ def _plane_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     (items, heads, tokens, width), chosen = value.shape, fitted(PLANE_BACKWARD, value.dtype)
     sizes = plane.sizes(width, chosen.elements)
-    width_tiles = triton.cdiv(width, sizes["BE"])
+    width_tiles = parts_of(width, sizes["BE"])
     tiles = items * width_tiles
     workers = max(1, min(tiles, multiprocessors(value.device) * chosen.programs // heads))
     by_value = empty_output(value, heads, tokens)
@@ -267,7 +272,7 @@ def _shared_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor,
     (items, _, tokens, width), heads = value.shape, rows.shape[0]
     chosen = fitted(SHARED_BACKWARD, value.dtype)
     sizes = plane.sizes(width, chosen.elements)
-    width_tiles = triton.cdiv(width, sizes["BE"])
+    width_tiles = parts_of(width, sizes["BE"])
     by_value = empty_output(value, 1, tokens)
     plane_backward[(items * width_tiles,)](
         value, rows, columns, grad, by_value, rows, columns, items * width_tiles, width_tiles, width, heads,
@@ -283,10 +288,10 @@ def _map_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, pl
     (items, _, inputs, width), (heads, outputs) = value.shape, grad.shape[1:3]
     chosen = fitted(MAP_GRADIENT, value.dtype)
     channels = min(block(width), chosen.elements)
-    width_tiles = triton.cdiv(width, channels)
+    width_tiles = parts_of(width, channels)
     tiles = items * width_tiles
     rows_at_once = min(128, block(outputs))
-    blocks = triton.cdiv(outputs, rows_at_once)
+    blocks = parts_of(outputs, rows_at_once)
     workers = max(1, min(tiles, multiprocessors(value.device) * chosen.programs // (heads * blocks)))
     parts = value.new_empty(workers, heads, outputs, inputs, dtype=torch.float32)
     map_gradient[heads, blocks, workers](
