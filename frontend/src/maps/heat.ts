@@ -68,7 +68,7 @@ export function paint(table: Table, scale: Scale, theme: Theme, reuse?: HTMLCanv
 
 function labelRoom(labels: string[], most: number): number {
   const longest = Math.max(2, ...labels.map((label) => label.length));
-  return Math.min(most, 14 + 7 * longest);
+  return Math.min(most, 22 + 8 * longest);
 }
 
 export function box(table: Table, { width }: { width: number }): Box {

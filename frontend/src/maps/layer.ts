@@ -85,7 +85,10 @@ export function shortNames(names: string[]): string[] {
     while (front < shortest - 1 && split.every((parts) => parts[front] === split[0][front])) front++;
     while (back < shortest - 1 - front && split.every((parts) => parts[parts.length - 1 - back] === split[0][split[0].length - 1 - back])) back++;
   }
-  return split.map((parts) => parts.slice(front, parts.length - back).join("."));
+  const short = split.map((parts) => parts.slice(front, parts.length - back).join("."));
+  // "encoder.0.attention" says no more than "encoder.0", as long as nothing else is called so.
+  const shorter = short.map((name) => name.replace(/[._]?(attention|attn)$/, ""));
+  return shorter.every(Boolean) && new Set(shorter).size === names.length ? shorter : short;
 }
 
 export const percent = (x: number): string => (x >= 0.0995 || x === 0 ? `${Math.round(100 * x)} %` : `${(100 * x).toPrecision(2)} %`);

@@ -62,7 +62,9 @@ def case_payload(network: nn.Module, batch: Any, words: list[str] | tuple[str, .
     """A sentence read and what the model writes by itself, with all that it looks at meanwhile."""
     from regard.training._sequences import answers
 
+    length = int(batch.source_keep[0].sum())  # without its padding
     first = type(batch)(*(column[:1] for column in batch))
+    first = first._replace(source=first.source[:, :length], source_keep=first.source_keep[:, :length])
     said = answers(network, first)[:, : int(first.target_keep.sum())]
     told = torch.cat((first.target_input[:, :1], said[:, :-1]), 1)
     maps = _maps(network, first.source, told, source_keep=first.source_keep)

@@ -88,7 +88,7 @@ function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: The
       if (a === null || b === null) continue; // spreads without end: a center, but no contour
       pen.beginPath();
       pen.ellipse(p.x(head.column), p.y(head.row), Math.min(1e4, a * p.unit), Math.min(1e4, b * p.unit), angle, 0, 2 * Math.PI);
-      if (mass === 0.5) {
+      if (mass === 0.5 && Math.max(a, b) < 2 * Math.max(range.rows, range.columns)) {
         pen.globalAlpha = faded ? 0.06 : 0.2;
         pen.fillStyle = colour;
         pen.fill();

@@ -1,0 +1,81 @@
+import { describe, expect, it } from "vitest";
+import { categorical, css, ember, luminance, night, paper, plasma, table } from "../src/core/colour";
+import { SvgPen } from "../src/core/pen";
+import { themes } from "../src/core/theme";
+
+const rgb = (hex: string): [number, number, number] => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)) as [number, number, number];
+const contrast = (a: string, b: string): number => {
+  const [low, high] = [luminance(rgb(a)), luminance(rgb(b))].sort((x, y) => x - y);
+  return (high + 0.05) / (low + 0.05);
+};
+
+describe("colours", () => {
+  it("of a ramp get steadily lighter or darker, so that no colour vision is needed", () => {
+    for (const [ramp, sign] of [[paper, -1], [night, 1], [ember, 1], [plasma, 1]] as const) {
+      for (let i = 0; i < 64; i++) expect(sign * (luminance(ramp((i + 1) / 64)) - luminance(ramp(i / 64)))).toBeGreaterThan(0);
+    }
+  });
+
+  it("of text stand out from the page, in light and in dark", () => {
+    for (const theme of Object.values(themes)) {
+      for (const colour of [theme.ink, theme.muted, theme.warn]) expect(contrast(colour, theme.background)).toBeGreaterThan(4.5);
+      for (const colour of [theme.accent, theme.hover]) expect(contrast(colour, theme.background)).toBeGreaterThan(3);
+    }
+  });
+
+  it("come as bytes and as words", () => {
+    expect(css([1, 2, 3], 0.5)).toBe("rgb(1 2 3 / 0.500)");
+    const bytes = new Uint8Array(table(paper, (t) => t).buffer);
+    expect(Array.from(bytes.subarray(0, 4))).toEqual([255, 255, 255, 0]);
+    expect(bytes[1023]).toBe(255);
+    expect(new Set(categorical).size).toBe(7);
+  });
+});
+
+describe("the pen that writes SVG", () => {
+  const parse = (pen: SvgPen): Document => new DOMParser().parseFromString(`<svg xmlns="http://www.w3.org/2000/svg">${pen.content}</svg>`, "image/svg+xml");
+
+  it("writes a document that a reader accepts, whatever the text", () => {
+    const pen = new SvgPen();
+    pen.font = '600 12px "Segoe UI", sans-serif';
+    pen.fillText('<a & "b">', 1, 2);
+    pen.fillStyle = "rgb(1 2 3 / 0.5)";
+    pen.fillRect(0, 0, 5, 5);
+    const found = parse(pen);
+    expect(found.querySelector("parsererror")).toBeNull();
+    expect(found.querySelector("text")!.textContent).toBe('<a & "b">');
+    expect(found.querySelector("rect")!.getAttribute("fill")).toBe("rgba(1,2,3,0.5)");
+  });
+
+  it("draws a whole ellipse, tilted", () => {
+    const pen = new SvgPen();
+    pen.beginPath();
+    pen.ellipse(10, 20, 4, 2, Math.PI / 6, 0, 2 * Math.PI);
+    pen.stroke();
+    const path = parse(pen).querySelector("path")!.getAttribute("d")!;
+    expect(path.match(/A4 2 30 0 1/g)).toHaveLength(2);
+    const [start, end] = [/^M(\S+) (\S+?)A/.exec(path)!, / (\S+) (\S+)$/.exec(path)!];
+    expect([end[1], end[2]].map(Number)).toEqual([start[1], start[2]].map(Number));
+  });
+
+  it("keeps what is saved: transforms, clips and styles end with restore", () => {
+    const pen = new SvgPen();
+    pen.save();
+    pen.translate(3, 4);
+    pen.rotate(Math.PI / 2);
+    pen.beginPath();
+    pen.rect(0, 0, 2, 2);
+    pen.clip();
+    pen.globalAlpha = 0.5;
+    pen.fillRect(0, 0, 1, 1);
+    pen.restore();
+    pen.fillRect(0, 0, 1, 1);
+    const found = parse(pen);
+    const [first, second] = [...found.querySelectorAll("rect")];
+    expect(first.getAttribute("transform")).toBe("matrix(0 1 -1 0 3 4)");
+    expect(first.parentElement!.getAttribute("clip-path")).toBe(`url(#${found.querySelector("clipPath")!.id})`);
+    expect(first.getAttribute("fill-opacity")).toBe("0.5");
+    expect(second.getAttribute("transform")).toBeNull();
+    expect(second.parentElement!.tagName).toBe("svg");
+  });
+});

@@ -1,0 +1,174 @@
+import { describe, expect, it } from "vitest";
+import type { NumberArray } from "../src/core/payload";
+import { type Cell, cellAt, box, inside, whole, zoomed } from "../src/maps/heat";
+import { Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
+import { cellOf, centerOf, type ImageAbout, queryIn, queryName } from "../src/maps/place";
+import { Rollout } from "../src/maps/rollout";
+import { isSpecial, makeTable, shrink, threshold, top, visible } from "../src/maps/table";
+
+const about = (more: Partial<LayerAbout> = {}): LayerAbout => ({
+  name: "layer", heads: [0, 1], queries: 3, keys: 3, rows: null, residual: 1e-7, agrees: true, against: "kernel", kind: "sdpa", kernel: null, calls: 1, joined: false, ...more,
+});
+
+/** Rows that sum to one, as floats. */
+function weights(heads: number, queries: number, keys: number, seed: number): NumberArray {
+  const data = new Float32Array(heads * queries * keys).map((_, i) => 1 + Math.sin(seed + 7.3 * i));
+  for (let row = 0; row < heads * queries; row++) {
+    const part = data.subarray(row * keys, (row + 1) * keys);
+    const sum = part.reduce((a, b) => a + b);
+    part.forEach((x, k) => (part[k] = x / sum));
+  }
+  return { shape: [heads, queries, keys], data, scale: null, block: data.length };
+}
+
+describe("a layer", () => {
+  it("has rows, maps and their mean", () => {
+    const layer = new Layer(about(), weights(2, 3, 3, 1));
+    const [a, b] = [layer.matrix(0), layer.matrix(1)];
+    expect(Array.from(layer.row(1, 2))).toEqual(Array.from(b.subarray(6)));
+    layer.mean().forEach((x, i) => expect(x).toBeCloseTo((a[i] + b[i]) / 2, 6));
+  });
+
+  it("finds the rows that were kept", () => {
+    const layer = new Layer(about({ rows: [5, 9] }), weights(2, 2, 3, 1));
+    expect([5, 9, 0].map((query) => layer.rowOf(query))).toEqual([0, 1, -1]);
+  });
+
+  it("says what its residual is, and when it is too large", () => {
+    expect(residualText(about())).toBe("residual 1.0e-7 against the kernel");
+    expect(residualText(about({ agrees: false }))).toContain("more than rounding");
+    expect(residualText(about({ residual: null, against: "nothing" }))).toContain("none");
+  });
+});
+
+describe("rollout", () => {
+  const layers = [1, 2, 3].map((seed) => new Layer(about({ queries: 4, keys: 4 }), weights(2, 4, 4, seed)));
+  const rollout = new Rollout(layers);
+
+  it("is the product of the layers, half of each the identity", () => {
+    let product = [0, 1, 2, 3].map((i) => [0, 1, 2, 3].map((j) => Number(i === j)));
+    layers.forEach((layer, l) => {
+      const mean = layer.mean();
+      product = [0, 1, 2, 3].map((i) => [0, 1, 2, 3].map((j) => 0.5 * product[i][j] + 0.5 * [0, 1, 2, 3].reduce((sum, k) => sum + mean[i * 4 + k] * product[k][j], 0)));
+      for (let q = 0; q < 4; q++) rollout.row(l, q).forEach((x, k) => expect(x).toBeCloseTo(product[q][k], 5));
+    });
+  });
+
+  it("has rows that sum to one, and says when all are known", () => {
+    const fresh = new Rollout(layers);
+    expect(fresh.done(2)).toBe(false);
+    fresh.work(2, 1000);
+    expect(fresh.done(2)).toBe(true);
+    const all = fresh.matrix(2);
+    for (let q = 0; q < 4; q++) expect(all.subarray(4 * q, 4 * q + 4).reduce((a, b) => a + b)).toBeCloseTo(1, 5);
+  });
+
+  it("carries a row with nothing to attend to by itself", () => {
+    const empty = { shape: [1, 2, 2], data: new Float32Array([0, 0, 0.5, 0.5]), scale: null, block: 4 };
+    const one = new Rollout([new Layer(about({ heads: [0], queries: 2, keys: 2 }), empty)]);
+    expect(Array.from(one.row(0, 0))).toEqual([1, 0]);
+    expect(Array.from(one.row(0, 1))).toEqual([0.25, 0.75]);
+  });
+});
+
+describe("a table of tokens", () => {
+  const words = ["[CLS]", "so", "Ġit", "<pad>"];
+  const matrix = new Float32Array([0.1, 0.2, 0.3, 0.4, 0.25, 0.25, 0.25, 0.25, 0.7, 0.1, 0.1, 0.1, 1, 0, 0, 0]);
+
+  it("hides special tokens, and says how much went to them", () => {
+    const table = makeTable(matrix, 4, words, words, true);
+    expect(table.queries).toEqual(["so", "it"]);
+    expect(table.keyAt).toEqual([1, 2]);
+    expect(table.hidden[0]).toBeCloseTo(0.5, 6);
+    expect(table.hidden[1]).toBeCloseTo(0.8, 6);
+    expect(table.max).toBeCloseTo(0.25, 6);
+  });
+
+  it("shows all of them otherwise", () => {
+    expect(Array.from(makeTable(matrix, 4, words, words, false).weights)).toEqual(Array.from(matrix));
+  });
+
+  it("knows special tokens of the usual kinds, and no others", () => {
+    expect(["[CLS]", "[SEP]", "<s>", "</s>", "<|endoftext|>", "<pad>", "[unused7]"].every(isSpecial)).toBe(true);
+    expect(["the", "<", ">", "[", "a<b", "Ġ[", "[ ]", ""].some(isSpecial)).toBe(false);
+    expect([" ", "\n", "▁of"].map(visible)).toEqual(["␣", "⏎", "of"]);
+  });
+
+  it("finds the largest entries", () => {
+    expect(top([0.1, 0.5, 0, 0.4], 3)).toEqual([1, 3, 0]);
+    const many = new Float32Array(5000).map((_, i) => i / 5000);
+    const kept = many.filter((x) => x > threshold(many, 1, 500)).length;
+    expect(kept).toBeLessThanOrEqual(500);
+    expect(kept).toBeGreaterThan(450);
+    expect(threshold(many, 1, 5000)).toBe(0);
+  });
+
+  it("made small keeps every peak", () => {
+    const large = new Float32Array(100 * 60);
+    large[57 * 60 + 31] = 1;
+    const small = shrink(large, 100, 60, 24);
+    expect([small.rows, small.columns, small.max]).toEqual([24, 24, 1]);
+    expect(small.data.filter((x) => x === 1).length).toBe(1);
+    expect(small.data[Math.floor((57 * 24) / 100) * 24 + Math.floor((31 * 24) / 60)]).toBe(1);
+  });
+});
+
+describe("a heat map", () => {
+  const labels = Array.from({ length: 40 }, (_, i) => String(i));
+  const table = makeTable(new Float32Array(1600), 40, labels, labels, false);
+  const size = { width: 700, height: 900 };
+
+  it("knows the cell under every point, zoomed or not", () => {
+    for (const view of [whole, zoomed(whole, table, 4, { q: 10, k: 30 })]) {
+      const place = box(table, size);
+      const cell = place.cell * view.zoom;
+      for (const at of [{ q: 8, k: 28 }, { q: 12, k: 29 }] as Cell[]) {
+        const [x, y] = [place.left + (at.k + 0.5 - view.k) * cell, place.top + (at.q + 0.5 - view.q) * cell];
+        expect(cellAt(table, view, x, y, size)).toEqual(at);
+      }
+    }
+    expect(cellAt(table, whole, 0, box(table, size).top + 1, size)).toEqual({ q: 0, k: -1 });
+    expect(cellAt(table, whole, 0, 0, size)).toBeNull();
+  });
+
+  it("stays on the table, and keeps the token under the pointer in its place", () => {
+    const near = zoomed(whole, table, 2, { q: 0, k: 39.9 });
+    expect([near.q, near.k]).toEqual([0, inside(near, table).k]);
+    const view = zoomed(whole, table, 2, { q: 20, k: 20 });
+    expect((20 - view.q) * view.zoom).toBeCloseTo(20, 8);
+    expect(zoomed(view, table, 0.001, { q: 3, k: 3 })).toEqual(whole);
+  });
+});
+
+describe("tokens on an image", () => {
+  const image = (more: Partial<ImageAbout>): ImageAbout => ({ ...about(), grid: [2, 3], prefix: 1, query_grid: [2, 3], query_prefix: 1, ...more });
+
+  it("are found by their place on grids of any size", () => {
+    expect(queryIn(image({}), { prefix: null, y: 0.9, x: 0.1 })).toBe(1 + 3);
+    expect(queryIn(image({ query_grid: [4, 6], query_prefix: 0 }), { prefix: null, y: 0.9, x: 0.1 })).toBe(18);
+    for (let i = 0; i < 2; i++) for (let j = 0; j < 3; j++) expect(cellOf([2, 3], centerOf([2, 3], i, j))).toEqual([i, j]);
+  });
+
+  it("include prefix tokens, and queries that are no tokens of the grid", () => {
+    expect(queryIn(image({}), { prefix: 0, y: 0.5, x: 0.5 })).toBe(0);
+    expect(queryName(image({}), { prefix: 0, y: 0.5, x: 0.5 })).toBe("class token");
+    const pooled = image({ query_grid: null, query_prefix: 1, queries: 1 });
+    expect(queryIn(pooled, { prefix: null, y: 0.9, x: 0.9 })).toBe(0);
+    expect(queryName(pooled, { prefix: null, y: 0.9, x: 0.9 })).toBe("the pooling query");
+    // A layer without the prefix token that is asked for answers for the place.
+    expect(queryIn(image({ query_prefix: 0 }), { prefix: 0, y: 0.5, x: 0.5 })).toBe(4);
+  });
+});
+
+describe("words", () => {
+  it("names are cut to what differs", () => {
+    expect(shortNames(["blocks.0.attn", "blocks.1.attn"])).toEqual(["0", "1"]);
+    expect(shortNames(["encoder.0.attention", "decoder.0.cross_attention", "decoder.0.attention"])).toEqual(["encoder.0", "decoder.0.cross", "decoder.0"]);
+    expect(shortNames(["attention"])).toEqual(["attention"]);
+    expect(shortNames(["a.attn", "a.attention"])).toEqual(["attn", "attention"]);
+  });
+
+  it("shares are said in percent", () => {
+    expect([0, 0.5, 0.0312, 0.0001].map(percent)).toEqual(["0 %", "50 %", "3.1 %", "0.010 %"]);
+  });
+});
