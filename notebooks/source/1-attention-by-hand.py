@@ -33,6 +33,7 @@ import torch
 
 import regard
 
+# %matplotlib inline
 grader = otter.Notebook(tests_dir=regard.course.checks("1-attention-by-hand"))
 SEED = 0
 

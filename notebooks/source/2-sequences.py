@@ -35,6 +35,7 @@ from torch import nn
 
 import regard
 
+# %matplotlib inline
 grader = otter.Notebook(tests_dir=regard.course.checks("2-sequences"))
 SEED = 0
 
