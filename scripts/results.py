@@ -144,7 +144,7 @@ def _cost_model(results: Sequence[Result], prefix: str) -> str:
 def _readable(rows: Sequence[Any], gpus: Sequence[int]) -> list[dict[str, Any]]:
     return [
         {
-            "workload": row["workload"],
+            "workload": row["workload"].partition(",")[0],
             "grid": "×".join(map(str, row["grid"])),
             "attention": row["attention"],
             "multiply_adds": f"{row['multiply_adds'] / 1e9:,.1f} G",

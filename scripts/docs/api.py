@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,10 +43,13 @@ def _exports(path: Path) -> list[str]:
 
 
 def links(names: Mapping[str, list[str]]) -> dict[str, str]:
-    """Where each name that is public in one package alone is described; of those in several the fast one."""
-    counts = Counter(name for package in names.values() for name in package)
-    found = {name: f"regard.{package}.{name}" for package in reversed(names) for name in names[package]}
-    return {name: place for name, place in found.items() if counts[name] == 1 or ".reference." not in place}
+    """Where each name is described: of several places the first that is not the slow, readable one."""
+    found: dict[str, str] = {}
+    for package, public in names.items():
+        for name in public:
+            if ".reference." in found.get(name, ".reference."):
+                found[name] = f"regard.{package}.{name}"
+    return found
 
 
 def pages(source: Path = SOURCE) -> dict[str, str]:

@@ -123,7 +123,6 @@ def test_the_slurm_script_trains_in_two_tasks(sbatch, directives, tmp_path, envi
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert "Starting with 2 processes" in done.stderr
     _check_run(tmp_path / "runs" / "demo", processes=2)
 
 

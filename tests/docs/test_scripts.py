@@ -1,0 +1,108 @@
+"""The small programs behind the documentation: formulas, docstrings, tables and the gallery."""
+
+import doctest
+import re
+import xml.etree.ElementTree as ElementTree
+
+import markdown
+import pytest
+
+
+@pytest.mark.parametrize("path", ["scripts/docs/mathml.py", "scripts/docs/docstrings.py", "scripts/results.py"])
+def test_examples_in_the_scripts_hold(script, path):
+    found = doctest.testmod(script(path))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+@pytest.fixture(scope="module")
+def formulas(script):
+    return script("scripts/docs/mathml.py")
+
+
+class TestFormulas:
+    @pytest.mark.parametrize(
+        "latex",
+        [
+            r"\tfrac1h \sum_h \Bigl(\frac{\partial y_t}{\partial A_{l,h}} \odot A_{l,h}\Bigr)^{\!+}",
+            r"f = \begin{cases} 1/m & \text{for the } m \text{ nearest} \\ 0 & \text{else} \end{cases}",
+            r"r &= \sigma(W x) \\ z &= \tanh(h)",
+            r"\mathbb E_x [L(x)] \leq \lVert x \rVert",
+        ],
+    )
+    def test_what_docstrings_use_is_well_formed(self, formulas, latex):
+        tree = ElementTree.fromstring(formulas.mathml(latex, display=True))
+        assert tree.tag == "math"
+        assert "\\" not in "".join(tree.itertext())
+
+    def test_an_unknown_command_is_an_error_and_not_half_a_formula(self, formulas):
+        with pytest.raises(ValueError, match="nosuchcommand"):
+            formulas.mathml(r"x + \nosuchcommand{y}")
+
+    def test_money_and_code_are_no_formulas(self, formulas):
+        md = markdown.Markdown(extensions=[formulas.MathML()])
+        assert "<math" not in md.convert("It costs 5$ or 6$ a day, `$x$` and \\$x$.")
+        assert md.convert("Let $x_i$ and $y_i$ be *given*.").count("<math") == 2
+        assert '<math display="block">' in md.convert("so\n\n$$\nx = 1\n$$\n\nholds")
+        assert '<math display="block">' in md.convert("so $$x =\n1$$ holds")
+
+
+class TestDocstrings:
+    @pytest.fixture
+    def to_markdown(self, script):
+        return script("scripts/docs/docstrings.py").to_markdown
+
+    def test_arguments_that_share_a_line_get_one_each(self, to_markdown):
+        text = "Do.\n\nArgs:\n    a, b: numbers,\n        of any kind.\n    c: another.\n\nAfter a, b: text.\n"
+        found = to_markdown(text, {})
+        assert "    a: numbers,\n        of any kind.\n    b: numbers,\n        of any kind.\n    c: another." in found
+        assert "After a, b: text." in found
+
+    @pytest.mark.parametrize("head", [True, False])
+    def test_tables_of_equals_signs_become_tables(self, to_markdown, head):
+        rule = "======  =========="
+        title = ["name    what it is", rule] if head else []
+        text = "\n".join([rule, *title, "one     the first", "        of all", "two     the | last", rule, "", "End."])
+        html = markdown.markdown(to_markdown(text, {}), extensions=["tables"])
+        cells = re.findall(r"<td>(.*?)</td>", html)
+        assert cells == ["one", "the first of all", "two", "the | last"]
+        assert ("<th>name</th>" in html) == head
+        assert "<p>End.</p>" in html
+
+    def test_doctests_become_blocks_of_code(self, to_markdown):
+        html = markdown.markdown(to_markdown("Do.\n\n>>> f(1)\n2\n\nAfter.", {}), extensions=["fenced_code"])
+        assert "&gt;&gt;&gt; f(1)\n2" in html
+        assert "<blockquote>" not in html
+        assert "<p>After.</p>" in html
+
+
+class TestApi:
+    def test_names_of_a_package_are_those_python_sees(self, script):
+        import importlib
+
+        for package, names in script("scripts/docs/api.py").public_names().items():
+            module = importlib.import_module(f"regard.{package}")
+            assert all(hasattr(module, name) for name in names), package
+
+    def test_a_name_in_two_packages_is_linked_to_the_fast_one(self, script):
+        links = script("scripts/docs/api.py").links({"reference": ["attend", "only"], "functional": ["attend"]})
+        assert links == {"attend": "regard.functional.attend", "only": "regard.reference.only"}
+
+
+def test_a_table_that_is_not_known_is_refused(script):
+    results = script("scripts/results.py")
+    with pytest.raises(ValueError, match="no table is called 'speed'; there are gaussian"):
+        results.table("speed", "")
+    with pytest.raises(ValueError, match="no result file is about 'gaussian'"):
+        results.table("gaussian", "", [])
+
+
+def test_the_gallery_is_made_by_its_script(script, root, tmp_path):
+    gallery = script("scripts/gallery.py")
+    shown = set(re.findall(r"images/gallery/([\w-]+)\.png", (root / "docs/gallery.md").read_text("utf-8")))
+    kept = {path.stem for path in (root / "docs/images/gallery").glob("*.png")}
+    assert shown == kept == set(gallery.PICTURES)
+    assert gallery.main(["limit", "--folder", str(tmp_path)]) == 0
+    assert (tmp_path / "limit.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="pass --run FOLDER"):
+        gallery.main(["trained-heads", "--folder", str(tmp_path)])
