@@ -189,7 +189,7 @@ def rates(gaussian: Mapping[str, Any], trained: Mapping[str, Any]) -> Rates:
     def seconds(side: int, way: str) -> float:
         return rows[side][way] / 1000
 
-    known = sorted(side for side, row in rows.items() if isinstance(row["dense"], int | float))[-2:]
+    known = sorted(side for side, row in rows.items() if isinstance(row.get("dense"), int | float))[-2:]
     # seconds = products / x + matrices / y: two rows, two unknowns
     system = torch.tensor(
         [[6.0 * side**2 * tokens * features, 4.0 * gaussian["heads"] * side**4] for side in known], dtype=torch.float64
@@ -279,14 +279,14 @@ def predict(workload: Workload, way: str, found: Rates) -> dict[str, Any]:
 def checks(gaussian: Mapping[str, Any], found: Rates) -> list[dict[str, Any]]:
     """Predicted beside measured milliseconds, on every grid; those the rates were taken from are marked."""
     tokens, features = gaussian["tokens_in_all"], gaussian["heads"] * gaussian["width"]
-    used = sorted(int(row["grid"][:-1]) for row in gaussian["rows"] if isinstance(row["dense"], int | float))[-2:]
+    used = sorted(int(row["grid"][:-1]) for row in gaussian["rows"] if isinstance(row.get("dense"), int | float))[-2:]
     names = {"dense": "dense", "separable": "ours", "content, fused": "flash"}
     rows = []
     for row in gaussian["rows"]:
         side = int(row["grid"][:-1])
         for way, column in names.items():
             plan_is_dense = way == "separable" and side**2 <= 1024  # there plan="auto" takes the dense way on a GPU
-            if not isinstance(row[column], int | float) or plan_is_dense:
+            if not isinstance(row.get(column), int | float) or plan_is_dense:
                 continue
             batch = max(1, tokens // side**2)
             predicted = 1000 * batch * attention_seconds(way, (side, side), features, gaussian["heads"], found, batch)

@@ -49,16 +49,16 @@ def _milliseconds(value: Any) -> str:
 def _gaussian(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "gaussian", "NVIDIA")
     columns = {
-        "ours": "regard", "banded": "regard, frozen plan", "kernel": "regard, kernel", "dense": "dense N×N",
-        "sdpa+bias": "fused + bias", "flex": "FlexAttention", "flash": "flash, no position", "depthwise": "depthwise 3×3",
-        "conv": "convolution 3×3",
+        "ours": "regard", "banded": "regard, frozen plan", "dense": "dense N×N", "sdpa+bias": "fused + bias",
+        "flex": "FlexAttention", "flash": "flash, no position", "depthwise": "depthwise 3×3", "conv": "convolution 3×3",
     }  # fmt: skip
-    shown = [key for key in columns if any(isinstance(row.get(key), int | float) for row in result["rows"])]
+    measured = {key for row in result["rows"] for key, value in row.items() if isinstance(value, int | float)}
+    shown = [key for key in columns if key in measured] + sorted(measured - set(columns))
     rows = [[row["grid"], *(_milliseconds(row.get(key)) for key in shown)] for row in result["rows"]]
     text = f"Milliseconds, forward and backward, {result['dtype'].removeprefix('torch.')}, {result['heads']} heads × "
     text += f"{result['width']}, about {result['tokens_in_all'] // 1000} k tokens in all. {_origin(result, prefix)}; "
     text += "–: does not fit into memory, or takes seconds."
-    return f"{_markdown(['grid', *(columns[key] for key in shown)], rows)}\n\n{text}"
+    return f"{_markdown(['grid', *(columns.get(key, key) for key in shown)], rows)}\n\n{text}"
 
 
 def _attention(results: Sequence[Result], prefix: str) -> str:

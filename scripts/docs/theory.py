@@ -3,7 +3,7 @@
 import io
 from functools import cache
 
-from regard.claims import SOURCES, TOPICS, Row, Verification, misconceptions, verify
+from regard.claims import SOURCES, TOPICS, Row, Verification, answers, misconceptions, verify
 from regard.claims._page import picture
 from regard.claims._prose import as_line
 
@@ -33,6 +33,7 @@ def pages() -> dict[str, str]:
     made = {f"theory/{topic}.md": _topic(topic) for topic in TOPICS}
     made["theory/claims.md"] = _ledger()
     made["misconceptions.md"] = misconceptions(found())
+    made["questions.md"] = answers(found())
     return made
 
 
