@@ -9,6 +9,7 @@ from torch import nn
 
 import regard
 from regard.inspect import accuracy, importance, mask_heads, pruning_curve
+from regard.layers import GatedPositionalAttention, GaussianAttention, RelativeAttention
 
 
 def double(module):
@@ -46,6 +47,77 @@ def test_pruning_our_layer_is_masking_it(kept, shared, widths, bias):
     if silent:
         assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in layer.parameters())
     assert layer.heads == 4
+
+
+POSITIONAL = {
+    "gaussian": lambda: GaussianAttention(12, 4),
+    "gaussian, full width": lambda: GaussianAttention(12, 4, full_width=True, covariance="diagonal", bias=False),
+    "gaussian, full covariance": lambda: GaussianAttention(12, 4, covariance="full", init="grid", out_dim=5),
+    "relative": lambda: RelativeAttention(12, 4, (5, 5), content=False),
+    "relative, full width": lambda: RelativeAttention(12, 4, (5, 5), content=False, full_width=True),
+    "relative, content": lambda: RelativeAttention(12, 4, (5, 5)),
+    "gated": lambda: GatedPositionalAttention(12, 4),
+}
+
+
+@pytest.mark.parametrize("kind", list(POSITIONAL))
+@pytest.mark.parametrize("kept", [[2], [0, 3], [0, 1, 3]])
+def test_pruning_a_positional_layer_is_masking_it(kind, kept):
+    layer, x = double(POSITIONAL[kind]()), torch.randn(2, 3, 4, 12, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    if kind == "gaussian":
+        layer.freeze_plan((3, 4), torch.float64)
+    layer.output.weight.requires_grad_(False)
+    name = type(layer).__name__
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    small = regard.prune_heads(layer, {name: kept})
+    with mask_heads(layer, {name: [head for head in range(4) if head not in kept]}):
+        expected = layer(x)
+    torch.testing.assert_close(small(x), expected)
+    assert small.heads == len(kept)
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in layer.parameters())
+    assert {p.shape[0] for p in (getattr(small, "center", None), getattr(small, "gate", None)) if p is not None} <= {
+        len(kept)
+    }
+    assert not small.output.weight.requires_grad
+    small(x).sum().backward()
+    assert all(p.grad is not None for p in small.parameters() if p.requires_grad)
+    assert all(torch.equal(before[key], value) for key, value in layer.state_dict().items())
+    with regard.capture(small) as maps:
+        small(x)
+    assert maps[0].shape == (2, len(kept), 12, 12)
+
+
+def test_a_whole_image_encoder_is_pruned_by_importance():
+    model = regard.models.ImageEncoder(16, 3, patch=4, dim=18, depth=2, heads=9).double().eval()
+    x, labels = torch.randn(4, 3, 16, 16, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
+    found = importance(model, [(x, labels)])
+    small = regard.prune_heads(model, found, 5)
+    silent = {name: [h for h in range(9) if h not in kept] for name, kept in found.keep(5).items()}
+    with mask_heads(model, silent):
+        expected = model(x)
+    torch.testing.assert_close(small(x), expected)
+    assert sum(block.attention.heads for block in small.blocks) == 5
+
+
+def test_attention_that_cannot_be_pruned_may_keep_its_heads():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.head = regard.MultiHeadAttention(12, 2), SingleHead(), nn.Linear(12, 3)
+
+        def forward(self, x):
+            return self.head(self.second(self.first(x)).mean(1))
+
+    class SingleHead(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    model, batch = Both(), (torch.randn(2, 5, 12), torch.tensor([0, 1]))
+    small = regard.prune_heads(model, importance(model, [batch]), 2)
+    assert small.first.heads == 1
 
 
 MASKS = {

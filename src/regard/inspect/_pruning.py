@@ -4,13 +4,13 @@ import copy
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from regard._checks import describe
 from regard.inspect._heads import check_heads
 from regard.inspect._importance import Importance
 from regard.inspect._names import Names
+from regard.inspect._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
 from regard.layers import MultiHeadAttention, keep_from_torch
 
 
@@ -24,7 +24,7 @@ class PrunedMultiheadAttention(nn.Module):
 
     def __init__(self, module: nn.MultiheadAttention, kept: Sequence[int]) -> None:
         super().__init__()
-        self.attention = pruned(MultiHeadAttention.from_torch(module), kept)
+        self.attention = pruned_multi_head(MultiHeadAttention.from_torch(module), kept)
         self.kept, self.original_heads = tuple(kept), module.num_heads
         self.batch_first = module.batch_first
         self.embed_dim, self.num_heads = module.embed_dim, len(kept)
@@ -81,8 +81,8 @@ def prune_heads(
 ) -> nn.Module:
     """A copy of the model without the other heads: smaller weights, and the same outputs as with those heads silenced.
 
-    For ``regard.MultiHeadAttention`` and ``nn.MultiheadAttention``, alone or inside any model. The given model is not
-    changed.
+    For regard's own layers (multi-head, Gaussian, relative, gated) and ``nn.MultiheadAttention``, alone or inside any
+    model. The given model is not changed.
 
     Args:
         keep: heads that stay, by the name of the attention (a pattern such as ``"layers.*"`` stands for several), at
@@ -101,22 +101,20 @@ def prune_heads(
     if isinstance(keep, Importance):
         if count is None:
             raise ValueError("count says how many heads stay: it is needed with an importance")
-        keep = keep.keep(count)
+        scores, keep = keep.scores, keep.keep(count)
+        known = {name for name, _ in _prunable(model)}
+        # What cannot be pruned is no matter as long as it keeps all its heads.
+        keep = {name: heads for name, heads in keep.items() if name in known or len(heads) < len(scores[name])}
     elif count is not None:
         raise ValueError("count goes with an importance; a mapping says itself which heads stay")
-    names = Names(model)
-    prunable = {
-        str(names.of(module)): module
-        for module in model.modules()
-        if isinstance(module, MultiHeadAttention | nn.MultiheadAttention)
-    }
+    prunable = dict(_prunable(model))
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():
         found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)
         if not found:
             raise KeyError(f"keep names {pattern!r}, but the attention that can be pruned is {sorted(prunable)}")
         for name in found:
-            total = _count(prunable[name])
+            total = heads_of_layer(prunable[name])
             check_heads(name, heads, total)
             if not heads:
                 raise ValueError(f"keep names no head of {name!r}: at least one must stay of its {total}")
@@ -125,17 +123,26 @@ def prune_heads(
     twins = {id(old): new for old, new in zip(model.modules(), copied.modules(), strict=True)}
     for name, heads in chosen.items():
         old = twins[id(prunable[name])]
-        if len(heads) < _count(old):
-            new = pruned(old, heads) if isinstance(old, MultiHeadAttention) else PrunedMultiheadAttention(old, heads)  # type: ignore[arg-type]
-            copied = _put(copied, old, new)
+        if len(heads) == heads_of_layer(old):
+            continue
+        if isinstance(old, nn.MultiheadAttention):
+            copied = _put(copied, old, PrunedMultiheadAttention(old, heads))
+        elif isinstance(old, OwnLayer):
+            copied = _put(copied, old, pruned(old, heads))
     for module in copied.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # nested tensors are for its fast path alone
     return copied
 
 
-def _count(module: nn.Module) -> int:
-    return module.heads if isinstance(module, MultiHeadAttention) else module.num_heads  # type: ignore[return-value]
+def _prunable(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The attention that heads can be taken from, by name."""
+    names = Names(model)
+    return [
+        (str(names.of(module)), module)
+        for module in model.modules()
+        if isinstance(module, OwnLayer | nn.MultiheadAttention)
+    ]
 
 
 def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
@@ -147,45 +154,3 @@ def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
             if child is old:
                 parent._modules[name] = new
     return model
-
-
-def pruned(layer: MultiHeadAttention, kept: Sequence[int]) -> MultiHeadAttention:
-    """The layer with some of its heads."""
-    if layer.slice_heads:
-        raise ValueError("a layer with slice_heads gives every head its own slice of the input: its heads cannot go")
-    group = layer.heads // layer.key_value_heads
-    shared = [head // group for head in kept]
-    distinct = sorted(set(shared))
-    even = all(shared.count(i) * len(distinct) == len(kept) for i in distinct)
-    used = distinct if even else shared  # uneven groups: every head takes its own copy of the keys and values
-    weights, biases = layer.input_weights(), layer.input_biases()
-    new = MultiHeadAttention(
-        layer.dim,
-        len(kept),
-        context_dim=layer.context_dim,
-        value_dim=layer.value_dim,
-        out_dim=layer.out_dim,
-        head_dim=layer.head_dim,
-        key_value_heads=len(used),
-        bias=biases[0] is not None,
-        output_bias=layer.output.bias is not None,
-        dropout=layer.dropout,
-        beta=layer.beta,
-    ).to(layer.output.weight)
-    chosen = (list(kept), used, used)
-    with torch.no_grad():
-        for old, into, heads in zip(weights, new.input_weights(), chosen, strict=True):
-            into.copy_(_rows(old, heads, layer.head_dim))
-        for old_bias, into_bias, heads in zip(biases, new.input_biases(), chosen, strict=True):
-            if old_bias is not None and into_bias is not None:
-                into_bias.copy_(_rows(old_bias, heads, layer.head_dim))
-        new.output.weight.copy_(_rows(layer.output.weight.T, list(kept), layer.head_dim).T)
-        if layer.output.bias is not None:
-            new.output.bias.copy_(layer.output.bias)
-    for old, into in zip(layer.parameters(), new.parameters(), strict=True):
-        into.requires_grad_(old.requires_grad)
-    return new.train(layer.training)
-
-
-def _rows(weight: Tensor, heads: Sequence[int], width: int) -> Tensor:
-    return weight.unflatten(0, (-1, width))[list(heads)].flatten(0, 1)

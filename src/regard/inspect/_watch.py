@@ -145,7 +145,7 @@ class Watcher(TorchFunctionMode):
 
     def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        if not _inside_gaussian():
+        if not _along_one_axis():
             self.tracker.softmax(func.__name__, args[0] if args else kwargs.get("input"), out)
         return out
 
@@ -285,12 +285,20 @@ def _without_modes() -> Iterator[None]:
 
 
 # Here a softmax makes a map of one axis of a grid: the layer above says what the whole map is.
-_GAUSSIAN = ("regard.functional._axis", "regard.functional._maps", "regard.functional._gaussian")
+_AXES = ("regard.functional._axis", "regard.functional._maps", "regard.functional._gaussian")
 
 
-def _inside_gaussian() -> bool:
-    frame: Any = sys._getframe(3)
-    return any(frame.f_globals.get("__name__") in _GAUSSIAN for frame in (frame, frame.f_back) if frame is not None)
+def _along_one_axis() -> bool:
+    frame: Any = sys._getframe(1)
+    callers = 0
+    while frame is not None and callers < 2:
+        home = str(frame.f_globals.get("__name__"))
+        if home in _AXES or (home == "regard.layers._relative" and "axis_matrices" in frame.f_code.co_qualname):
+            return True
+        # Our own frames, and those of run-time checks of signatures, are not who called softmax.
+        callers += not home.startswith(("regard.inspect.", "jaxtyping.", "beartype."))
+        frame = frame.f_back
+    return False
 
 
 def _observed(place: Place, seen: Observation) -> Seen:
