@@ -30,7 +30,7 @@ def to_markdown(text: str, links: Mapping[str, str]) -> str:
     """
     text = _MATH_ROLE.sub(r"$\1$", text)
     text = _ROLE.sub(lambda found: _link(found[1], links), text)
-    lines = text.splitlines()
+    lines = [re.sub("::$", ":", line) if not line.lstrip().startswith("..") else line for line in text.splitlines()]
     for step in (_formulas, _tables, _doctests, _arguments):
         lines = step(lines)
     return "\n".join(lines)

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from regard import recipes
+from regard.cli import commands
+from regard.cli._train import parse
+
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = {
@@ -34,3 +38,36 @@ def test_its_examples_run(page, tmp_path, monkeypatch, capsys):
     names: dict[str, object] = {}
     for number, block in enumerate(PAGES[page], 1):
         exec(compile(block, f"{page}, block {number}", "exec"), names)
+
+
+def _commands(word):
+    """Lines of bash blocks that begin with this word, on any page, without their comments."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```bash\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [line.partition("#")[0].split() for line in lines if line.startswith(f"{word} ")]
+    return found
+
+
+def test_commands_on_the_pages_exist():
+    make = (DOCS.parent / "Makefile").read_text("utf-8")
+    text = "\n".join((DOCS / page).read_text("utf-8") for page in PAGES)
+    targets = set(re.findall(r"`make (\w+)`", text)) | {words[1] for words in _commands("make")}
+    assert {"demo", "test", "course"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", make, re.MULTILINE), f"make {target}"
+    named = set(re.findall(r"`regard ([a-z]+)", text)) | {words[1] for words in _commands("regard")}
+    assert {"train", "verify", "studio", "report"} <= named
+    assert named <= set(commands())
+
+
+def test_training_commands_on_the_pages_are_understood():
+    lines = [words[2:] for words in _commands("regard") if words[1] == "train" and "--list" not in words]
+    lines += [words[words.index("train") + 1 :] for words in _commands("torchrun")]
+    lines += [words[words.index("scripts/slurm/train.sbatch") + 1 :] for words in _commands("sbatch")]
+    assert len(lines) >= 8
+    for name, *options in lines:
+        recipe = recipes.get(name)
+        chosen, _ = parse(recipe, [word for word in options if word != "--smoke"])
+        assert chosen.name == name

@@ -19,6 +19,8 @@ LOADING = {
     "video": ["src"], "audio": ["src"], "embed": ["src"], "object": ["data"], "form": ["action"],
 }  # fmt: skip
 
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+
 
 @pytest.fixture(scope="session")
 def site(root, environment, tmp_path_factory, worker_id) -> Path:
@@ -29,7 +31,7 @@ def site(root, environment, tmp_path_factory, worker_id) -> Path:
         if not (folder / "index.html").exists():
             done = subprocess.run(
                 [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-                cwd=root, env=environment, capture_output=True, text=True, timeout=400,
+                cwd=root, env={**environment, **NO_NETWORK}, capture_output=True, text=True, timeout=400,
             )  # fmt: skip
             if done.returncode:
                 shutil.rmtree(folder, ignore_errors=True)
