@@ -173,6 +173,9 @@ with torch.no_grad(), regard.capture(model) as maps:
     model(x)
     assert [ref() is None for ref in held[1:3]] == [True, True], held
 assert held[3]() is None
+gone = weakref.ref(model)
+del model
+assert gone() is None
 """
 
 

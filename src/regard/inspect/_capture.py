@@ -50,14 +50,16 @@ class Capture:
         self.storage = Storage(None if budget is None else parse_size(budget), None if stream is None else Path(stream))
         self.maps = Maps()
         self._stack = ExitStack()
+        self._used = False
         self._watcher: Watcher | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
-        if self._watcher is not None:
+        if self._used:
             raise RuntimeError("this capture was used already: write `with regard.capture(model) as maps:` once more")
+        self._used = True
         for name, module in self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python and is not seen")
@@ -78,6 +80,7 @@ class Capture:
                 "compiled code ran as the Python it was compiled from: the same kernels for attention, "
                 "outputs equal up to rounding"
             )
+        self._watcher = None  # it refers back here
         self.storage.finish(self.maps)
         if kind is None:
             self._warn()

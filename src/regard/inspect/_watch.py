@@ -244,8 +244,10 @@ class Watcher(TorchFunctionMode):
         for use in self.tracker.uses:
             if not use.done and self.sink.wants(use.name):
                 self.sink.missed(use.name, "its softmax was not followed by a product with values", use.shape)
-        self.tracker.uses.clear()
         self.names.forget()
+        # These refer back here: without them the model is not kept until the next garbage collection.
+        self.tracker = Tracker(lambda: None)
+        self._handlers.clear()
 
 
 @contextmanager
