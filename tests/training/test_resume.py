@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import torch
 
 import regard
 from regard.training import DamagedCheckpointError, DiskFullError, TrainingInterrupted, _checkpoints, _lines
+from regard.training._engine import _resume_command
 from regard.training._loop import Loop
 from regard.training._run import RunLock
 from regard.training._stop import StopRequest
@@ -160,6 +162,25 @@ class TestStopping:
             assert request.asked
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
+
+    @pytest.mark.parametrize(
+        ("typed", "named"),
+        [
+            ("regard train toy --clip 1", "regard train toy --clip 1 --folder {seed} --resume auto"),
+            ("regard train toy --folder=x --resume y", "regard train toy --folder {seed} --resume auto"),
+            ("regard train toy --seeds 5", "regard train toy --seeds 5 --folder {all} --resume auto"),
+            ("/bin/regard demo --smoke", "regard train demo --smoke --folder {seed} --resume auto"),
+            (
+                "/lib/regard/cli/__main__.py train toy --name 'a b'",
+                "python -m regard.cli train toy --name 'a b' --folder {seed} --resume auto",
+            ),
+            ("notebook.py", "regard.train(recipe, folder={seed!r}, resume='auto'), with the recipe of 'toy' as it was"),
+        ],
+    )
+    def test_the_command_to_go_on_is_the_one_that_was_typed(self, toy, monkeypatch, typed, named):
+        monkeypatch.setattr(sys, "argv", shlex.split(typed))
+        expected = named.format(seed="runs/toy-seeds/seed-0", all="runs/toy-seeds")
+        assert _resume_command(toy.toy_recipe(), Path("runs/toy-seeds/seed-0")) == expected
 
 
 class StopAt:

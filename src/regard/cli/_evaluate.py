@@ -15,7 +15,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(list(arguments))
 
-    from regard.training import CaseConversion, evaluate_run, length_sweep, load_run
+    from regard.training import CaseConversion, MaskedLanguage, evaluate_run, length_sweep, load_run
 
     folder = load_run(chosen.run)
     which = int(chosen.which) if chosen.which.isdigit() else chosen.which
@@ -28,9 +28,10 @@ def run(arguments: Sequence[str]) -> int:
     if chosen.json:
         print(json.dumps(found, indent=1))
         return 0
-    kind = "characters, told the right ones so far" if "characters" in found else "test samples"
+    kinds = {CaseConversion: "characters, told the right ones so far", MaskedLanguage: "masked tokens of the test text"}
+    kind = kinds.get(type(folder.recipe.task), "test samples")
     print(f"{folder.recipe.name} in {folder.folder}, checkpoint {chosen.which}")
-    print(f"  {found['accuracy']:8.2%}  of {found['targets']} {kind}")
+    print(f"  {found['accuracy']:8.2%}  of {found['targets']:,} {kind}")
     if "accuracy_flip" in found:
         print(f"  {found['accuracy_flip']:8.2%}  averaged over each image and its mirror image")
     if "characters" in found:

@@ -92,7 +92,7 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, Options]:
         default=Command(Options(), recipe),
         args=list(arguments),
         prog=f"regard train {recipe.name}",
-        description=recipes.summary(recipe.name) if recipe.name in recipes.names() else "",
+        description=_plain(recipes.summary(recipe.name)) if recipe.name in recipes.names() else "",
     )
     return chosen.recipe, chosen.options
 
@@ -100,7 +100,7 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, Options]:
 def list_recipes(wanted: Sequence[str]) -> int:
     """All recipes with the first line of what they say; or all that some of them say."""
     for name in wanted:
-        print(f"{name}\n\n{recipes.summary(name)}\n")
+        print(f"{name}\n\n{_plain(recipes.summary(name))}\n")
     if wanted:
         return 0
     from rich.console import Console
@@ -108,9 +108,14 @@ def list_recipes(wanted: Sequence[str]) -> int:
 
     table = Table("recipe", "what it trains", box=None)
     for name in recipes.names():
-        table.add_row(name, recipes.summary(name).splitlines()[0])
+        table.add_row(name, _plain(recipes.summary(name).splitlines()[0]))
     Console().print(table)
     return 0
+
+
+def _plain(text: str) -> str:
+    """Without the marks that a docstring has around code."""
+    return text.replace("``", "")
 
 
 def _train_one(recipe: Recipe, options: Options) -> int:

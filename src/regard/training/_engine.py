@@ -208,14 +208,33 @@ def _check_same(recipe: Recipe, checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def _resume_command(recipe: Recipe, folder: Path) -> str:
-    typed = command()
-    if typed.startswith(("regard train", "python -m regard.cli train")):
-        words = shlex.split(typed)
-        for name in ("--resume", "--folder"):
-            if name in words:
-                del words[words.index(name) : words.index(name) + 2]
-        return shlex.join([*words, "--folder", str(folder), "--resume", "auto"])
+    words = shlex.split(command())
+    program, rest = (words[:1], words[1:]) if words[:1] == ["regard"] else (words[:3], words[3:])
+    if program in (["regard"], ["python", "-m", "regard.cli"]):
+        if rest[:1] == ["demo"]:
+            smoke = ["--smoke"] if "--smoke" in rest else []
+            return shlex.join([*program, "train", "demo", *smoke, "--folder", str(folder), "--resume", "auto"])
+        if rest[:1] == ["train"]:
+            if _without(rest, "--seeds") != rest and folder.name == f"seed-{recipe.seed}":
+                folder = folder.parent  # that of all seeds
+            rest = _without(rest, "--resume", "--folder")
+            return shlex.join([*program, *rest, "--folder", str(folder), "--resume", "auto"])
     return f"regard.train(recipe, folder={str(folder)!r}, resume='auto'), with the recipe of {recipe.name!r} as it was"
+
+
+def _without(words: list[str], *options: str) -> list[str]:
+    """A command's words without these options and their values.
+
+    >>> _without(["train", "demo", "--folder", "here", "--resume=auto", "--smoke"], "--folder", "--resume")
+    ['train', 'demo', '--smoke']
+    """
+    left, rest = [], iter(words)
+    for word in rest:
+        if word in options:
+            next(rest, None)
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            left.append(word)
+    return left
 
 
 def _finish(run: Run, loop: Loop) -> None:

@@ -1,6 +1,7 @@
 """Where and with what a run took place."""
 
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +45,11 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command line that is running."""
-    name = Path(sys.argv[0]).name
-    if name == "__main__.py":
-        name = f"python -m {'.'.join(Path(sys.argv[0]).parts[-3:-1])}"
-    return " ".join([name, *sys.argv[1:]])
+    """The command line that is running, as a shell takes it."""
+    name = [Path(sys.argv[0]).name]
+    if name == ["__main__.py"]:
+        name = ["python", "-m", ".".join(Path(sys.argv[0]).parts[-3:-1])]
+    return shlex.join([*name, *sys.argv[1:]])
 
 
 def _git(folder: Path, *arguments: str) -> str:
