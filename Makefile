@@ -3,6 +3,7 @@
 #   make test    install everything and run the tests
 #   make check   lint, format check, strict types, doctests
 #   make docs    build the documentation into site/ (no network needed, neither to build nor to read it)
+#   make course  build the student notebooks and their autograders into build/course/ (SEED=4711 for the hidden checks)
 # With Node.js as well:
 #   make frontend   build what the views run in a browser (committed, so that pip needs no Node)
 
@@ -13,9 +14,9 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench results docs frontend clean
+.PHONY: help install demo test check format bench results docs course frontend clean
 help:
-	@sed -n '2,7p' Makefile | cut -c3-
+	@sed -n '2,8p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +65,9 @@ results: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
+
+course: $(VENV)/.dev
+	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SEED),--seed $(SEED))
 
 frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build

@@ -79,6 +79,7 @@ def _tidied(notebook: NotebookNode) -> NotebookNode:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03}"
+        cell.metadata.pop("lines_to_next_cell", None)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
             lines = [line for line in cell.source.split("\n") if not re.fullmatch(r"\s*# (BEGIN|END) SOLUTION", line)]
@@ -97,6 +98,9 @@ def run(path: Path, tests: Path) -> None:
         client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):  # nothing without its Python
+                output.data = nbformat.from_dict({"text/plain": "An interactive view: run this cell to see it."})
     notebook.metadata.pop("widgets", None)
     notebook.metadata.language_info = nbformat.from_dict(METADATA["language_info"])
     nbformat.write(notebook, path)

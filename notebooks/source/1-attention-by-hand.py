@@ -78,11 +78,10 @@ regard.show("mechanism")
 # %%
 def scores_of(hidden, w_query, w_key):
     """hidden (tokens, dim), w_query and w_key (d, dim) -> scores (tokens, tokens), query i in row i."""
-    # BEGIN SOLUTION
-    query = hidden @ w_query.T
-    key = hidden @ w_key.T
-    return query @ key.T
-    # END SOLUTION
+    query = hidden @ w_query.T  # SOLUTION
+    key = hidden @ w_key.T  # SOLUTION
+    scores = query @ key.T  # SOLUTION
+    return scores
 
 
 # %% [raw]
@@ -266,11 +265,11 @@ plt.show()
 # %%
 def attention(query, key, value, beta=None):
     """query (..., queries, d), key (..., keys, d), value (..., keys, dv) -> (..., queries, dv)."""
-    # BEGIN SOLUTION
-    beta = 1 / math.sqrt(query.shape[-1]) if beta is None else beta
-    weights = softargmax(query @ key.mT, beta)
-    return weights @ value
-    # END SOLUTION
+    if beta is None:
+        beta = 1 / math.sqrt(query.shape[-1])  # SOLUTION
+    weights = softargmax(query @ key.mT, beta)  # SOLUTION
+    output = weights @ value  # SOLUTION
+    return output
 
 
 # %% [raw]

@@ -302,13 +302,12 @@ for cut in (False, True):
 def attend(queries, states, keep=None):
     """queries (batch, steps, width), states (batch, tokens, width), keep (batch, tokens)
     -> context (batch, steps, width), weights (batch, steps, tokens)."""
-    # BEGIN SOLUTION
-    scores = queries @ states.mT
+    scores = queries @ states.mT  # SOLUTION
     if keep is not None:
-        scores = scores.masked_fill(~keep[:, None, :], -torch.inf)
-    weights = torch.softmax(scores, dim=-1)
-    return weights @ states, weights
-    # END SOLUTION
+        scores = scores.masked_fill(~keep[:, None, :], -torch.inf)  # SOLUTION
+    weights = torch.softmax(scores, dim=-1)  # SOLUTION
+    context = weights @ states  # SOLUTION
+    return context, weights
 
 
 # %% [raw]
@@ -571,11 +570,10 @@ for length, (accuracy, _, _, found) in zip(lengths, trained, strict=True):
 # %%
 def sine_positions(length, width):
     """-> (length, width), sine and cosine of a frequency side by side; width is even."""
-    # BEGIN SOLUTION
-    frequency = 10000.0 ** (-torch.arange(0, width, 2) / width)
-    angle = torch.arange(length)[:, None] * frequency
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
-    # END SOLUTION
+    frequency = 10000.0 ** (-torch.arange(0, width, 2) / width)  # SOLUTION
+    angle = torch.arange(length)[:, None] * frequency  # SOLUTION
+    positions = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # SOLUTION
+    return positions
 
 
 # %% [raw]

@@ -252,15 +252,14 @@ def test_there_and_back(split_heads, merge_heads, SEED):
 # %%
 def multi_head_attention(x, context, w_query, w_key, w_value, w_out, heads, keep=None):
     """x (batch, queries, dim), context (batch, keys, dim), all weights (dim, dim) -> (batch, queries, dim)."""
-    # BEGIN SOLUTION
-    query = split_heads(x @ w_query.T, heads)
-    key = split_heads(context @ w_key.T, heads)
-    value = split_heads(context @ w_value.T, heads)
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    query = split_heads(x @ w_query.T, heads)  # SOLUTION
+    key = split_heads(context @ w_key.T, heads)  # SOLUTION
+    value = split_heads(context @ w_value.T, heads)  # SOLUTION
+    scores = query @ key.mT / math.sqrt(query.shape[-1])  # SOLUTION
     if keep is not None:
-        scores = scores.masked_fill(~keep, -torch.inf)
-    return merge_heads(torch.softmax(scores, dim=-1) @ value) @ w_out.T
-    # END SOLUTION
+        scores = scores.masked_fill(~keep, -torch.inf)  # SOLUTION
+    output = merge_heads(torch.softmax(scores, dim=-1) @ value) @ w_out.T  # SOLUTION
+    return output
 
 
 # %% [raw]
@@ -364,13 +363,12 @@ plt.show()
 # %%
 def multiply_adds(tokens, dim, heads):
     """-> a whole number."""
-    # BEGIN SOLUTION
-    width = dim // heads
-    projections = 4 * tokens * dim * dim
-    scores = heads * tokens * width * tokens
-    sums = heads * tokens * tokens * width
-    return projections + scores + sums
-    # END SOLUTION
+    width = dim // heads  # SOLUTION
+    projections = 4 * tokens * dim * dim  # SOLUTION
+    scores = heads * tokens * width * tokens  # SOLUTION
+    sums = heads * tokens * tokens * width  # SOLUTION
+    total = projections + scores + sums  # SOLUTION
+    return total
 
 
 # %% [raw]

@@ -75,9 +75,9 @@ plt.show()
 # %%
 def patches(images, patch):
     """(batch, channels, height, width) -> (batch, number of patches, channels * patch * patch)."""
-    # BEGIN SOLUTION
     batch, channels, height, width = images.shape
     rows, columns = height // patch, width // patch
+    # BEGIN SOLUTION
     x = images.reshape(batch, channels, rows, patch, columns, patch)
     x = x.permute(0, 2, 4, 1, 3, 5)
     return x.reshape(batch, rows * columns, channels * patch * patch)
@@ -242,9 +242,10 @@ class Block(nn.Module):
 
     def attention(self, x):
         """(batch, tokens, dim) -> (batch, tokens, dim), the last step being self.output."""
-        # BEGIN SOLUTION
         batch, tokens, dim = x.shape
-        query, key, value = self.qkv(x).reshape(batch, tokens, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        # BEGIN SOLUTION
+        parts = self.qkv(x).reshape(batch, tokens, 3, self.heads, dim // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (batch, heads, tokens, dim // heads)
         weights = torch.softmax(query @ key.mT / math.sqrt(query.shape[-1]), dim=-1)
         return self.output((weights @ value).transpose(1, 2).reshape(batch, tokens, dim))
         # END SOLUTION

@@ -75,12 +75,11 @@ regard.show("convolution")
 # %%
 def gaussian_scores(center, sharpness, grid):
     """center (2,), sharpness a number, grid (rows, columns) -> scores (tokens, tokens), queries in rows."""
-    # BEGIN SOLUTION
     rows, columns = grid
-    place = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).float()
-    offset = place[None, :, :] - place[:, None, :]
-    return -sharpness * (offset - center).square().sum(-1)
-    # END SOLUTION
+    place = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).float()  # (tokens, 2)
+    offset = place[None, :, :] - place[:, None, :]  # SOLUTION
+    scores = -sharpness * (offset - center).square().sum(-1)  # SOLUTION
+    return scores
 
 
 # %% [raw]
@@ -804,11 +803,10 @@ regard.plots.gelu()
 # %%
 def layer_norm(x, weight, bias, epsilon=1e-5):
     """x (..., width), weight and bias (width,) -> (..., width)."""
-    # BEGIN SOLUTION
-    centred = x - x.mean(dim=-1, keepdim=True)
-    variance = centred.square().mean(dim=-1, keepdim=True)
-    return centred / torch.sqrt(variance + epsilon) * weight + bias
-    # END SOLUTION
+    centred = x - x.mean(dim=-1, keepdim=True)  # SOLUTION
+    variance = centred.square().mean(dim=-1, keepdim=True)  # SOLUTION
+    normalised = centred / torch.sqrt(variance + epsilon) * weight + bias  # SOLUTION
+    return normalised
 
 
 # %% [raw]
