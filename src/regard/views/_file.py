@@ -71,7 +71,7 @@ def scripts() -> str:
 
 
 def packed(content: bytes) -> str:
-    return base64.b64encode(zlib.compress(content, 9)).decode()
+    return base64.b64encode(zlib.compress(content, 6)).decode()
 
 
 def document(payloads: Sequence[Payload], title: str) -> str:

@@ -22,8 +22,9 @@ export function rangeOf(moments: Moments, wholeGrid: boolean): Range {
         const head = moments.at(l, h, time);
         // The inner contour is to be seen whole where it is not much wider than the heads' places.
         const around = Math.min(1.5, reach(sharpness(head, layer.axes), 0.5, layer.axes) ?? 0);
-        // A flat head's center may lie anywhere: no farther than the grid reaches is shown.
-        const [most, widest] = layer.grid ? [layer.grid[0], layer.grid[layer.axes - 1]].map((n) => n / 2 + 1) : [16, 16];
+        // The center that fits a flat map may lie anywhere: no farther than the grid reaches is shown.
+        const far = (n: number) => (layer.fitted ? n / 2 + 1 : n + 1);
+        const [most, widest] = layer.grid ? [far(layer.grid[0]), far(layer.grid[layer.axes - 1])] : [16, 16];
         rows = Math.max(rows, Math.min(most, Math.abs(head.row) + around + 0.5));
         columns = Math.max(columns, Math.min(widest, Math.abs(head.column) + around + 0.5));
         const value = sharpness(head, layer.axes);

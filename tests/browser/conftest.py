@@ -1,0 +1,165 @@
+"""A real Chromium, with the network off, that fails a test on any error or request of the page."""
+
+import shutil
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+LOCAL = ("file:", "data:", "blob:", "about:")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, BROWSERS)))
+        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """A page, and what it did that it should not have done."""
+
+    page: object
+    allowed: tuple[str, ...]
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.page.on("pageerror", lambda error: self.errors.append(f"{error}"))
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.errors.append(said.text))
+        self.page.on("request", lambda asked: self._asked(asked.url))
+
+    def _asked(self, url):
+        if not url.startswith(self.allowed):
+            self.requests.append(url[:200])
+
+    def check(self):
+        assert self.errors == []
+        assert self.requests == []
+
+
+@pytest.fixture
+def new_page(browser):
+    """``new_page(width=…, height=…, mode="light", offline=True, allowed=(...))``: a page that is checked at the end."""
+    opened = []
+
+    def make(width=1200, height=900, mode="light", offline=True, allowed=(), **options):
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=mode, accept_downloads=True, **options)
+        context.set_offline(offline)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        opened.append((context, Watched(page, (*LOCAL, *allowed))))
+        return page
+
+    yield make
+    for context, watched in opened:
+        context.close()
+        watched.check()
+
+
+@pytest.fixture
+def open_file(new_page, tmp_path):
+    """Save what ``regard.show`` gives, and open it from disk."""
+
+    def open_it(shown, **options):
+        page = new_page(**options)
+        page.goto(shown.save(tmp_path / f"{shown.view}.html").as_uri())
+        settle(page)
+        return page
+
+    return open_it
+
+
+def settle(page):
+    """Until what was asked for is drawn."""
+    page.wait_for_selector(".regard canvas[data-painted]")
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
+
+
+def pixels(page, selector, number=0):
+    """What a canvas shows."""
+    settle(page)
+    return page.locator(f"{selector} canvas").nth(number).evaluate("(canvas) => canvas.toDataURL()")
+
+
+def point(page, selector, x, y, number=0):
+    """Move to a place of a canvas: shares of its width and height, or pixels where larger than 1."""
+    box = page.locator(f"{selector} canvas").nth(number).bounding_box()
+    place = [at if at > 1 else at * size for at, size in ((x, box["width"]), (y, box["height"]))]
+    page.mouse.move(box["x"] + place[0], box["y"] + place[1])
+    settle(page)
+    return box["x"] + place[0], box["y"] + place[1]
+
+
+def subtitle(page):
+    settle(page)
+    return page.locator(".rg-subtitle").first.inner_text()
+
+
+@pytest.fixture(scope="session")
+def look():
+    """The helpers above, for tests (a conftest cannot be imported)."""
+
+    class Look:
+        settle, pixels, point, subtitle = map(staticmethod, (settle, pixels, point, subtitle))
+
+    return Look
+
+
+def captured(model, *inputs, **options):
+    with torch.no_grad(), regard.capture(model.eval()) as maps:
+        model(*inputs, **options)
+    return maps
+
+
+WORDS = ["[CLS]", "the", "quick", "brown", "fox", "jumps", "over", "[SEP]"]
+
+
+@pytest.fixture(scope="session")
+def text_maps():
+    """Of an encoder as torch has it: 3 layers of 4 heads over 8 words."""
+    torch.manual_seed(1)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 32, batch_first=True), 3)
+    for layer in encoder.layers:
+        layer.self_attn.in_proj_weight.data *= 4
+    return captured(encoder, torch.randn(1, len(WORDS), 32))
+
+
+@pytest.fixture(scope="session")
+def image_maps():
+    """Of a vision transformer with a class token, a register and a grid that is not square, and its image."""
+    from regard.models import VisionTransformer
+
+    torch.manual_seed(2)
+    model = VisionTransformer((24, 40), 4, 5, dim=48, depth=3, heads=4, registers=1)
+    for block in model.blocks:
+        for name, weight in block.named_parameters():
+            if "attention" in name and weight.ndim == 2:
+                weight.data *= 3
+    image = torch.rand(3, 24, 40)
+    return captured(model, image[None]), image
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """A finished training of a small network of Gaussian heads."""
+    from regard.training import AdamW, Encoder, ImageTask, Recipe
+
+    task = ImageTask("fashion-mini", validation=20, limit=64)
+    network = Encoder(patch=4, dim=18, depth=2, hidden=8)
+    recipe = Recipe("small", task, network, AdamW(2e-2, center_factor=5.0), epochs=4, batch_size=16)
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    return regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)

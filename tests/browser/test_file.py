@@ -1,0 +1,416 @@
+"""Views saved as one file: opened from disk with the network off, every control changes what is drawn."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import regard
+from regard.inspect import Call, Map, Maps
+
+pytestmark = pytest.mark.browser
+
+WORDS = ["[CLS]", "the", "quick", "brown", "fox", "jumps", "over", "[SEP]"]
+
+
+def said(share):
+    """As the views say it."""
+    text = 100 * share
+    return f"{round(text)} %" if share >= 0.0995 or share == 0 else f"{float(f'{text:.2g}'):g} %"
+
+
+def percent_in(text):
+    return float(re.search(r"([\d.]+) %", text)[1]) / 100
+
+
+class TestHeads:
+    @pytest.fixture
+    def page(self, open_file, run):
+        return open_file(regard.show(run))
+
+    def test_the_slider_moves_the_heads(self, page, look):
+        last = look.pixels(page, ".rg-panels")
+        slider = page.get_by_label("step")
+        assert slider.get_attribute("max") == str(len(page_steps(page)) - 1)
+        slider.fill("0")
+        assert look.subtitle(page).startswith("before training")
+        assert look.pixels(page, ".rg-panels") != last
+        slider.press("End")
+        assert look.pixels(page, ".rg-panels") == last
+
+    def test_it_plays_to_the_end_and_stops(self, page, look):
+        page.get_by_label("step").fill("0")
+        first = look.pixels(page, ".rg-panels")
+        page.get_by_label("play").click()
+        page.wait_for_function("() => Number(document.querySelector('input[type=range]').value) > 2")
+        page.get_by_label("pause").click()
+        assert look.pixels(page, ".rg-panels") != first
+        assert page.get_by_label("play").is_visible()
+
+    def test_hovering_a_head_shows_its_map_and_its_way(self, page, look, run):
+        heads = run.heads
+        assert page.locator(".rg-inspector canvas").count() == 1  # the legend of sharpness
+        point_at_a_head(page, look)
+        text = look.subtitle(page)
+        assert page.locator(".rg-inspector canvas").count() == 3
+        number = int(re.search(r"head (\d+)", text)[1])
+        center = heads.center[0][-1, number]
+        row, column = (float(x.replace("−", "-")) for x in re.search(r"\((\S+), (\S+)\)", text).groups())
+        assert max(abs(row - float(center[0])), abs(column - float(center[1]))) < 0.006
+        sharpness = float(re.search(r"sharpness ([\d.]+)", text)[1])
+        assert abs(sharpness / float(heads.sharpness[0][-1, number]) - 1) < 0.01
+
+    def test_a_click_keeps_it_and_keys_change_it(self, page, look):
+        page.mouse.click(*point_at_a_head(page, look))
+        page.mouse.move(0, 0)
+        kept = look.subtitle(page)
+        assert "head" in kept
+        page.keyboard.press("ArrowDown")
+        assert look.subtitle(page) != kept
+        page.keyboard.press("Escape")
+        assert "head" not in look.subtitle(page)
+        page.keyboard.press("Home")
+        assert look.subtitle(page).startswith("before training")
+
+    def test_convolution_and_trails_can_be_switched(self, page, look):
+        seen = {look.pixels(page, ".rg-panels")}
+        page.get_by_label("convolution").select_option("5")
+        seen.add(look.pixels(page, ".rg-panels"))
+        page.get_by_label("trails").uncheck()
+        seen.add(look.pixels(page, ".rg-panels"))
+        assert len(seen) == 3
+
+    def test_full_matrices_one_axis_and_heads_without_end(self, open_file, look):
+        from regard.training import Trajectory
+
+        turned = torch.tensor([[2.0, 1.5], [1.5, 2.0]]).expand(2, 4, 2, 2)
+        straight = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).expand(2, 4, 2, 2)
+        center = torch.tensor([[-1.0, -1], [-1, 1], [1, -1], [1, 1]]).expand(2, 4, 2)
+        pictures = []
+        for sharpness in (turned, straight, -straight):
+            page = open_file(regard.show(Trajectory((0, 9), ("a",), (6, 9), (center,), (sharpness,))))
+            pictures.append(look.pixels(page, ".rg-panels"))
+        page.get_by_label("whole grid").check()
+        assert len({*pictures, look.pixels(page, ".rg-panels")}) == 4
+        assert "4 heads spread without end" in page.locator(".rg-footer").inner_text()
+        text = Trajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
+        page = open_file(regard.show(text))
+        look.point(page, ".rg-panels", 0.5, 0.9)
+        assert "head 2 · looks" in look.subtitle(page)
+
+
+def point_at_a_head(page, look):
+    for row in range(1, 12):
+        for column in range(1, 12):
+            place = look.point(page, ".rg-panels", column / 12, row / 12)
+            if "head " in look.subtitle(page):
+                return place
+    raise AssertionError("there is no head to point at")
+
+
+def page_steps(page):
+    return page.evaluate("() => JSON.parse(document.getElementById('view-0-header').textContent).meta.steps")
+
+
+class TestImage:
+    @pytest.fixture
+    def page(self, open_file, image_maps):
+        maps, image = image_maps
+        return open_file(regard.show(maps, image=image))
+
+    def test_it_opens_on_the_class_token(self, page, look, image_maps):
+        row = image_maps[0][-1].weights[0].mean(0)[0]
+        patch = int(row[2:].argmax())
+        text = look.subtitle(page)
+        assert "from class token" in text
+        assert f"most at patch ({patch // 10}, {patch % 10})" in text
+
+    def test_hovering_a_patch_asks_it(self, page, look, image_maps):
+        main, heads = look.pixels(page, ".rg-main"), look.pixels(page, ".rg-atlas")
+        look.point(page, ".rg-main", 0.05, 60)
+        text = look.subtitle(page)
+        assert "from patch (0, 0)" in text
+        row = image_maps[0][-1].weights[0].mean(0)[2]
+        assert abs(percent_in(text) - float(row[2:].max())) < 0.01
+        assert look.pixels(page, ".rg-main") != main
+        assert look.pixels(page, ".rg-atlas") != heads
+
+    def test_a_click_pins_the_patch(self, page, look):
+        page.mouse.click(*look.point(page, ".rg-main", 0.05, 60))
+        heads = look.pixels(page, ".rg-atlas")
+        look.point(page, ".rg-main", 0.9, 100)
+        text = look.subtitle(page)
+        assert "from patch (0, 0)" in text
+        assert "gets" in text
+        assert look.pixels(page, ".rg-atlas") == heads
+
+    def test_thumbnails_enlarge_on_hover_and_lock_on_click(self, page, look, image_maps):
+        before = look.pixels(page, ".rg-atlas")
+        place = look.point(page, ".rg-atlas", 0.5, 0.3)
+        text = look.subtitle(page)
+        assert re.search(r"blocks\.0\.attention · head \d", text)
+        assert look.pixels(page, ".rg-atlas") != before
+        page.mouse.move(0, 0)
+        assert "mean over heads" in look.subtitle(page)
+        page.mouse.click(*place)
+        page.mouse.move(0, 0)
+        assert look.subtitle(page) == text
+
+    def test_rollout_is_the_one_of_the_library(self, page, look, image_maps):
+        maps, _ = image_maps
+        page.get_by_label("head", exact=True).select_option("rollout")
+        row = regard.rollout(maps)[0, 0, 2:]
+        patch = int(row.argmax())
+        text = look.subtitle(page)
+        assert f"rollout · from class token · most at patch ({patch // 10}, {patch % 10})" in text
+        assert abs(percent_in(text) - float(row.max())) < 0.005
+
+    def test_overlay_strength_and_layout_change_the_picture(self, page, look):
+        seen = {look.pixels(page, ".rg-main")}
+        page.get_by_text("Spotlight").click()
+        seen.add(look.pixels(page, ".rg-main"))
+        page.get_by_label("strength").fill("0.3")
+        seen.add(look.pixels(page, ".rg-main"))
+        page.get_by_label("smooth").check()
+        seen.add(look.pixels(page, ".rg-main"))
+        page.get_by_text("Map", exact=True).click()
+        seen.add(look.pixels(page, ".rg-main"))
+        assert len(seen) == 5
+        heads = look.pixels(page, ".rg-atlas")
+        page.get_by_text("This layer").click()
+        block = look.pixels(page, ".rg-atlas")
+        page.get_by_label("one scale for all heads").check()
+        assert len({heads, block, look.pixels(page, ".rg-atlas")}) == 3
+
+    def test_the_keyboard_reaches_every_patch_head_and_layer(self, page, look):
+        page.locator(".rg-main canvas").focus()
+        page.keyboard.press("ArrowDown")
+        assert "from patch (3, 5)" in look.subtitle(page)
+        page.keyboard.press("ArrowRight")
+        assert "from patch (3, 6)" in look.subtitle(page)
+        page.keyboard.press("PageUp")
+        page.keyboard.press("]")
+        assert "blocks.1.attention · head 0" in look.subtitle(page)
+        page.keyboard.press("c")
+        assert "from class token" in look.subtitle(page)
+        page.keyboard.press("c")
+        assert "from prefix 1" in look.subtitle(page)
+
+    def test_every_map_shows_its_residual(self, page, image_maps):
+        text = page.locator(".rg-footer").inner_text()
+        assert f"{image_maps[0][-1].residual:.1e}".replace("e-0", "e-") in text
+        page.locator(".rg-residuals summary").click()
+        for name in image_maps[0]:
+            assert name in page.locator(".rg-residuals").inner_text()
+
+    def test_a_map_that_is_wrong_is_marked(self, open_file):
+        wrong = Call(
+            torch.rand(1, 1, 4, 4).softmax(-1), 1, torch.tensor(0.5), None, torch.tensor(1e-5), "kernel", "sdpa"
+        )
+        page = open_file(regard.show(Maps([Map("attn", [wrong])]), grid=(2, 2)))
+        assert (
+            "residual 5.0e-1 against the kernel, more than rounding explains"
+            in page.locator(".rg-warn").first.inner_text()
+        )
+
+    def test_chosen_rows_and_grids_of_several_sizes(self, open_file, look):
+        def of(grid, rows=None):
+            keys = grid[0] * grid[1]
+            weights = torch.rand(1, 2, len(rows) if rows else keys, keys).softmax(-1)
+            layout = regard.inspect.Layout(grid, 0)
+            return Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout)
+
+        maps = Maps([Map("large", [of((4, 6))]), Map("small", [of((2, 3))]), Map("rows", [of((2, 3), (0, 4))])])
+        page = open_file(regard.show(maps, image=torch.rand(3, 16, 24)))
+        assert "from patch (1, 1)" in look.subtitle(page)
+        look.point(page, ".rg-main", 0.9, 0.1)
+        assert "not captured" in look.subtitle(page)
+        page.get_by_label("layer", exact=True).select_option("0")
+        look.point(page, ".rg-main", 0.95, 0.1)
+        assert "large · mean over heads · from patch (0, 5)" in look.subtitle(page)
+
+
+class TestTokens:
+    @pytest.fixture
+    def page(self, open_file, text_maps):
+        return open_file(regard.show(text_maps, tokens=WORDS))
+
+    def test_hovering_a_cell_says_its_weight(self, page, look, text_maps):
+        weights = text_maps[-1].weights[0, 0]
+        seen = set()
+        for _ in range(2):
+            look.point(page, ".rg-main", 240, 240)
+            text = look.subtitle(page)
+            query, key = (WORDS.index(word) for word in re.search(r"“(.+)” → “(.+)”", text).groups())
+            assert abs(percent_in(text) - float(weights[query, key])) < 0.006
+            seen.add(look.pixels(page, ".rg-main"))
+            page.get_by_label("head", exact=True).select_option("1")
+            weights = text_maps[-1].weights[0, 1]
+        assert len(seen) == 2
+
+    def test_arcs_show_where_a_token_looks(self, page, look, text_maps):
+        heat = look.pixels(page, ".rg-main")
+        page.get_by_text("Arcs").click()
+        arcs = look.pixels(page, ".rg-main")
+        look.point(page, ".rg-main", 0.1, 0.5)
+        text = look.subtitle(page)
+        query = WORDS.index(re.search(r"“(\w+)” looks at", text)[1])
+        best = int(text_maps[-1].weights[0, 0, query].argmax())
+        assert f"looks at “{WORDS[best]}”" in text
+        assert len({heat, arcs, look.pixels(page, ".rg-main")}) == 3
+        look.point(page, ".rg-main", 0.9, 0.5)
+        assert "is looked at by" in look.subtitle(page)
+
+    def test_special_tokens_hide_and_their_share_is_said(self, page, look, text_maps):
+        before = look.pixels(page, ".rg-main")
+        page.get_by_label("hide special tokens").check()
+        assert look.pixels(page, ".rg-main") != before
+        page.locator(".rg-main canvas").focus()
+        page.keyboard.press("ArrowDown")
+        row = text_maps[-1].weights[0, 0, 1]
+        text = look.subtitle(page)
+        assert "“the” looks at" in text
+        assert "[CLS]" not in text
+        hidden = float(row[0] + row[-1])
+        assert hidden > 0.005
+        assert abs(percent_in(text.rpartition("special tokens")[2]) - hidden) < 0.01
+
+    def test_heads_hover_lock_and_step(self, page, look):
+        before = look.pixels(page, ".rg-main")
+        place = look.point(page, ".rg-atlas", 0.35, 0.2)
+        text = look.subtitle(page)
+        assert re.search(r"layers\.0\.self_attn · head \d", text)
+        assert look.pixels(page, ".rg-main") != before
+        page.mouse.move(0, 0)
+        assert look.subtitle(page) != text
+        page.mouse.click(*place)
+        page.mouse.move(0, 0)
+        assert look.subtitle(page) == text
+        page.keyboard.press("PageDown")
+        assert "layers.1" in look.subtitle(page)
+        page.keyboard.press("m")
+        assert "mean over heads" in look.subtitle(page)
+
+    def test_colours_by_row_and_rollout(self, page, look, text_maps):
+        seen = {look.pixels(page, ".rg-main")}
+        for scale in ("row", "root"):
+            page.get_by_label("colours").select_option(scale)
+            seen.add(look.pixels(page, ".rg-main"))
+        assert len(seen) == 3
+        page.locator(".rg-main canvas").focus()
+        page.keyboard.press("r")
+        page.keyboard.press("ArrowDown")
+        best = regard.rollout(text_maps)[0, 0]
+        assert f"“[CLS]” looks at “{WORDS[int(best.argmax())]}” {said(float(best.max()))}" in look.subtitle(page)
+
+    def test_reading_and_writing(self, open_file, look):
+        cross = torch.rand(2, 3, 5).softmax(-1)
+        page = open_file(regard.show({"decoder.0.cross_attention": cross}, tokens=(list("abcde"), ["x", "y", "z"])))
+        look.point(page, ".rg-main", 0.95, 0.6)
+        assert re.search(r"“[xyz]” → “[abcde]”|“e”|head 0", look.subtitle(page))
+        page.locator(".rg-main canvas").focus()
+        page.keyboard.press("ArrowDown")
+        page.mouse.move(0, 0)
+        best = "abcde"[int(cross[0, 0].argmax())]
+        assert f"“x” looks at “{best}”" in look.subtitle(page)
+
+    def test_the_alignment_of_a_recurrent_model_has_one_picture(self, open_file, look):
+        from regard.models import Seq2SeqRNN
+
+        model = Seq2SeqRNN(12, dim=8, hidden=8).eval()
+        with torch.no_grad(), regard.capture(model) as maps:
+            model(torch.randint(12, (1, 6)), torch.randint(12, (1, 4)))
+        page = open_file(regard.show(maps, tokens=(list("source"), list("said"))))
+        assert page.locator(".rg-atlas").count() == 0
+        page.locator(".rg-main canvas").focus()
+        page.keyboard.press("ArrowUp")
+        assert "“d” looks at" in look.subtitle(page)
+
+    def test_a_long_text_zooms(self, open_file, look):
+        weights = torch.randn(2, 300, 300).mul(4).softmax(-1)
+        page = open_file(regard.show([weights, weights.flip(0)], tokens=[f"w{i}" for i in range(300)]))
+        before = look.pixels(page, ".rg-main")
+        page.get_by_label("zoom").fill("3")
+        near = look.pixels(page, ".rg-main")
+        x, y = look.point(page, ".rg-main", 0.5, 0.5)
+        page.mouse.down()
+        page.mouse.move(x - 60, y - 60, steps=3)
+        page.mouse.up()
+        page.mouse.move(0, 0)
+        assert len({before, near, look.pixels(page, ".rg-main")}) == 3
+        page.get_by_label("head", exact=True).select_option("rollout")
+        page.wait_for_timeout(300)
+        page.get_by_text("Arcs").click()
+        assert look.pixels(page, ".rg-main") != near
+
+
+class TestEveryView:
+    @pytest.fixture
+    def shown(self, run, image_maps, text_maps):
+        maps, image = image_maps
+        return [regard.show(run), regard.show(maps, image=image), regard.show(text_maps, tokens=WORDS)]
+
+    def test_pictures_are_saved(self, open_file, look, shown, tmp_path):
+        for each in shown:
+            page = open_file(each)
+            for kind in ("PNG", "SVG"):
+                with page.expect_download() as download:
+                    page.get_by_role("button", name=kind).click()
+                assert download.value.suggested_filename == f"{each.view}.{kind.lower()}"
+                path = tmp_path / download.value.suggested_filename
+                download.value.save_as(path)
+                content = path.read_bytes()
+                if kind == "PNG":
+                    assert content.startswith(b"\x89PNG")
+                    assert len(content) > 10_000
+                else:
+                    root = ElementTree.fromstring(content)
+                    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+                    assert page.locator("h2").first.inner_text() in texts
+                    assert len(texts) > 5
+
+    def test_it_fits_a_phone_and_a_projector_in_light_and_dark(self, open_file, look, shown):
+        for each in shown:
+            backgrounds = set()
+            for width, height, mode in ((360, 740, "dark"), (1920, 1080, "light")):
+                page = open_file(each, width=width, height=height, mode=mode)
+                assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+                backgrounds.add(page.locator(".regard").evaluate("(e) => getComputedStyle(e).backgroundColor"))
+                before = look.pixels(page, ".rg-picture")
+                page.get_by_label("light page" if mode == "dark" else "dark page").click()
+                assert look.pixels(page, ".rg-picture") != before
+            assert len(backgrounds) == 2
+
+    def test_every_control_has_a_name_and_the_keys_are_listed(self, open_file, shown):
+        for each in shown:
+            page = open_file(each)
+            nameless = page.evaluate(
+                """() => [...document.querySelectorAll('.regard button, .regard input, .regard select, .regard canvas')]
+                .filter((e) => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).map((e) => e.outerHTML)"""
+            )
+            assert nameless == []
+            page.keyboard.press("Tab")
+            page.keyboard.press("?")
+            assert "show or hide this list" in page.locator(".rg-keys").inner_text()
+
+    def test_a_report_of_a_run_holds_its_views(self, run, new_page, look, tmp_path):
+        from regard.cli import main
+
+        path = tmp_path / "report.html"
+        assert main(["report", str(run.folder), "--output", str(path)]) == 0
+        page = new_page()
+        page.goto(path.as_uri())
+        page.wait_for_selector("[data-view=heads] canvas[data-painted]")
+        page.wait_for_selector("[data-view=image] canvas[data-painted]")
+        before = look.pixels(page, "[data-view=heads] .rg-panels")
+        page.locator("[data-view=heads] input[type=range]").fill("0")
+        assert look.pixels(page, "[data-view=heads] .rg-panels") != before
+        assert page.locator("img").count() >= 4
+
+    def test_broken_data_is_said_and_not_thrown(self, new_page, text_maps, tmp_path):
+        path = regard.show(text_maps, tokens=WORDS).save(tmp_path / "x.html")
+        path.write_text(path.read_text().replace('"version":1', '"version":2', 1))
+        page = new_page()
+        page.goto(path.as_uri())
+        assert "only version 1 is known" in page.get_by_role("alert").inner_text()

@@ -1,0 +1,74 @@
+"""What travels to a browser: nothing is lost on the way but what rounding to bytes loses."""
+
+import json
+import struct
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.views import Payload, Scaled
+
+DTYPES = {"uint8": torch.uint8, "int32": torch.int32, "float16": torch.float16, "float32": torch.float32}
+
+
+def read(payload):
+    """As a browser reads it."""
+    header = json.loads(payload.header)
+    assert header["version"] == 1
+    found = {}
+    for name, about in header["arrays"].items():
+        assert about["offset"] % 8 == 0
+        content = bytearray(payload.buffer[about["offset"] : about["offset"] + about["length"]])
+        dtype = DTYPES[about["dtype"]]
+        flat = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+        found[name] = flat.reshape(about["shape"])
+    return header, found
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=4),
+    kind=st.sampled_from(list(DTYPES)),
+)
+def test_arrays_of_any_shape_come_back(shapes, kind):
+    arrays = {f"a{i}": (100 * torch.rand(shape)).to(DTYPES[kind]) for i, shape in enumerate(shapes)}
+    header, found = read(Payload("view", {"name": "ä < b"}, arrays))
+    assert header["meta"] == {"name": "ä < b"}
+    for name, tensor in arrays.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+
+
+@given(heads=st.integers(1, 4), queries=st.integers(1, 6), keys=st.integers(1, 40), sharp=st.floats(0, 60))
+def test_weights_in_bytes_are_off_by_half_a_step_of_their_row_at_most(heads, queries, keys, sharp):
+    weights = (sharp * torch.randn(heads, queries, keys)).softmax(-1)
+    kept = Scaled.rows(weights)
+    _, found = read(Payload("view", {}, {"map": kept}))
+    values = found["map"].float() * found["map.scale"][..., None]
+    assert torch.equal(values, kept.values)
+    step = weights.amax(-1, keepdim=True) / 255
+    assert ((values - weights).abs() <= 0.5001 * step + 1e-12).all()
+
+
+def test_rows_of_nothing_stay_nothing():
+    assert not Scaled.rows(torch.zeros(2, 3)).values.any()
+
+
+def test_numbers_that_are_none_become_null():
+    payload = Payload("view", {"residual": float("nan"), "list": [1.0, float("inf")]})
+    assert json.loads(payload.header)["meta"] == {"residual": None, "list": [1.0, None]}
+
+
+def test_one_body_holds_header_and_buffer():
+    payload = Payload("view", {"name": "ä"}, {"a": torch.arange(5, dtype=torch.int32)})
+    body = payload.body
+    (length,) = struct.unpack("<I", body[:4])
+    assert body[4 : 4 + length].decode() == payload.header
+    start = -(-(4 + length) // 8) * 8
+    assert body[start:] == payload.buffer
+
+
+def test_an_array_that_a_browser_cannot_read_is_refused():
+    with pytest.raises(TypeError, match=r"'a' must be one of .*float32, got a float64 tensor of shape \(2,\)"):
+        Payload("view", {}, {"a": torch.zeros(2, dtype=torch.float64)}).buffer  # noqa: B018
