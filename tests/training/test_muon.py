@@ -25,9 +25,8 @@ def test_steps_equal_those_of_torch(options):
         for optimiser in optimisers:
             optimiser.step()
     for own, other, before in zip(ours, theirs, start, strict=True):
-        torch.testing.assert_close(
-            own - before, other - before, atol=0.02 * (other - before).abs().max().item(), rtol=0.02
-        )
+        # The iteration runs in bfloat16: rounding is all that may differ.
+        assert (own - other).norm() <= 0.03 * (other - before).norm()
         torch.testing.assert_close(
             optimisers[0].state[own]["momentum_buffer"], optimisers[1].state[other]["momentum_buffer"]
         )

@@ -217,11 +217,13 @@ def cifar10_speedrun() -> Recipe:
     """
     return Recipe(
         "cifar10-speedrun",
-        ImageTask("cifar10", augmentation=Augmentation(crop=4, flip="random", cutout=8), label_smoothing=0.1),
+        ImageTask(
+            "cifar10", validation=0, augmentation=Augmentation(crop=4, flip="alternate", cutout=8), label_smoothing=0.1
+        ),
         Encoder("gaussian", dim=384, depth=6, heads=9, head_dim=64, hidden=1536, init="grid"),
-        Muon(2e-3, center_factor=5.0, matrix_learning_rate=0.02),
+        Muon(2e-3, center_factor=5.0, matrix_learning_rate=0.025),
         Schedule(warm_up=0.1, decay="linear"),
-        epochs=24,
+        epochs=20,
         batch_size=512,
         precision="bf16",
         compile=True,
