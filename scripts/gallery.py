@@ -8,9 +8,13 @@ Pictures of views need a Chromium and playwright (``pip install '.[dev]'``).
 """
 
 import argparse
+import contextlib
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +118,30 @@ def view_claims(path: Path, run: Path | None) -> None:
     _photograph(regard.show("claims"), path)
 
 
+@picture
+def studio(path: Path, run: Path | None) -> None:
+    """The studio's page on the folder that holds the run, served here and now."""
+    port = _free_port()
+    words = [str(_trained(run).folder.resolve().parent), "--no-browser", "--port", str(port)]
+    server = subprocess.Popen([sys.executable, "-m", "regard.cli", "studio", *words], stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        _photograph_page(f"http://127.0.0.1:{port}/", path)
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
 def _trained(run: Path | None) -> Any:
     if run is None:
         raise ValueError("this picture is of a trained run: pass --run FOLDER")
@@ -129,24 +157,29 @@ def _looked_at(run: Path | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
 
 
 def _photograph(view: Any, path: Path) -> None:
-    """A view's own file, opened from disk in a real browser."""
+    """A view's own file, opened from disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path)
+
+
+def _photograph_page(address: str, path: Path) -> None:
+    """What a real browser draws; an error on the page is an error here."""
     from playwright.sync_api import sync_playwright
 
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         raise FileNotFoundError(f"a picture of a view needs a browser: one of {', '.join(BROWSERS)}")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_file = view.save(Path(folder) / "view.html")
+    errors: list[str] = []
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 800})
-        errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(page_file.as_uri())
-        page.wait_for_timeout(1500)
+        page.goto(address)
+        page.wait_for_timeout(2500)
         page.screenshot(path=str(path))
         browser.close()
     if errors:
-        raise RuntimeError(f"the view {view.view!r} raised {errors[0]}")
+        raise RuntimeError(f"{address} raised {errors[0]}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,10 @@
 """The pages of the API reference: one for each package, made of every name that its ``__init__`` makes public."""
 
 import ast
+import io
 import re
 from collections.abc import Mapping
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "regard"
@@ -55,13 +57,28 @@ def links(names: Mapping[str, list[str]]) -> dict[str, str]:
 def pages(source: Path = SOURCE) -> dict[str, str]:
     """The Markdown of every page, by its path under ``docs``."""
     names = public_names(source)
-    found = {"api/index.md": _index(names, top_level_names(source))}
+    found = {"api/index.md": _index(names, top_level_names(source)), "api/commands.md": _commands()}
     for package, public in names.items():
         summary = ast.get_docstring(ast.parse((source / package / "__init__.py").read_text("utf-8"))) or ""
         first = summary.partition("\n\n")[0].replace("\n", " ")
         parts = [f"# regard.{package}\n", f"{_plain(first)}\n", *(f"::: regard.{package}.{name}\n" for name in public)]
         found[f"api/{package}.md"] = "\n".join(parts)
     return found
+
+
+def _commands() -> str:
+    """What each command of the command line says about itself."""
+    from regard.cli import commands, main
+
+    parts = ["# The command line\n", "What `regard COMMAND --help` says.\n"]
+    for name, what in commands().items():
+        said = io.StringIO()
+        with redirect_stdout(said), suppress(SystemExit):
+            main([name, "--help"])
+        parts.append(
+            f"## regard {name} {{ #{name} }}\n\n{what[0].upper()}{what[1:]}.\n\n```text\n{said.getvalue().strip()}\n```\n"
+        )
+    return "\n".join(parts)
 
 
 def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
@@ -79,7 +96,14 @@ def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
         known = name in names.get(package, [])
         place = f"[`{module}.{name}`]({package}.md#{module}.{name})" if known else f"`{module}.{name}`"
         lines.append(f"| `regard.{name}` | {place} |")
-    lines += ["", "## Packages\n", "| package | public names |", "|---|---|"]
+    lines += [
+        "",
+        "On a terminal: [the command line](commands.md).",
+        "",
+        "## Packages\n",
+        "| package | public names |",
+        "|---|---|",
+    ]
     for package, public in names.items():
         listed = ", ".join(f"[`{name}`]({package}.md#regard.{package}.{name})" for name in public)
         lines.append(f"| [`regard.{package}`]({package}.md) | {listed} |")

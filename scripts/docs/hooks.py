@@ -32,6 +32,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if isinstance(entry, dict) and "API reference" in entry:
             entry["API reference"] = [
                 "api/index.md",
+                {"The command line": "api/commands.md"},
                 *({f"regard.{name}": f"api/{name}.md"} for name in api.public_names()),
             ]
     return config
