@@ -137,6 +137,7 @@ def test_a_result_file_has_what_the_design_says(seeds, tmp_path):
         "accuracy",
         "accuracy_flip",
         "train_seconds",
+        "process_seconds",
         "compile_seconds",
         "parameters",
         "log",

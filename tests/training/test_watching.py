@@ -30,6 +30,7 @@ def test_the_summary_says_what_where_and_how(train_toy):
     assert summary["parameters"] == 265
     assert summary["validation_accuracy"] is not None
     assert 0 < summary["train_seconds"] < 60
+    assert 0 < summary["process_seconds"] < 60
     assert summary["compile_seconds"] == 0
     assert {"hardware", "date", "command", "commit", "versions"} <= summary.keys()
 

@@ -250,6 +250,7 @@ def _finish(run: Run, loop: Loop) -> None:
             "steps": loop.step,
             "parameters": sum(parameter.numel() for parameter in loop.network.parameters()),
             "train_seconds": round(loop.seconds, 3),
+            "process_seconds": round(loop.process_seconds, 3),
             "compile_seconds": round(loop.compile_seconds, 3),
             "validation_loss": None if loop.latest is None else loop.latest.loss,
             "validation_accuracy": None if loop.latest is None else loop.latest.accuracy,

@@ -62,7 +62,7 @@ class Loop:
         self.meter = Meter(fabric, log_every)
         self.log_every = log_every
         self.step, self.total = 0, recipe.epochs * len(self.loader)
-        self.seconds = self.compile_seconds = 0.0
+        self.seconds = self.process_seconds = self.compile_seconds = 0.0
         self.latest: Score | None = None
         self.skipped_in_a_row = 0
 
@@ -210,6 +210,7 @@ class Loop:
             "schedule": {"step": self.step, "total": self.total},
             "optimisers": numbers,
             "seconds": self.seconds,
+            "process_seconds": self.process_seconds,
             "compile_seconds": self.compile_seconds,
             "evaluation": None if self.latest is None else list(self.latest),
             "recipe": encode(self.recipe),
@@ -223,6 +224,7 @@ class Loop:
             self.average.network.load_state_dict(checkpoint.part("average"))
         restore_optimisers(self.optimisers, self.names, checkpoint.part("optimiser"), state["optimisers"])
         self.step, self.seconds, self.compile_seconds = state["step"], state["seconds"], state["compile_seconds"]
+        self.process_seconds = state.get("process_seconds", 0.0)
         self.latest = None if state["evaluation"] is None else Score(*state["evaluation"])
 
     def _forget_gradients(self) -> None:
@@ -242,11 +244,12 @@ class Loop:
 
     def _start_clock(self) -> None:
         self._wait()
-        self._since = time.perf_counter()
+        self._since = (time.perf_counter(), time.process_time())
 
     def _stop_clock(self) -> None:
         self._wait()
-        self.seconds += time.perf_counter() - self._since
+        self.seconds += time.perf_counter() - self._since[0]
+        self.process_seconds += time.process_time() - self._since[1]
 
     def _wait(self) -> None:
         if self.fabric.device.type == "cuda":

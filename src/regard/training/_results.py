@@ -140,7 +140,8 @@ def epoch_log(run: Run) -> list[dict[str, Any]]:
 def write_result(runs: SeedRuns, path: str | PathLike[str]) -> dict[str, Any]:
     """The result file of evaluated runs: accuracies in the order of their seeds, with where and how they came about.
 
-    Seeds that failed are listed under ``"failed"``, with the reason.
+    ``"process_seconds"`` is the processor's time in the same steps as ``"train_seconds"``: on a CPU that others use too,
+    it is what training costs. Seeds that failed are listed under ``"failed"``, with the reason.
     """
     if not runs.runs or runs.evaluations.keys() != runs.runs.keys():
         raise ValueError("a result file needs at least one run, and every run measured on the test set (evaluate=True)")
@@ -156,6 +157,7 @@ def write_result(runs: SeedRuns, path: str | PathLike[str]) -> dict[str, Any]:
         "accuracy": [found["accuracy"] for found in evaluations],
         "accuracy_flip": [found.get("accuracy_flip") for found in evaluations],
         "train_seconds": [summary.get("train_seconds") for summary in summaries],
+        "process_seconds": [summary.get("process_seconds") for summary in summaries],
         "compile_seconds": max(summary.get("compile_seconds") or 0.0 for summary in summaries),
         "parameters": summaries[0].get("parameters"),
         "log": [epoch_log(run) for run in runs.runs.values()],

@@ -11,7 +11,8 @@
       tensorboard/          for tensorboard --logdir
       model/                the finished network: config.json and safetensors
       summary.json          what the run came to: steps, seconds, parameters, accuracy on what was held out, machine;
-                            seconds are those of the steps, without compiling, evaluating, saving and drawing
+                            train_seconds are those of the steps, without compiling, evaluating, saving and drawing,
+                            and process_seconds the processor's time in them
 """
 
 import json
