@@ -1,6 +1,6 @@
 """Attention maps of a model that runs fused kernels: what each way of getting them costs, and where it works.
 
-    python benchmarks/capture.py                 # ViT-S/16, 197 tokens, batch 8
+    python benchmarks/capture.py                 # ViT-S/16, 197 tokens, batch 8; GPT-2, 128 tokens
     python benchmarks/capture.py --memory NAME   # one way alone in this process, prints its peak memory
 
 Ways: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"`` (what BertViz documents);
@@ -17,7 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,7 +40,13 @@ for module in model.modules():
     if hasattr(module, "fused_attn"):
         module.fused_attn = False
 maps = list(AttentionExtract(model, method="hook")(x).values())""",
+    "TransformerLens": """
+logits, cache = model.run_with_cache(x)
+maps = [cache["pattern", layer] for layer in range(model.cfg.n_layers)]""",
 }
+LENS = importlib.util.find_spec("transformer_lens") is not None
+if not LENS:
+    del SNIPPETS["TransformerLens"]
 
 
 def run(way: str, model: Any, x: Any) -> list[torch.Tensor]:
@@ -81,9 +87,59 @@ def hugging_face_vit() -> Any:
     return transformers.ViTForImageClassification(config).eval()
 
 
-LARGE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "timm ViT-S/16": (timm_vit, ("plain", "regard.capture", "timm AttentionExtract")),
-    "Hugging Face ViT-S/16": (hugging_face_vit, ("plain", "regard.capture", "output_attentions, eager")),
+def hugging_face_gpt2() -> Any:
+    import_timm()
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    return transformers.GPT2Model(transformers.GPT2Config()).eval()
+
+
+def lens_gpt2() -> Any:
+    """The same size in TransformerLens' own implementation, the only kind of model that it can look into."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    config = HookedTransformerConfig(
+        n_layers=12, d_model=768, n_heads=12, d_head=64, n_ctx=1024, d_vocab=50257, act_fn="gelu_new", device="cpu"
+    )
+    return HookedTransformer(config).eval()
+
+
+class Case(NamedTuple):
+    """A model of real size, its input, and the ways to its maps; the way ``own`` needs an implementation of its own."""
+
+    build: Callable[[], Any]
+    input: Callable[[], torch.Tensor]
+    ways: tuple[str, ...]
+    own: str = ""
+    build_own: Callable[[], Any] | None = None
+
+    def model_for(self, way: str) -> Any:
+        return self.build_own() if way == self.own and self.build_own is not None else self.build()
+
+    def models(self) -> dict[str, Any]:
+        shared = self.build()
+        return {way: self.model_for(way) if way == self.own else shared for way in self.ways}
+
+
+def images() -> torch.Tensor:
+    return torch.randn(8, 3, 224, 224)
+
+
+def text() -> torch.Tensor:
+    return torch.randint(0, 50257, (1, 128))
+
+
+LARGE = {
+    "timm ViT-S/16": Case(timm_vit, images, ("plain", "regard.capture", "timm AttentionExtract")),
+    "Hugging Face ViT-S/16": Case(hugging_face_vit, images, ("plain", "regard.capture", "output_attentions, eager")),
+    "Hugging Face GPT-2": Case(
+        hugging_face_gpt2,
+        text,
+        ("plain", "regard.capture", "output_attentions, eager", *(["TransformerLens"] if LENS else [])),
+        "TransformerLens",
+        lens_gpt2,
+    ),
 }
 
 
@@ -147,7 +203,8 @@ def peak_megabytes(way: str, name: str) -> float | None:
 
 def report_memory(way: str, name: str) -> None:
     torch.set_num_threads(2)
-    model, x = LARGE[name][0](), torch.randn(8, 3, 224, 224)
+    case = LARGE[name]
+    model, x = case.model_for(way), case.input()
     if way != "plain":
         with regard.capture(torch.nn.Identity()):  # what the first one imports is not the maps' memory
             pass
@@ -192,19 +249,20 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
-    for name, (build, ways) in LARGE.items():
-        model, x = build(), torch.randn(8, 3, 224, 224)
+    for name, case in LARGE.items():
+        candidates, x = case.models(), case.input()
 
-        def timed(way: str, model: Any = model, x: Any = x) -> Callable[[], None]:
+        def timed(way: str, model: Any, x: Any = x) -> Callable[[], None]:
             def call() -> None:
                 run(way, model, x)
                 undo(model)
 
             return call
 
-        times = side_by_side({way: timed(way) for way in ways}, rounds=options.rounds, patience=120.0)
+        calls = {way: timed(way, model) for way, model in candidates.items()}
+        times = side_by_side(calls, rounds=options.rounds, patience=120.0)
         median, slower = milliseconds(times), ratios(times, "plain")
-        for way in ways:
+        for way in case.ways:
             memory = peak_megabytes(way, name)
             rows.append(
                 {
@@ -226,7 +284,7 @@ def main() -> None:
     print_table(models, ["model", *(way for way in SNIPPETS if way != "plain")])
     sizes = payload()
     print("payload, MB, 12 layers × 12 heads × 128 tokens:", sizes)
-    lens = "installed, not timed" if importlib.util.find_spec("transformer_lens") else "not installed"
+    lens = "installed" if LENS else "not installed"
     print("TransformerLens:", lens)
     print(write("capture", options, rows, models=models, payload_mb=sizes, transformer_lens=lens))
 
