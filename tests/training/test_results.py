@@ -127,7 +127,7 @@ def test_finished_members_are_not_trained_again(seeds):
 def test_a_result_file_has_what_the_design_says(seeds, tmp_path):
     result = write_result(seeds, tmp_path / "results" / "tiny.json")
     assert json.loads((tmp_path / "results" / "tiny.json").read_text())["seeds"] == [0, 2]
-    assert list(result)[:12] == [
+    assert list(result)[:13] == [
         "recipe",
         "date",
         "hardware",
