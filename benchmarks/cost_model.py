@@ -33,6 +33,7 @@ from regard.layers import EncoderBlock, GaussianAttention, MultiHeadAttention
 
 HEADS, WIDTH, DIM, HIDDEN, DEPTH, CLASSES = 9, 64, 384, 1536, 12, 1000
 GPUS = (1, 8, 64)
+CIFAR_IMAGES = 50_000
 WAYS = ("separable", "dense", "content, fused")
 
 
@@ -166,11 +167,24 @@ def measured(results: Path = RESULTS) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _same_network(found: Mapping[str, Any]) -> bool:
-    """Whether the recipe of that name still makes the network that was trained, of Gaussian heads on CIFAR-10."""
+    """Whether it is about CIFAR-10 and Gaussian heads, by a recipe that still makes the network that was trained."""
     if found["recipe"] not in regard.recipes.names():
         return False
     network, parameters = _recipe_network(found["recipe"])
-    return parameters == found["parameters"] and getattr(network, "attention_kind", "") == "gaussian"
+    data = getattr(regard.recipes.get(found["recipe"]).task, "data", "")
+    gaussian = getattr(network, "attention_kind", "") == "gaussian"
+    return data == "cifar10" and gaussian and parameters == found["parameters"] and _images(found) > 0
+
+
+def _images(found: Mapping[str, Any]) -> int:
+    """How many images the network was shown in training, each time counted; 0 where the file does not say."""
+    recipe = regard.recipes.get(found["recipe"])
+    log = found.get("log") or [{}]
+    lines = log[0] if isinstance(log[0], list) else log  # a log for each seed, or for the only one
+    last = lines[-1] if lines else {}
+    if "step" in last:
+        return int(last["step"]) * recipe.batch_size
+    return int(last.get("epoch", 0)) * (CIFAR_IMAGES - recipe.task.data_set.validation_count)
 
 
 def _recipe_network(name: str) -> tuple[nn.Module, int]:
@@ -215,8 +229,7 @@ def _linear_rate(trained: Mapping[str, Any], found: Rates) -> float:
     attention = depth * min(
         attention_seconds(way, grid, heads * width, heads, found, recipe.batch_size) for way in ("separable", "dense")
     )
-    images = trained["log"][-1]["step"] * recipe.batch_size
-    each = sum(trained["train_seconds"]) / len(trained["train_seconds"]) / images
+    each = sum(trained["train_seconds"]) / len(trained["train_seconds"]) / _images(trained)
     if each <= attention:
         raise ValueError(f"{trained['file']} leaves no time for linear layers: {each:.2e} s of {attention:.2e} s")
     return 6 * linear / (each - attention)

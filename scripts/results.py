@@ -85,14 +85,16 @@ def _capture_models(results: Sequence[Result], prefix: str) -> str:
 def _capture_cost(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "capture")
     rows = [
-        [row["model"], row["way"], f"{row['× plain']:.2f}", f"{row['peak MB']:.0f}", str(row["lines"]),
-         _yes(row["kernel kept"]), _yes(row["checked"])]
+        [row["model"], row["way"], f"{row['× plain']:.2f}", "–" if row["peak MB"] is None else f"{row['peak MB']:.0f}",
+         str(row["lines"]), _yes(row["kernel kept"]), _yes(row["checked"])]
         for row in result["rows"]
         if row["way"] != "plain"
     ]  # fmt: skip
     sizes = ", ".join(f"{name} {size:.1f} MB" for name, size in result["payload_mb"].items())
     head = ["model", "way", "time / plain forward", "peak MB", "lines", "model's own kernel kept", "maps checked"]
-    text = f"Batch 8, 197 tokens. {_origin(result, prefix)}. Stored, 12 layers × 12 heads × 128 tokens: {sizes}."
+    text = "Images: a batch of 8, 197 tokens each; text: 128 tokens. "
+    text += f"{_origin(result, prefix)}. TransformerLens was {result['transformer_lens']}. "
+    text += f"Stored, 12 layers × 12 heads × 128 tokens: {sizes}."
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
@@ -104,10 +106,13 @@ def _training(results: Sequence[Result], prefix: str) -> str:
     rows = []
     latest = {(r["recipe"], r["hardware"]): r for r in results if "recipe" in r}
     for result in sorted(latest.values(), key=lambda r: (r["recipe"], r["hardware"])):
-        accuracy, flipped = ([100 * value for value in result[key] or []] for key in ("accuracy", "accuracy_flip"))
+        accuracy, flipped, seconds = (
+            [value for value in result[key] or [] if value is not None]
+            for key in ("accuracy", "accuracy_flip", "train_seconds")
+        )
         rows.append(
-            [f"`{result['recipe']}`", _spread(accuracy), _spread(flipped), str(len(result["seeds"])),
-             f"{result['parameters'] / 1e6:.2f} M", f"{mean(result['train_seconds']):.0f} s",
+            [f"`{result['recipe']}`", _percent(accuracy), _percent(flipped), str(len(result["seeds"])),
+             f"{result['parameters'] / 1e6:.2f} M", f"{mean(seconds):.0f} s" if seconds else "–",
              f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))"]
         )  # fmt: skip
     head = ["recipe", "accuracy, %", "with flip averaging", "seeds", "parameters", "training", "hardware, date"]
@@ -117,10 +122,10 @@ def _training(results: Sequence[Result], prefix: str) -> str:
     )
 
 
-def _spread(values: Sequence[float]) -> str:
+def _percent(values: Sequence[float]) -> str:
     if not values:
         return "–"
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    return f"{100 * mean(values):.2f}" + (f" ± {100 * stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def _cost_model(results: Sequence[Result], prefix: str) -> str:

@@ -63,6 +63,17 @@ def test_a_wrong_rate_would_be_noticed(model):
     assert any(not 1 / 1.5 < row["ratio"] < 1.5 for row in model.checks(gaussian, slower) if row["way"] == "dense")
 
 
+def test_a_log_with_or_without_steps_and_seeds_says_how_many_images_there_were(model):
+    _, trained = model.measured()
+    recipe = regard.recipes.get(trained["recipe"])
+    lines = [{"epoch": 2, "step": 174}]
+    assert model._images({**trained, "log": lines}) == 174 * recipe.batch_size
+    assert model._images({**trained, "log": [lines, lines]}) == 174 * recipe.batch_size
+    shown = 2 * (50_000 - recipe.task.data_set.validation_count)
+    assert model._images({**trained, "log": [[{"epoch": 1}, {"epoch": 2}]]}) == shown
+    assert model._images({**trained, "log": []}) == 0
+
+
 def test_more_gpus_are_faster_and_never_more_than_their_number(made):
     for row in made["rows"]:
         one, eight, many = (row["epoch_seconds"][n] for n in ("1", "8", "64"))

@@ -71,7 +71,16 @@ def test_it_has_the_pages_that_people_look_for(pages):
         "guides/machines",
         "guides/studio",
     }
-    wanted |= {"theory/index", "theory/claims", "misconceptions", "gallery", "comparison", "costs", "contributing", "api/commands"}
+    wanted |= {
+        "theory/index",
+        "theory/claims",
+        "misconceptions",
+        "gallery",
+        "comparison",
+        "costs",
+        "contributing",
+        "api/commands",
+    }
     assert {f"{name}.html" for name in wanted} <= set(pages)
 
 
