@@ -67,7 +67,7 @@ docs: $(VENV)/.dev
 	@echo "open site/index.html"
 
 course: $(VENV)/.dev
-	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SEED),--seed $(SEED))
+	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SEED),--seed $(SEED)) $(if $(REQUIREMENT),--requirement '$(REQUIREMENT)')
 
 frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build

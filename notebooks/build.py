@@ -54,7 +54,9 @@ def assign(name: str, folder: Path, *, seed: int, requirement: str = REQUIREMENT
     config.source, found = re.subn(r"(?m)^( *autograder_value:).*$", rf"\1 {seed}", config.source)
     if found != 1:
         raise ValueError(f"{name}: the assignment's configuration needs one line 'autograder_value: …', it has {found}")
-    config.source += f"\nrequirements:\n  - {requirement}"
+    config.source += f"\nrequirements:\n  - {json.dumps(requirement)}"
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(json.dumps(REQUIREMENT), json.dumps(requirement))
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -155,7 +157,7 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, help="what the hidden checks draw their numbers from; default: a random one"
     )
-    parser.add_argument("--requirement", default=REQUIREMENT, help="what pip installs on Gradescope")
+    parser.add_argument("--requirement", default=REQUIREMENT, help="what pip installs, in Colab and on Gradescope")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file is out of step")
     options = parser.parse_args()
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
@@ -166,7 +168,9 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 stale += differences(name, assign(name, Path(folder) / name, seed=0))
         else:
-            put_in_place(name, assign(name, OUT / name, seed=seed, requirement=options.requirement))
+            built = assign(name, OUT / name, seed=seed, requirement=options.requirement)
+            if options.requirement == REQUIREMENT:
+                put_in_place(name, built)
     for path in stale:
         print(f"out of step: {os.path.relpath(path)}; run make course", file=sys.stderr)
     if not options.check:

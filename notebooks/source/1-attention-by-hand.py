@@ -186,12 +186,14 @@ def test_small_scores(softargmax):
 
     scores = torch.tensor([[0.0, 1.0, 2.0], [3.0, -1.0, 0.5]])
     mistakes = {
-        "normalise over the last axis (the keys, dim=-1), not over the queries": scores.softmax(0),
         "the sign is wrong: e^{−z} prefers the smallest score, that is the arg min": (-scores).softmax(-1),
         "divide by the sum of the exponentials, so that each row sums to one": scores.exp(),
         "normalise each row on its own, not all numbers together": scores.exp() / scores.exp().sum(),
     }
-    expect(by_hand(softargmax, without="softmax")(scores), scores.softmax(-1), mistakes, of="softargmax")
+    got = by_hand(softargmax, without="softmax")(scores)
+    if isinstance(got, torch.Tensor) and torch.allclose(got.sum(0), torch.ones(3)):
+        raise AssertionError("the columns sum to one; the rows should: normalise over the last axis (the keys, dim=-1)")
+    expect(got, scores.softmax(-1), mistakes, of="softargmax")
 
 
 # %%
@@ -529,6 +531,7 @@ def test_some_keys(masked_attention):
     right = scores.masked_fill(~keep, -torch.inf).softmax(-1) @ value
     mistakes = {
         "keep is not used": scores.softmax(-1) @ value,
+        "nothing is left: the keys that should be kept are masked, too (True means attend)": torch.zeros(3, 2),
         "True means attend; you leave out the keys that should be kept": (
             scores.masked_fill(keep, -1e9).softmax(-1) @ value
         ),
@@ -726,7 +729,7 @@ def test_one_dimension(as_attention):
 
     from regard.course import by_hand, expect
 
-    x, x_train, bandwidth = torch.tensor([[0.5], [2.0]]), torch.tensor([[0.0], [1.0], [3.0]]), 0.5
+    x, x_train, bandwidth = torch.tensor([[0.5], [2.0]]), torch.tensor([[0.0], [1.0], [3.0]]), 0.7
     answer = by_hand(as_attention)(x, x_train, bandwidth)
     if answer is None:
         raise AssertionError("return three things: query, key, beta")

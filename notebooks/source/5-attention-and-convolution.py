@@ -552,16 +552,16 @@ def test_gives_the_convolution(heads_of, SEED):
     from regard.course import Draw, by_hand, expect
 
     draw = Draw(SEED)
-    size = draw.size(2, 5)
-    kernel, x = draw(3, 2, size, size), draw(1, 2, 9, 9)
-    center, matrices = by_hand(heads_of)(kernel)
-    padded = F.pad(x, (size,) * 4)
-    total = 0
-    for (row, column), matrix in zip(center.int().tolist(), matrices, strict=True):
-        seen = padded[0, :, size + row : size + row + 9, size + column : size + column + 9]
-        total = total + (matrix @ seen.flatten(1)).reshape(3, 9, 9)
-    right = F.conv2d(x, kernel, padding=size // 2)[0, :, :9, :9]
-    expect(total, right, of=f"the convolution with a {size} × {size} kernel made of your heads", tolerance=1e-3)
+    for size in (2 * draw.size(1, 2), 2 * draw.size(1, 2) + 1):
+        kernel, x = draw(3, 2, size, size), draw(1, 2, 9, 9)
+        center, matrices = by_hand(heads_of)(kernel)
+        padded = F.pad(x, (size,) * 4)
+        total = 0
+        for (row, column), matrix in zip(center.int().tolist(), matrices, strict=True):
+            seen = padded[0, :, size + row : size + row + 9, size + column : size + column + 9]
+            total = total + (matrix @ seen.flatten(1)).reshape(3, 9, 9)
+        right = F.conv2d(x, kernel, padding=size // 2)[0, :, :9, :9]
+        expect(total, right, of=f"the convolution with a {size} × {size} kernel made of your heads", tolerance=1e-3)
 
 
 # %% [raw]
@@ -623,6 +623,7 @@ def test_inside(convolve_by_attention):
     mistakes = {
         "the bias is missing": right - bias,
         "the bias is added once for each head; once is enough": right + 8 * bias,
+        "the bias is added at the start and once more for each head; once is enough": right + 9 * bias,
         "every head looks at the mirrored place": flipped,
     }
     expect(got[1:-1, 1:-1], right, mistakes, of="the inside of the image", tolerance=1e-3)
@@ -1054,11 +1055,11 @@ def test_covered(covered):
 
     from regard.course import expect
 
-    center = torch.tensor([[0.2, -0.1], [0.4, 0.3], [-0.8, 1.2], [2.0, 0.0], [0.9, 0.9]])
+    center = torch.tensor([[0.2, -0.1], [0.4, 0.3], [0.1, 0.2], [-0.8, 1.2], [2.0, 0.0], [0.9, 0.9]])
     mistakes = {
-        "two heads at the same place count once": 4,
+        "heads at the same place count once": 5,
         "a head at (2, 0) is outside a 3 × 3 kernel": 4,
-        "round to the nearest pixel; do not cut off the fraction": 1,
+        "round to the nearest pixel; do not cut off the fraction": 2,
     }
     expect(covered(center), 3, mistakes, of="the places covered")
 

@@ -98,7 +98,7 @@ def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None
     >>> import regard.course
     >>> regard.course.expect_choice({"a", "b"}, {"a"}, {"a": "it is", "b": "b has no beard"})
     Traceback (most recent call last):
-    AssertionError: 'b' should not be in your answer: b has no beard
+    AssertionError: your answer should not have 'b': b has no beard
     """
     if got is None or got is Ellipsis:
         raise AssertionError("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
@@ -107,10 +107,10 @@ def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None
     chosen = set(got)
     unknown = sorted(map(repr, chosen - set(offered)))
     if unknown:
-        raise AssertionError(f"{', '.join(unknown)} is not one of the names offered: {', '.join(sorted(offered))}")
+        raise AssertionError(f"not one of the names offered ({', '.join(sorted(offered))}): {', '.join(unknown)}")
     for name in sorted(chosen ^ right):
-        place = "should not be" if name in chosen else "is missing"
-        raise AssertionError(f"{name!r} {place} in your answer: {offered[name]}")
+        verb = "should not have" if name in chosen else "lacks"
+        raise AssertionError(f"your answer {verb} {name!r}: {offered[name]}")
 
 
 def _plain(value: Any) -> Tensor:
