@@ -67,7 +67,7 @@ export function drawArcs(state: ArcState): Draw {
     const count = table.keys.length;
     pen.save();
     pen.beginPath();
-    pen.rect(0, TOP - 2, size.width, c.height + 4);
+    pen.rect(0, TOP - 7, size.width, c.height + 14);
     pen.clip();
     pen.lineCap = "round";
     const arc = (q: number, k: number, strength: number, strong: boolean) => {
@@ -127,28 +127,32 @@ function tokens(
   const count = table.keys.length;
   pen.textBaseline = "middle";
   const side = (labels: string[], tall: number, y: (i: number) => number, weight: (i: number) => number, chosen: number | undefined, left: boolean) => {
-    const every = Math.max(1, Math.ceil(11 / tall));
     const [from, to] = left ? [0, c.left] : [c.right, size.width];
-    labels.forEach((label, i) => {
-      const at = y(i);
-      if (at < TOP - tall || at > TOP + c.height + tall) return;
+    const seen = labels.map((_, i) => i).filter((i) => y(i) >= TOP - tall && y(i) <= TOP + c.height + tall);
+    for (const i of seen) {
       const strength = weight(i);
-      if (strength > 0.002) {
-        // The stronger end of the ramp alone would drown the letters.
-        pen.fillStyle = css(theme.heat(0.15 + 0.4 * strength), 1);
-        pen.fillRect(from, at - tall / 2, to - from, Math.max(1, tall - 1));
-      }
+      if (strength <= 0.002) continue;
+      // The stronger end of the ramp alone would drown the letters.
+      pen.fillStyle = css(theme.heat(0.15 + 0.4 * strength), 1);
+      pen.fillRect(from, y(i) - tall / 2, to - from, Math.max(1, tall - 1));
+    }
+    // Where rows are narrower than letters, those that matter most are named first, and only where there is room.
+    const every = Math.max(1, Math.ceil(11 / tall));
+    const rank = (i: number) => (i === chosen ? 2 : weight(i) > 0.02 ? weight(i) : i % every === 0 ? 0 : -1);
+    const named: number[] = [];
+    const order = every === 1 ? seen : seen.filter((i) => rank(i) >= 0).sort((i, j) => rank(j) - rank(i));
+    for (const i of order) {
+      if (every > 1 && named.some((at) => Math.abs(at - y(i)) < 10.5)) continue;
+      named.push(y(i));
       const on = chosen === i;
-      const strongest = strength > 0.05;
-      if (!on && !strongest && i % every !== 0) return;
-      if (!on && !strongest && every > 1 && chosen !== undefined && chosen >= 0 && Math.abs(i - chosen) * tall < 11) return;
+      const strength = weight(i);
       pen.fillStyle = on ? (state.over ? theme.hover : theme.accent) : theme.ink;
       pen.font = `${on ? 700 : 400} ${Math.min(14, Math.max(9, tall * 0.72))}px ${theme.font}`;
       pen.textAlign = left ? "right" : "left";
       const room = (left ? c.left : size.width - c.right) - 14;
-      const text = strength > 0.01 && tall > 14 && room > 90 ? `${label}  ${percent(strength)}` : label;
-      pen.fillText(fitted(pen, text, room), left ? c.left - 8 : c.right + 8, at);
-    });
+      const text = strength > 0.01 && room > 90 && (tall > 14 || strength > 0.02) ? `${labels[i]}  ${percent(strength)}` : labels[i];
+      pen.fillText(fitted(pen, text, room), left ? c.left - 8 : c.right + 8, y(i));
+    }
   };
   const out = (k: number) => (active && active.q >= 0 ? table.weights[active.q * count + k] : 0);
   const into = (q: number) => (active && active.k >= 0 && active.q < 0 ? table.weights[q * count + active.k] : 0);

@@ -95,6 +95,6 @@ export const percent = (x: number): string => (x >= 0.0995 || x === 0 ? `${Math.
 
 /** What the residual of a map says, in words. */
 export function residualText(about: LayerAbout): string {
-  if (about.residual === null) return `residual: none (${about.against})`;
+  if (about.residual === null) return `no residual: ${about.against.replace(/^nothing: /, "")}`;
   return `residual ${about.residual.toExponential(1)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;
 }

@@ -1,6 +1,6 @@
 // Heads over training: where each head of each layer looks from the query, from the first step to the last.
 
-import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
+import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
 import { Play, Select, Slider, Toggle, useFrames } from "../core/controls";
 import { Frame } from "../core/frame";
@@ -36,7 +36,12 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const [hovered, setHovered] = useState<Place | null>(null);
   const range = useMemo(() => rangeOf(moments, wholeGrid), [moments, wholeGrid]);
   // A run that goes on brings a longer trajectory; who looked at its end goes on looking at its end.
-  useEffect(() => setTime((now) => Math.min(now, last)), [last]);
+  const end = useRef(last);
+  useEffect(() => {
+    const before = end.current;
+    end.current = last;
+    setTime((now) => (now >= before ? last : Math.min(now, last)));
+  }, [last]);
 
   useFrames(playing, (seconds) => {
     const next = time + (seconds * Math.max(1, last)) / SECONDS;
@@ -60,6 +65,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
     const now = locked ? all.findIndex((place) => place.layer === locked.layer && place.head === locked.head) : by > 0 ? -1 : all.length;
     setLocked(all[(now + by + all.length) % all.length]);
   };
+  const flat = meta.layers.every((layer) => layer.axes === 1);
   const kernels = ["0", "3", "5", "7"];
   const keys: Key[] = [
     { keys: [" "], shown: "space", means: "play or pause", run: play },
@@ -76,14 +82,14 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
       ? html`<${Play} playing=${playing} onToggle=${play} />
           <${Slider} wide label="step" value=${Math.round(time)} min=${0} max=${last} text=${moments.step(time).toLocaleString("en")} onInput=${go} />`
       : null}
-    <${Select} label="convolution" value=${String(kernel)} options=${kernels.map((k) => [k, k === "0" ? "none" : `${k} × ${k}`])} onChange=${(value: string) => setKernel(Number(value))} />
+    <${Select} label="convolution" value=${String(kernel)} options=${kernels.map((k) => [k, k === "0" ? "none" : flat ? k : `${k} × ${k}`])} onChange=${(value: string) => setKernel(Number(value))} />
     <${Toggle} label="trails" checked=${trails} onChange=${setTrails} />
     ${grids ? html`<${Toggle} label="whole grid" checked=${wholeGrid} onChange=${setWholeGrid} />` : null}
   `;
   const missing = meta.layers.reduce((sum, layer, l) => sum + Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, time)).filter((head) => !(sharpness(head, layer.axes) > 0)).length, 0);
   const footer = html`
-    <span>solid: half of a head's weight lies inside; dashed: 90 %; +: the query</span>
-    <span>offsets are key − query, rows down</span>
+    <span>${flat ? "thick: half of a head's weight lies inside; thin: 90 %" : "solid: half of a head's weight lies inside; dashed: 90 %; +: the query"}</span>
+    <span>offsets are key − query${flat ? "" : ", rows down"}</span>
     ${meta.layers.some((layer) => layer.fitted) ? html`<span>centers and sharpness are those of the Gaussians that fit the maps best</span>` : html`<span>centers and sharpness are the heads' own parameters: nothing is reconstructed, the residual is 0</span>`}
     ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head spreads" : "heads spread"} without end and ${missing === 1 ? "has" : "have"} no contour</span>` : null}
   `;

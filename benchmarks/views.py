@@ -1,0 +1,161 @@
+"""Views in a browser: how soon the first picture is there, and how fluid it is to hover over it.
+
+    python benchmarks/views.py
+
+Each view is saved as one file and opened from disk in a headless Chromium without a GPU. The first picture is timed from
+the start of the navigation. Then the pointer moves on with every frame, over the picture (or, where the view plays,
+while it plays), and the frames of that time are counted: a display shows 60 a second, and 30 is the bar.
+"""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from _measure import arguments, print_table, write
+from regard.training import Trajectory
+from regard.views import Show
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BAR = 30.0
+
+# Runs before the page: notes when the first canvas has been painted.
+FIRST = """
+const look = () => {
+  if (document.querySelector("canvas[data-painted]")) window.first = performance.now();
+  else requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+"""
+
+# Moves the pointer along a spiral, a step per frame; gives the times of the frames and how often something was drawn.
+HOVER = """
+([selector, frames]) => new Promise((done) => {
+  const canvas = document.querySelector(selector);
+  const box = canvas.getBoundingClientRect();
+  const drawn = () => [...document.querySelectorAll("canvas")].reduce((n, c) => n + Number(c.dataset.painted ?? 0), 0);
+  const before = drawn();
+  const times = [];
+  const step = (now) => {
+    times.push(now);
+    if (times.length > frames) return done({ times, drawn: drawn() - before });
+    const t = times.length / frames;
+    const place = {
+      clientX: box.left + box.width * (0.5 + 0.4 * t * Math.cos(40 * t)),
+      clientY: box.top + box.height * (0.5 + 0.4 * t * Math.sin(40 * t)),
+    };
+    canvas.dispatchEvent(new PointerEvent("pointermove", { ...place, bubbles: true, pointerId: 1 }));
+    requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+})
+"""
+
+
+def weights(layers: int, heads: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Maps with peaks and a floor, as trained models have them."""
+    return {f"blocks.{i}.attn": torch.randn(heads, tokens, tokens).mul(2.5).softmax(-1) for i in range(layers)}
+
+
+def heads_view() -> Show:
+    """The course's size: 6 layers of 9 heads, written down 200 times."""
+    moments = torch.linspace(0, 1, 200)[:, None, None]
+    taps = torch.tensor([[r, c] for r in (-1.0, 0.0, 1.0) for c in (-1.0, 0.0, 1.0)])
+    center = tuple(torch.randn(9, 2) * (1 - moments) + taps * (1 + 0.3 * i) * moments for i in range(6))
+    sharpness = tuple(0.5 + moments[..., 0] * (1 + torch.rand(9)) for _ in range(6))
+    names = tuple(f"blocks.{i}.attention" for i in range(6))
+    return regard.show(Trajectory(tuple(range(200)), names, (16, 16), center, sharpness))
+
+
+def image_view() -> Show:
+    return regard.show(weights(12, 12, 197), image=torch.rand(3, 224, 224), grid=(14, 14))
+
+
+def token_view(tokens: int) -> Show:
+    return regard.show(weights(12, 12, tokens), tokens=[f"word{i}" for i in range(tokens)])
+
+
+def play(page: Any) -> None:
+    page.get_by_label("step").fill("0")
+    page.get_by_label("play").click()
+
+
+def arcs(page: Any) -> None:
+    page.get_by_text("Arcs").click()
+
+
+CASES: dict[str, tuple[Callable[[], Show], str, Callable[[Any], None] | None]] = {
+    "heads, 6 × 9, hovering": (heads_view, ".rg-panels canvas", None),
+    "heads, 6 × 9, playing": (heads_view, ".rg-panels canvas", play),
+    "image, 197 tokens, 12 × 12": (image_view, ".rg-main canvas", None),
+    "image, thumbnails": (image_view, ".rg-atlas canvas", None),
+    "tokens, 128, 12 × 12": (lambda: token_view(128), ".rg-main canvas", None),
+    "tokens, 512, 12 × 12": (lambda: token_view(512), ".rg-main canvas", None),
+    "tokens, 512, thumbnails": (lambda: token_view(512), ".rg-atlas canvas", None),
+    "tokens, 512, arcs": (lambda: token_view(512), ".rg-main canvas", arcs),
+}
+
+
+def measure(
+    browser: Any, path: Path, selector: str, prepare: Callable[[Any], None] | None, frames: int
+) -> dict[str, Any]:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.add_init_script(FIRST)
+    page.goto(path.as_uri())
+    page.wait_for_function("() => window.first")
+    first = page.evaluate("() => window.first")
+    page.wait_for_timeout(1500)  # thumbnails of long texts are made while the page answers already
+    if prepare is not None:
+        prepare(page)
+    page.wait_for_timeout(200)
+    found = page.evaluate(HOVER, [selector, frames])
+    page.close()
+    spans = [later - earlier for earlier, later in zip(found["times"], found["times"][1:], strict=False)]
+    return {
+        "first_picture_ms": round(first, 1),
+        "frames_per_second": round(1000 * len(spans) / sum(spans), 1),
+        "slowest_frames_ms": round(sorted(spans)[math.floor(0.95 * len(spans))], 1),  # one in twenty takes longer
+        "drawn": found["drawn"],
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", device="cpu", rounds=3, threads=2)
+    parser.add_argument("--frames", type=int, default=180, help="frames of hovering in each round")
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    torch.manual_seed(0)
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        raise SystemExit("this benchmark needs a Chromium on the PATH")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=path, args=switches)
+        version = browser.version
+        for name, (make, selector, prepare) in CASES.items():
+            file = make().save(Path(folder) / "view.html")
+            rounds = [measure(browser, file, selector, prepare, options.frames) for _ in range(options.rounds)]
+            # Other processes only ever slow a browser down, so the best round says most about the view.
+            best = max(rounds, key=lambda found: found["frames_per_second"])
+            soonest = min(found["first_picture_ms"] for found in rounds)
+            rows.append(
+                {"view": name, "file_mb": round(file.stat().st_size / 1e6, 2), **best, "first_picture_ms": soonest}
+            )
+            print_table(rows[-1:], list(rows[-1]))
+        browser.close()
+    print()
+    print_table(rows, list(rows[0]))
+    slow = [row["view"] for row in rows if row["frames_per_second"] <= BAR]
+    print(f"above {BAR:g} frames a second: {'all' if not slow else f'all but {slow}'}")
+    print("written to", write("views", options, rows, browser=version, frames=options.frames))
+
+
+if __name__ == "__main__":
+    main()
