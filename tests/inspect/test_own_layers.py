@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.functional import gaussian_weights
+from regard.functional import gaussian_attention, gaussian_weights
 from regard.inspect import importance, mask_heads
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 from regard.models import Seq2SeqRNN, Transformer, VisionTransformer
@@ -67,6 +67,28 @@ def test_every_positional_layer_tells_one_map_and_it_is_right(layer, x):
     assert not maps.missed
     torch.testing.assert_close(maps[0].weights, expected.expand(2, -1, -1, -1), atol=1e-6, rtol=1e-5)
     assert maps[0].residual < 1e-5
+
+
+@pytest.mark.parametrize("plan", ["dense", "separable"])
+def test_the_function_is_seen_in_a_module_of_ones_own(plan):
+    center, sharpness = torch.randn(4, 2), torch.rand(4) + 0.5
+
+    class Own(nn.Module):
+        def forward(self, value, **options):
+            return regard.gaussian_attention(value, center, sharpness, GRID, plan=plan, **options)
+
+    model, value = Own(), torch.randn(2, 4, 12, 3)
+    code = gaussian_attention.__code__
+    for options in ({}, {"queries": [torch.tensor([0.5, 1.0]), torch.tensor([2.0])]}):
+        plain = model(value, **options)
+        with regard.capture(model) as maps:
+            out = model(value, **options)
+        assert torch.equal(out, plain)
+        torch.testing.assert_close(maps["Own"].weights[1], gaussian_weights(center, sharpness, GRID, **options))
+        assert (maps[0].kind, maps[0].grid, maps[0].agrees) == ("gaussian", GRID, True)
+    assert gaussian_attention.__code__ is code
+    with mask_heads(model, {"Own": [0, 1, 2, 3]}):
+        assert not model(value).any()
 
 
 def test_a_wrong_map_of_a_gaussian_layer_is_noticed(x, spoiled):

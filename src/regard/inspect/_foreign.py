@@ -1,4 +1,4 @@
-"""Attention functions that torch's modes do not see: flex_attention, flash_attn, xformers.
+"""Attention functions that torch's modes do not see: flex_attention, flash_attn, xformers, and our gaussian_attention.
 
 Each is described by the scores it computes; the rest (map, check) is as for any kernel.
 """
@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._observe import Observation
+from regard.functional import gaussian_weights
 from regard.inspect._names import Place
 from regard.inspect._seen import Scores, Seen, Selection, product_error
+from regard.inspect._told import told
 
 
 def compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,6 +226,26 @@ def _xformers(
     return _make(place, "xformers", function, scores, value, output, logsumexp, clean, restore)
 
 
+def _gaussian(
+    place: Place, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, again: Callable[..., Any]
+) -> Seen | str:
+    """Its map does not depend on the values, and is built from the axes' matrices."""
+    given = _bind(again, args, kwargs)
+    value, _ = given.pop("value"), given.pop("plan")
+    queries = given["queries"]
+    told_of = Observation(
+        place.module,
+        out,
+        lambda: gaussian_weights(**given)[None],
+        value,
+        "gaussian",
+        tuple(given["grid"]),
+        0,
+        None if queries is None else tuple(len(places) for places in queries),
+    )
+    return told(place, told_of)
+
+
 def _make(
     place: Place,
     kind: str,
@@ -269,6 +292,7 @@ def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 _DESCRIPTIONS: dict[str, Callable[..., Seen | str]] = {
     "flex_attention": _flex,
+    "gaussian_attention": _gaussian,
     "flash_attn_func": _flash,
     "flash_attn_qkvpacked_func": _flash,
     "flash_attn_kvpacked_func": _flash,

@@ -5,8 +5,9 @@ Watching itself is a torch function mode, which belongs to one thread. Three thi
 - ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path as soon as any mode is active: they ask
   ``torch.overrides.has_torch_function``. Under watch it answers for the tensors alone, so that the path is kept.
 - Compiled code would be traced anew, with the mode in it. Under watch it runs as the Python it was compiled from.
-- ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models keep
-  their own reference to them. Under watch the function itself (its ``__code__``) hands its call over.
+- ``flex_attention``, ``flash_attn``, ``xformers`` and our own ``gaussian_attention`` are Python functions that a mode
+  does not see, and models keep their own reference to them. Under watch the function itself (its ``__code__``) hands
+  its call over.
 
 All three ask which thread they are in and do nothing in a thread that does not watch.
 """
@@ -60,6 +61,7 @@ FOREIGN = (
     "xformers.ops.fmha:memory_efficient_attention",
     "xformers.ops.fmha:memory_efficient_attention_forward",
     "xformers.ops.fmha:memory_efficient_attention_forward_requires_grad",
+    "regard.functional._gaussian:gaussian_attention",
 )
 
 
@@ -226,6 +228,7 @@ def _handed_over(name: str, function: FunctionType) -> Iterator[None]:
     code = function.__code__
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
+    vars(original).update(vars(function))  # what a decorator notes there, such as the signature of what it wraps
     _originals[name] = original
     had_signature = "__signature__" in vars(function)
     signature = inspect.signature(function)

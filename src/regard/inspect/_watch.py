@@ -17,8 +17,9 @@ from regard._observe import Observation, listen
 from regard.inspect import _fast_path, _foreign, _handwritten, _kernels
 from regard.inspect._names import Names, Place
 from regard.inspect._process import outer_watches, overrides, paused, watching
-from regard.inspect._seen import Seen, Sink, canonical, product_error, unreadable
+from regard.inspect._seen import Seen, Sink, unreadable
 from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Product, Tracker, shares_memory
+from regard.inspect._told import told
 from regard.inspect._weighted import weighted_sum
 from regard.inspect._windows import windows_of
 
@@ -87,7 +88,7 @@ class Watcher(TorchFunctionMode):
         """``out`` is what the model goes on with, unless the sink puts another output in its place."""
         seen.windows = windows_of(seen.shape, self.names.parents(place.name), place)
         self._last = weakref.ref(out[0] if isinstance(out, tuple) else out)
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), paused():
             new = self.sink.attended(seen)
             if new is None or seen.restore is None:
                 return out
@@ -216,7 +217,7 @@ class Watcher(TorchFunctionMode):
         if place is None or not self.sink.wants(place.name):
             return seen.output
         with torch._C.DisableTorchFunction():
-            found = _observed(place, seen)
+            found = told(place, seen)
         return self._tell(found, place, seen.output)  # type: ignore[no-any-return]
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -231,6 +232,10 @@ class Watcher(TorchFunctionMode):
 
         if torch._C._current_graph_task_id() != -1:
             return run()
+        if name.startswith("regard."):  # a layer of ours tells of the whole map itself
+            owner = self.names.locate(count=False)
+            if owner is not None and type(owner.module).__module__.startswith("regard."):
+                return run()
         like = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
         place = None if like is None else self._wanted(like)
         out = run()
@@ -301,35 +306,3 @@ def _along_one_axis() -> bool:
         callers += not home.startswith(("regard.inspect.", "jaxtyping.", "beartype."))
         frame = frame.f_back
     return False
-
-
-def _observed(place: Place, seen: Observation) -> Seen:
-    output = canonical(seen.output)
-    value = None if seen.value is None else canonical(seen.value)
-    made: list[Tensor] = []
-
-    def whole() -> Tensor:
-        if not made:
-            made.append(canonical(seen.weights().detach()))
-        return made[0]
-
-    keys = value.shape[2] if value is not None else whole().shape[3]
-    single = seen.output.ndim == 3
-
-    return Seen(
-        name=place.name,
-        module=place.module,
-        kind=seen.kind,
-        shape=(output.shape[0], output.shape[1], output.shape[2], keys),
-        build=lambda rows, heads: (whole()[:, heads][:, :, rows], None),
-        check=lambda weights, rows, heads: (
-            None if value is None else product_error(weights, value, output, rows, heads)
-        ),
-        against="layer's heads" if value is not None else "nothing: the layer's output is no product of the map",
-        output=output,
-        value=value,
-        restore=(lambda out: out[:, 0]) if single else (lambda out: out),
-        grid=seen.grid,
-        prefix=seen.prefix,
-        query_grid=seen.query_grid,
-    )
