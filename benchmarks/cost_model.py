@@ -29,6 +29,7 @@ from torch import nn
 
 import regard
 from _measure import RESULTS, print_table
+from regard.functional._plan import DENSE_TOKENS
 from regard.layers import EncoderBlock, GaussianAttention, MultiHeadAttention
 
 HEADS, WIDTH, DIM, HIDDEN, DEPTH, CLASSES = 9, 64, 384, 1536, 12, 1000
@@ -244,7 +245,7 @@ def attention_seconds(way: str, grid: Sequence[int], features: int, heads: int, 
     if way == "separable":
         passes = len(grid) * 2.0 * tokens * features  # bytes of bfloat16 values, once for each axis
         products = 6.0 * tokens * features * sum(grid)
-        return max(passes / found.separable, products / found.dense_products)
+        return max(passes / found.separable, products / ASSUMPTIONS.peak)
     if way == "content, fused":
         return 14.0 * tokens**2 * features / found.fused
     together = max(1, min(batch, ASSUMPTIONS.tokens_per_call // tokens))
@@ -298,7 +299,9 @@ def checks(gaussian: Mapping[str, Any], found: Rates) -> list[dict[str, Any]]:
     for row in gaussian["rows"]:
         side = int(row["grid"][:-1])
         for way, column in names.items():
-            plan_is_dense = way == "separable" and side**2 <= 1024  # there plan="auto" takes the dense way on a GPU
+            plan_is_dense = (
+                way == "separable" and side**2 <= DENSE_TOKENS["cuda"]
+            )  # there plan="auto" takes the dense way
             if not isinstance(row.get(column), int | float) or plan_is_dense:
                 continue
             batch = max(1, tokens // side**2)

@@ -94,6 +94,12 @@ def test_no_page_loads_anything_from_elsewhere(pages, site):
 
 
 def test_no_style_or_script_names_a_host_to_load_from(site):
+    for path in sorted(site.rglob("*.html")):
+        inside = re.findall(
+            r"<(?:style|script)\b[^>]*>(.*?)</(?:style|script)>| style=\"(.*?)\"", path.read_text("utf-8"), re.DOTALL
+        )
+        assert inside
+        assert not re.search(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", " ".join(map("".join, inside))), path.name
     for path in sorted(site.rglob("*.css")):
         text = path.read_text("utf-8")
         assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", text), path.name
