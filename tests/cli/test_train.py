@@ -178,6 +178,10 @@ class TestReport:
         words = ["report", *(str(run.folder) for run in case_runs), "--lengths", "3", "6", "--output", str(output)]
         assert main(words) == 0
         assert output.stat().st_size > 1000
+        assert main([*words[:-1], str(tmp_path / "lengths.json")]) == 0
+        written = json.loads((tmp_path / "lengths.json").read_text())
+        assert written["lengths"] == [3, 6]
+        assert all(0 <= share <= 1 for name in written["recipes"] for share in written["characters"][name])
 
     def test_a_sequence_model_shows_its_alignment(self, case_runs, tmp_path):
         output = tmp_path / "case.html"

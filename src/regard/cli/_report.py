@@ -102,14 +102,18 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
 
 def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path | None) -> Path:
     """Accuracy against length for one or several runs of the case task."""
-    from regard.recipes import draw_sweep, sweep
+    from regard.recipes import draw_sweep, sweep, write_sweep
     from regard.training import CaseConversion, load_run
 
     task = load_run(folders[0]).recipe.task
     trained = (task.shortest, task.longest) if isinstance(task, CaseConversion) else None
     output = output or Path(folders[0]) / "lengths.png"
-    _check_ending(output, (".png", ".svg"))
-    draw_sweep(sweep(folders, lengths), trained=trained, path=output)
+    _check_ending(output, (".png", ".svg", ".json"))
+    found = sweep(folders, lengths)
+    if output.suffix == ".json":
+        write_sweep(found, output)
+    else:
+        draw_sweep(found, trained=trained, path=output)
     return output
 
 

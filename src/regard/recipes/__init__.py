@@ -16,3 +16,4 @@ from regard.recipes._names import names as names
 from regard.recipes._names import summary as summary
 from regard.recipes._sweep import draw_sweep as draw_sweep
 from regard.recipes._sweep import sweep as sweep
+from regard.recipes._sweep import write_sweep as write_sweep
