@@ -43,12 +43,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made = {**api.pages(), **theory.pages()}
     made["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     made["changelog.md"] = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    teaching = (ROOT / "notebooks" / "TEACHING.md").read_text("utf-8")
+    made["guides/notebooks.md"] = teaching.replace("](student/", "](../notebooks/student/")
     for path, content in made.items():
         if path in files.src_uris:
             files.remove(files.src_uris[path])
         files.append(File.generated(config, path, content=content))
     for path, data in theory.pictures().items():
         files.append(File.generated(config, path, content=data))
+    for notebook in sorted((ROOT / "notebooks" / "student").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/student/{notebook.name}", abs_src_path=str(notebook)))
     for result in sorted(RESULTS.glob("*.json")):
         files.append(File.generated(config, f"results/{result.name}", abs_src_path=str(result)))
     return files
