@@ -58,6 +58,18 @@ describe("the pen that writes SVG", () => {
     expect([end[1], end[2]].map(Number)).toEqual([start[1], start[2]].map(Number));
   });
 
+  it("writes a picture down once, however often it is drawn", () => {
+    const pen = new SvgPen("x");
+    const image = { toDataURL: () => "data:image/png;base64,AAAA" } as unknown as HTMLCanvasElement;
+    pen.translate(1, 1);
+    for (const x of [0, 10]) pen.drawImage(image, x, 2, 30, 40);
+    const found = parse(pen);
+    expect(found.querySelectorAll("image")).toHaveLength(1);
+    const uses = [...found.querySelectorAll("use")];
+    expect(uses.map((use) => use.getAttribute("transform"))).toEqual(["matrix(30 0 0 40 1 3)", "matrix(30 0 0 40 11 3)"]);
+    expect(uses[1].getAttribute("href")).toBe(`#${found.querySelector("image")!.id}`);
+  });
+
   it("keeps what is saved: transforms, clips and styles end with restore", () => {
     const pen = new SvgPen();
     pen.save();

@@ -79,7 +79,9 @@ export class SvgPen implements Pen {
   private state: State = { ...FRESH };
   private readonly stack: State[] = [];
   private readonly parts: string[] = [];
-  private readonly clips: string[] = [];
+  private readonly definitions: string[] = [];
+  private readonly smooth = new Map<HTMLCanvasElement, string>();
+  private readonly sharp = new Map<HTMLCanvasElement, string>();
   private path = "";
   private ruler: CanvasRenderingContext2D | null | undefined;
 
@@ -87,7 +89,7 @@ export class SvgPen implements Pen {
 
   /** Everything drawn so far, as elements. */
   get content(): string {
-    return (this.clips.length ? `<defs>${this.clips.join("")}</defs>` : "") + this.parts.join("");
+    return (this.definitions.length ? `<defs>${this.definitions.join("")}</defs>` : "") + this.parts.join("");
   }
 
   get fillStyle(): string { return this.state.fillStyle; }
@@ -155,9 +157,9 @@ export class SvgPen implements Pen {
     this.emit(`<rect ${box(x, y, width, height)} fill="none"${this.line()}`, "/>");
   }
   clip() {
-    const id = `${this.name}${this.clips.length}`;
+    const id = `${this.name}${this.definitions.length}`;
     const inside = this.state.clip ? ` clip-path="url(#${this.state.clip})"` : "";
-    this.clips.push(`<clipPath id="${id}"${inside}><path d="${this.path}"${this.transform()}/></clipPath>`);
+    this.definitions.push(`<clipPath id="${id}"${inside}><path d="${this.path}"${this.transform()}/></clipPath>`);
     this.state.clip = id;
   }
   fillText(text: string, x: number, y: number) {
@@ -174,10 +176,21 @@ export class SvgPen implements Pen {
     return this.ruler.measureText(text);
   }
   drawImage(image: HTMLCanvasElement, x: number, y: number, width: number, height: number) {
-    const sharp = this.state.imageSmoothingEnabled ? "" : ' style="image-rendering:pixelated"';
-    const data = image.toDataURL("image/png");
+    // One picture is often drawn many times, cut by different clips: it is written down once.
+    const known = this.state.imageSmoothingEnabled ? this.smooth : this.sharp;
+    let id = known.get(image);
+    if (!id) {
+      id = `${this.name}i${this.smooth.size + this.sharp.size}`;
+      known.set(image, id);
+      const style = this.state.imageSmoothingEnabled ? "" : ' style="image-rendering:pixelated"';
+      this.definitions.push(`<image id="${id}" width="1" height="1" preserveAspectRatio="none" href="${image.toDataURL("image/png")}"${style}/>`);
+    }
     const alpha = this.state.globalAlpha === 1 ? "" : ` opacity="${n(this.state.globalAlpha)}"`;
-    this.emit(`<image ${box(x, y, width, height)} preserveAspectRatio="none" href="${data}"${sharp}${alpha}`, "/>");
+    this.save();
+    this.translate(x, y);
+    this.scale(width, height);
+    this.emit(`<use href="#${id}"${alpha}`, "/>");
+    this.restore();
   }
 
   private multiply([a, b, c, d, e, f]: Matrix) {

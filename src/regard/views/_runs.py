@@ -34,6 +34,8 @@ def attention_payload(run: Run) -> Payload | None:
     from regard.training import CaseConversion, ImageTask, MaskedLanguage
 
     task = run.recipe.task
+    if not isinstance(task, ImageTask | MaskedLanguage | CaseConversion):
+        return None
     examples: Any = _examples(task)
     batch = examples.batch(torch.tensor([0], device=examples.index_device), seed=0, epoch=0)
     network = run.network()
@@ -44,9 +46,7 @@ def attention_payload(run: Run) -> Payload | None:
         maps = _maps(network, batch.tokens, keep=batch.keep)
         words = task.vocabulary.tokens
         return _tokens.payload(maps, tokens=[words[i] for i in batch.tokens[0].tolist()]) if len(maps) else None
-    if isinstance(task, CaseConversion):
-        return case_payload(network, batch, task.vocabulary.tokens)
-    return None
+    return case_payload(network, batch, task.vocabulary.tokens)
 
 
 def image_payload(maps: Maps, image: Tensor) -> Payload | None:
