@@ -1,6 +1,7 @@
 """Who may ask, and how much: host, origin, token and size of every request, before anything else sees it."""
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
@@ -33,6 +34,7 @@ HEADERS = {
 }
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 COOKIE = "regard_studio"
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]@/?#\s]+))(?::\d{1,5})?")
 
 
 class Guard:
@@ -62,9 +64,10 @@ class Guard:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            # There are no web sockets here, and none is let past the checks below.
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
+            elif scope["type"] == "websocket":  # there are none here
+                await send({"type": "websocket.close", "code": 1008})
             return
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
@@ -109,11 +112,10 @@ class Guard:
 
     def may_be_called(self, host: str) -> bool:
         """Whether a Host header names this server. Its port is not looked at, so that a forwarded one works."""
-        name = host.lower()
-        if name.startswith("["):
-            name = name[1:].partition("]")[0]
-        else:
-            name = name.rpartition(":")[0] if ":" in name else name
+        parts = _HOST.fullmatch(host.lower())
+        if parts is None:
+            return False
+        name = parts[1] or parts[2]
         if name in self.names:
             return True
         try:

@@ -28,7 +28,7 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-Pixels = UInt8[Tensor, "channels height width"]
+Pixels = UInt8[Tensor, "_ _ _"]  # channels, height, width
 
 
 def decode(content: bytes) -> Any:

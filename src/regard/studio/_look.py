@@ -89,6 +89,10 @@ def _guess_words(run: Run, network: nn.Module, task: MaskedLanguage, text: str, 
     numbers = vocabulary.encode(text)
     if not numbers:
         raise ValueError("the sentence has no words")
+    if len(numbers) > task.length:
+        raise ValueError(
+            f"the sentence has {len(numbers)} tokens, but the network was trained on {task.length} at a time"
+        )
     source = torch.tensor([numbers])
     maps = attention_of(network, source)
     _check_any(maps, run)

@@ -1,16 +1,17 @@
 """The API. Everything the page shows comes from here; views' data as one binary body (see regard.views.Payload)."""
 
 import threading
-from typing import Annotated, Any, Literal, cast
+from functools import cache
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Path, Query, Response, UploadFile
+from fastapi import APIRouter, File, Path, Query, Response
 
 from regard._version import __version__
 from regard.claims import examine, select
 from regard.studio import _look, _runs
 from regard.studio._errors import Refused
 from regard.studio._files import HEADS, METRICS, Folder, Place, read_piece
-from regard.studio._images import MOST_BYTES, decode, fit, test_set, to_png, to_tensor
+from regard.studio._images import decode, fit, test_set, to_png, to_tensor
 from regard.studio._models import (
     About,
     ClaimEvidence,
@@ -146,11 +147,9 @@ def routes(folder: Folder) -> APIRouter:
         responses=BINARY,
         response_class=Binary,
     )
-    def upload_attention(id: RunId, image: Annotated[UploadFile, File()], step: Step = None) -> Response:
+    def upload_attention(id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         place, opened_run = opened(id)
-        # Read no more than is needed to see that it is too much.
-        content = image.file.read(MOST_BYTES + 1)
-        return Binary(look(place, opened_run, content, step, None).body)
+        return Binary(look(place, opened_run, image, step, None).body)
 
     def look(place: Place, opened_run: Run, content: bytes, step: int | None, label: str | None) -> Payload:
         task = opened_run.recipe.task
@@ -174,8 +173,7 @@ def routes(folder: Folder) -> APIRouter:
 
     @router.get("/pages/{name}", summary="A view that needs no run", responses=BINARY, response_class=Binary)
     def page(name: Literal["mechanism", "convolution", "claims"]) -> Response:
-        # Claims come as they are on record; the page asks for the evidence of each that is opened.
-        return Binary(show(name, run=False).payload.body if name == "claims" else show(name).payload.body)
+        return Binary(_page(name))
 
     @router.post("/claims/{id}/evidence", summary="Examine a claim now")
     def evidence(id: Annotated[str, Path(max_length=100)]) -> ClaimEvidence:
@@ -193,6 +191,12 @@ def routes(folder: Folder) -> APIRouter:
     return router
 
 
+@cache
+def _page(name: str) -> bytes:
+    # Claims come as they are on record; the page asks for the evidence of each that is opened.
+    return (show(name, run=False) if name == "claims" else show(name)).payload.body
+
+
 def _view(run: Run, place: Place) -> Payload:
     try:
         return show(run).payload
@@ -201,10 +205,10 @@ def _view(run: Run, place: Place) -> Payload:
 
 
 def _labels(run: Run, source: Source, which: range) -> list[str | None]:
-    task = cast(ImageTask, run.recipe.task)
     if source == "shipped":
         return [path.stem.partition("-")[0] for path in _runs.shipped_images(run)[which.start : which.stop]]
-    images = test_set(task.data)
+    task = run.recipe.task
+    images = test_set(task.data) if isinstance(task, ImageTask) else None
     return [] if images is None else [images.classes[at] for at in images.labels[which.start : which.stop].tolist()]
 
 

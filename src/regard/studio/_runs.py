@@ -129,7 +129,12 @@ def sample_counts(run: Run) -> dict[str, int]:
 def shipped_images(run: Run) -> list[Path]:
     """The images that came with the package, for networks that take such."""
     task = run.recipe.task
-    return shipped(EXAMPLE / "images") if isinstance(task, ImageTask) and task.shape[0] == 3 else []
+    return shipped(EXAMPLE / "images") if isinstance(task, ImageTask) and takes_shipped(task.shape) else []
+
+
+def takes_shipped(shape: tuple[int, int, int]) -> bool:
+    """They are in colour."""
+    return shape[0] == 3
 
 
 class Networks:
@@ -149,21 +154,24 @@ class Networks:
             raise Refused(
                 404, f"{place.title} has no checkpoint of step {step}; there are {', '.join(map(str, steps))}"
             )
-        wanted = steps[-1] if step is None else step
-        key = (str(place.folder), wanted)
-        if key not in self._kept:
-            try:
-                # Without a step, a damaged last one is passed over.
-                network = run.network("last" if step is None else step)
-            except DamagedCheckpointError as damaged:
-                raise Refused(422, f"{place.title} cannot be loaded: {damaged}") from damaged
-            except (RuntimeError, ValueError, TypeError, OSError) as error:
-                raise Refused(422, f"{place.title} cannot be loaded: {_first_line(error)}") from error
-            self._kept[key] = network.float()
-        self._kept.move_to_end(key)
-        while len(self._kept) > self.most:
-            self._kept.popitem(last=False)
-        return self._kept[key], wanted
+        # Without a step, damaged ones are passed over.
+        wanted = steps[::-1] if step is None else [step]
+        damage: Exception | None = None
+        for each in wanted:
+            key = (str(place.folder), each)
+            if key not in self._kept:
+                try:
+                    self._kept[key] = run.network(each).float()
+                except DamagedCheckpointError as damaged:
+                    damage = damage or damaged
+                    continue
+                except (RuntimeError, ValueError, TypeError, KeyError, OSError) as error:
+                    raise Refused(422, f"{place.title} cannot be loaded: {_first_line(error)}") from error
+            self._kept.move_to_end(key)
+            while len(self._kept) > self.most:
+                self._kept.popitem(last=False)
+            return self._kept[key], each
+        raise Refused(422, f"{place.title} cannot be loaded: {damage}") from damage
 
 
 def _accuracy(place: Place, lines: list[dict[str, Any]]) -> float | None:
@@ -190,7 +198,7 @@ def _first_words(run: Run) -> str | None:
     if not isinstance(task, MaskedLanguage):
         return None
     vocabulary = task.vocabulary
-    words = task.data.validation[: 10 if task.level == "word" else 40].tolist()
+    words = task.data.validation[: min(task.length, 10 if task.level == "word" else 40)].tolist()
     words[len(words) // 2] = vocabulary.mask
     return vocabulary.decode(words, keep_special=True)
 
