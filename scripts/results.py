@@ -1,6 +1,7 @@
 """Tables for the README and the documentation, made from the files under benchmarks/results. No number is typed by hand."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,6 +30,17 @@ def table(name: str, prefix: str, results: Sequence[Result] | None = None) -> st
     if name not in TABLES:
         raise ValueError(f"no table is called {name!r}; there are {', '.join(TABLES)}")
     return TABLES[name](load() if results is None else results, prefix)
+
+
+_BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def replace_tables(text: str, prefix: str, results: Sequence[Result]) -> str:
+    """A page with every table between its markers made anew."""
+    made, count = _BLOCK.subn(lambda block: f"{block[1]}{table(block[2], prefix, results)}\n{block[3]}", text)
+    if count != text.count("<!-- results:"):
+        raise ValueError("each <!-- results: NAME --> needs its <!-- end -->")
+    return made
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

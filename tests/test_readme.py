@@ -36,8 +36,11 @@ def test_an_example_runs_in_ten_lines(code, tmp_path, monkeypatch, capsys):
     exec(compile(code, "README.md", "exec"), {})
 
 
-def test_its_tables_are_in_step_with_the_result_files(tables):
-    assert tables.updated(README) == README, "run python scripts/readme_results.py (or make results)"
+def test_tables_are_in_step_with_the_result_files(tables):
+    for page in tables.PAGES:
+        text = (ROOT / page).read_text("utf-8")
+        assert "<!-- results: " in text
+        assert tables.updated(page, text) == text, f"{page}: run python scripts/readme_results.py (or make results)"
 
 
 def test_a_new_result_changes_a_table_and_an_older_one_does_not(tables):
@@ -45,15 +48,15 @@ def test_a_new_result_changes_a_table_and_an_older_one_does_not(tables):
     run = next(found for found in results if "recipe" in found)
     newer = {**run, "date": "2999-01-01", "accuracy": [0.5, 0.7], "seeds": [0, 1], "file": "newer.json"}
     older = {**newer, "date": "2000-01-01"}
-    assert "60.00 ± 14.14" in tables.updated(README, [*results, newer])
-    assert tables.updated(README, [older, *results]) == README
+    assert "60.00 ± 14.14" in tables.updated("README.md", README, [*results, newer])
+    assert tables.updated("README.md", README, [older, *results]) == README
 
 
 def test_a_marker_without_its_end_is_refused(tables):
     with pytest.raises(ValueError, match="needs its <!-- end -->"):
-        tables.updated("<!-- results: gaussian -->\n")
+        tables.updated("README.md", "<!-- results: gaussian -->\n")
     with pytest.raises(ValueError, match="no table is called 'none'"):
-        tables.updated("<!-- results: none -->\n<!-- end -->")
+        tables.updated("README.md", "<!-- results: none -->\n<!-- end -->")
 
 
 def test_its_links_and_pictures_are_there():

@@ -21,7 +21,6 @@ import results  # noqa: E402
 
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-_BLOCK = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
 _INCLUDE = re.compile(r"^<!-- file: ([\w./-]+) -->$", re.MULTILINE)
 _FOREIGN = re.compile(rb"https://(?:unpkg\.com|api\.github\.com)/")
 
@@ -61,7 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put tables and files in the place of their markers."""
     up = "../" * page.file.src_uri.count("/")
-    markdown = _BLOCK.sub(lambda found: results.table(found[1], f"{up}results/"), markdown)
+    markdown = results.replace_tables(markdown, f"{up}results/", results.load())
     return _INCLUDE.sub(lambda found: _fenced(ROOT / found[1]), markdown)
 
 
