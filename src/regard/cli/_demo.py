@@ -4,6 +4,7 @@ import argparse
 import math
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,8 @@ def run(arguments: Sequence[str]) -> int:
     _say("Attention by hand", example)
     trained, words = train_network(chosen.folder, chosen.smoke)
     _say("A network of Gaussian heads", words)
-    converted = convolution_of(trained)
-    _say("How much of it was convolution?", converted)
+    short, converted = convolution_of(trained)
+    _say("How much of it was convolution?", short)
     short, claims = verify_claims(1.0 if chosen.smoke else 60.0)
     _say("What people say about attention", short)
 
@@ -105,8 +106,9 @@ def choose_threads(recipe: Any, steps: int = 3) -> None:
     torch.set_num_threads(min(seconds, key=lambda threads: seconds[threads]))
 
 
-def convolution_of(trained: Any) -> str:
-    """The trained network with its Gaussian layers as convolutions, and what that changes."""
+def convolution_of(trained: Any) -> tuple[str, str]:
+    """The trained network with its Gaussian layers as convolutions, and what that changes: in a few words, and with the
+    table of all layers."""
     import torch
 
     from regard.convert import GaussianConvolution, convert_network
@@ -124,13 +126,21 @@ def convolution_of(trained: Any) -> str:
     before, after = (score(fabric, task, each, held_out).accuracy for each in (network, convolutional))
     with torch.no_grad():
         same = (network(batch).argmax(-1) == convolutional(batch).argmax(-1)).float().mean().item()
-    return "\n".join(
-        [
-            str(report),
-            f"{sharp} of {heads} converted heads look at one place alone; the others at a few around it.",
-            f"Held-out images right: {before:.1%} as attention, {after:.1%} as convolution; the two agree on {same:.0%}.",
-        ]
-    )
+    words = [
+        f"{sharp} of {heads} converted heads look at one place alone; the others at a few around it.",
+        f"Held-out images right: {before:.1%} as attention, {after:.1%} as convolution; the two agree on {same:.0%}.",
+    ]
+    table = str(report).splitlines()
+    brief = [line for row in report.rows for line in _layer(row)]
+    return "\n".join([*brief, table[-1], *words]), "\n".join([*table, *words])
+
+
+def _layer(row: Any) -> list[str]:
+    """What became of a layer, in lines that fit a terminal."""
+    measured = "" if None in (row.error, row.bound) else f" (error {row.error:.0e}, at most {row.bound:.0e})"
+    note = "" if row.after != "kept" else f": {row.note}"
+    text = f"{row.name}: {row.before} → {row.after}{measured}{note}"
+    return textwrap.wrap(text, 96, subsequent_indent="    ")
 
 
 def verify_claims(seconds: float) -> tuple[str, str]:
