@@ -398,7 +398,7 @@ class TestEveryView:
         from regard.cli import main
 
         path = tmp_path / "report.html"
-        assert main(["report", str(run.folder), "--output", str(path)]) == 0
+        assert main(["report", str(run.folder), "--samples", "0", "--output", str(path)]) == 0
         page = new_page()
         page.goto(path.as_uri())
         page.wait_for_selector("[data-view=heads] canvas[data-painted]")

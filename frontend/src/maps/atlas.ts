@@ -52,9 +52,9 @@ export function Atlas(props: AtlasProps) {
 
   const measure = (width: number): Geometry => {
     const longest = Math.max(0, ...rows.map((row) => row.label.length));
-    const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 0;
+    const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 2;
     const gap = columns > 16 ? 2 : 4;
-    const cell = Math.max(4, Math.min(largest, (width - left - 2) / columns - gap));
+    const cell = Math.max(4, Math.min(largest, (width - left - 3) / columns - gap));
     return { left, top: 16, cell, tall: Math.max(4, cell * aspect), gap };
   };
   const height = (width: number) => {

@@ -155,8 +155,8 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
     const first = moments.steps[0];
     const last = moments.steps[moments.steps.length - 1];
     const x = (step: number) => 8 + ((size.width - 16) * (step - first)) / Math.max(1, last - first);
-    const best = Math.max(...curve.map(([, value]) => value), 0.01);
-    const y = (value: number) => size.height - 5 - (size.height - 20) * (value / best);
+    const best = Math.max(...curve.map(([, value]) => value));
+    const y = (value: number) => size.height - 5 - (size.height - 20) * (value / (best || 1));
     pen.strokeStyle = theme.faint;
     pen.lineWidth = 1;
     pen.beginPath();
