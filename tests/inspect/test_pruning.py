@@ -267,6 +267,8 @@ def test_wrong_requests_are_refused_with_what_would_fit():
     model, x = Small(), torch.randn(2, 5, 12)
     with pytest.raises(KeyError, match=r"can be pruned is \['layers.0', 'layers.1'\]"):
         regard.prune_heads(model, {"blocks.*": [0]})
+    with pytest.raises(KeyError, match="nothing here can be pruned"):
+        regard.prune_heads(nn.Linear(2, 2), {"blocks.*": [0]})
     for heads in ([4], [0, 0], [-1]):
         with pytest.raises(ValueError, match="different numbers below 4"):
             regard.prune_heads(model, {"layers.0": heads})

@@ -14,6 +14,9 @@ from regard.inspect._pruned_layers import OwnLayer, heads_of_layer, pruned, prun
 from regard.layers import MultiHeadAttention, keep_from_torch
 
 
+_NONE = "nothing here can be pruned: heads are taken from regard's own layers and from nn.MultiheadAttention"
+
+
 class PrunedMultiheadAttention(nn.Module):
     """``nn.MultiheadAttention`` with some of its heads: called the same way, with smaller weights.
 
@@ -112,7 +115,8 @@ def prune_heads(
     for pattern, heads in keep.items():
         found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)
         if not found:
-            raise KeyError(f"keep names {pattern!r}, but the attention that can be pruned is {sorted(prunable)}")
+            there = f"the attention that can be pruned is {sorted(prunable)}" if prunable else _NONE
+            raise KeyError(f"keep names {pattern!r}, but {there}")
         for name in found:
             total = heads_of_layer(prunable[name])
             check_heads(name, heads, total)
