@@ -42,6 +42,21 @@ def test_killed_at_any_moment_a_resumed_run_ends_bit_for_bit_where_an_undisturbe
     assert [kill for kill in report["kills"] if kill["differs"]] == []
 
 
+@pytest.fixture(scope="module")
+def whole(toy, tmp_path_factory):
+    """A run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return regard.train(
+        toy.toy_recipe(), folder=folder, accelerator="cpu", log_every=4, save_every=3, keep=10, tensorboard=False
+    )
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of it, to be damaged."""
+    return regard.load_run(shutil.copytree(whole.folder, tmp_path / "copy"))
+
+
 def _same(left, right):
     tensors = right.checkpoint().tensors
     return tensors.keys() == left.checkpoint().tensors.keys() and all(
@@ -67,9 +82,8 @@ def _break(run, file, how):
 
 @pytest.mark.parametrize("how", ["truncated", "changed", "absent"])
 @pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
-def test_a_damaged_last_checkpoint_is_reported_and_the_one_before_it_used(train_toy, tmp_path, capfd, file, how):
-    whole = train_toy(save_every=3)
-    run = train_toy(save_every=3, folder=tmp_path / "damaged")
+def test_a_damaged_last_checkpoint_is_reported_and_the_one_before_it_used(train_toy, whole, copied, capfd, file, how):
+    run = copied
     _break(run, file, how)
     resumed = train_toy(save_every=3, folder=run.folder, resume=True)
     said = capfd.readouterr().err
@@ -89,9 +103,9 @@ def test_all_checkpoints_damaged_is_an_error_and_nothing_is_begun_anew(train_toy
 
 class TestFullDisk:
     def test_a_checkpoint_without_room_stops_with_a_clear_message_and_loses_nothing(
-        self, train_toy, tmp_path, monkeypatch
+        self, train_toy, whole, tmp_path, monkeypatch
     ):
-        whole, folder = train_toy(save_every=3), tmp_path / "full"
+        folder = tmp_path / "full"
         written = []
 
         def write_through(path, content, actual=_checkpoints.write_through):
@@ -110,8 +124,8 @@ class TestFullDisk:
         assert [path for path in run.checkpoints.folder.iterdir() if path.name.startswith(".")] == []
         assert _same(train_toy(save_every=3, folder=folder, resume="auto"), whole)
 
-    def test_the_system_refusing_a_large_file_is_the_same(self, train_toy, tmp_path):
-        whole, folder = train_toy(save_every=3), tmp_path / "limited"
+    def test_the_system_refusing_a_large_file_is_the_same(self, train_toy, whole, tmp_path):
+        folder = tmp_path / "limited"
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
         try:
@@ -140,8 +154,8 @@ class TestFullDisk:
 
 class TestStopping:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_asked_to_stop_it_saves_where_it_is_and_says_how_to_go_on(self, toy, train_toy, tmp_path, number):
-        whole, folder = train_toy(), tmp_path / "stopped"
+    def test_asked_to_stop_it_saves_where_it_is_and_says_how_to_go_on(self, train_toy, whole, tmp_path, number):
+        folder = tmp_path / "stopped"
         asked = StopAt(5, number)
         with pytest.raises(TrainingInterrupted, match=r"stopped at step 5.*resume='auto'") as stopped, asked:
             train_toy(folder=folder)
@@ -205,37 +219,34 @@ class StopAt:
 
 
 class TestResumeWords:
-    def test_false_refuses_a_folder_that_holds_a_run(self, train_toy):
-        run = train_toy(epochs=1)
+    def test_false_refuses_a_folder_that_holds_a_run(self, train_toy, copied):
         with pytest.raises(FileExistsError, match="--resume auto"):
-            train_toy(folder=run.folder, epochs=1)
+            train_toy(folder=copied.folder)
 
     def test_true_needs_a_checkpoint_and_auto_does_not(self, train_toy, tmp_path):
         with pytest.raises(FileNotFoundError, match="no checkpoint to resume"):
             train_toy(folder=tmp_path / "new", resume=True, epochs=1)
         assert train_toy(folder=tmp_path / "new", resume="auto", epochs=1).summary["steps"] == 4
 
-    def test_a_finished_run_is_left_as_it_is(self, train_toy):
-        run = train_toy(epochs=1)
+    def test_a_finished_run_is_left_as_it_is(self, train_toy, copied):
+        run = copied
         before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
-        train_toy(folder=run.folder, resume="auto", epochs=1)
+        train_toy(folder=run.folder, resume="auto", keep=10)
         assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == before
 
-    def test_another_recipe_is_refused_with_what_differs(self, train_toy):
-        run = train_toy(epochs=2)
-        with pytest.raises(ValueError, match="epochs: 2 and 3"):
-            train_toy(folder=run.folder, resume="auto", epochs=3)
+    def test_another_recipe_is_refused_with_what_differs(self, train_toy, copied):
+        with pytest.raises(ValueError, match="epochs: 3 and 4"):
+            train_toy(folder=copied.folder, resume="auto", epochs=4)
 
-    def test_a_path_goes_on_in_another_folder(self, train_toy, tmp_path):
-        whole = train_toy(save_every=3, keep=10)
+    def test_a_path_goes_on_in_another_folder(self, train_toy, whole, tmp_path):
         for path in (whole.checkpoints.path(6), whole.folder):
             branch = train_toy(folder=tmp_path / path.name, resume=path, save_every=3, keep=10)
             assert _same(branch, whole)
             assert _steps(branch) == list(range(1, 13))
             assert (branch.folder / "heads.jsonl").read_text() == (whole.folder / "heads.jsonl").read_text()
 
-    def test_a_path_to_an_older_checkpoint_does_not_overwrite_what_came_later(self, train_toy):
-        run = train_toy(save_every=3)
+    def test_a_path_to_an_older_checkpoint_does_not_overwrite_what_came_later(self, train_toy, copied):
+        run = copied
         with pytest.raises(ValueError, match="give another folder"):
             train_toy(resume=run.checkpoints.path(run.checkpoints.steps()[0]), folder=run.folder, save_every=3)
 
@@ -255,11 +266,11 @@ class TestResumeWords:
             train_toy(folder=tmp_path / "taken")
 
 
-def test_nothing_is_unpickled(train_toy, tmp_path, monkeypatch):
+def test_nothing_is_unpickled(train_toy, copied, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("a file was unpickled")
 
-    run = train_toy(save_every=3)
+    run = copied
     shutil.rmtree(run.checkpoints.path(12))
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
         monkeypatch.setattr(module, name, refuse)
@@ -267,8 +278,8 @@ def test_nothing_is_unpickled(train_toy, tmp_path, monkeypatch):
     run.network("best")
 
 
-def test_logs_that_are_shorter_than_the_checkpoint_says_are_refused(train_toy):
-    run = train_toy(save_every=3)
+def test_logs_that_are_shorter_than_the_checkpoint_says_are_refused(train_toy, copied):
+    run = copied
     shutil.rmtree(run.checkpoints.path(12))
     os.truncate(run.folder / "metrics.jsonl", 10)
     with pytest.raises(ValueError, match="some of it is missing"):
