@@ -479,7 +479,7 @@ def test_other_sizes(VisionTransformer, SEED):
 torch.manual_seed(0)
 model = VisionTransformer()
 print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
-steps = 330
+steps = 250
 optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=steps, pct_start=0.15)
 losses = []

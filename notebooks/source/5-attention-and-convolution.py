@@ -1053,7 +1053,7 @@ def covered(center):
 def test_covered(covered):
     import torch
 
-    from regard.course import expect
+    from regard.course import by_hand, expect
 
     center = torch.tensor([[0.2, -0.1], [0.4, 0.3], [0.1, 0.2], [-0.8, 1.2], [2.0, 0.0], [0.9, 0.9]])
     mistakes = {
@@ -1061,18 +1061,18 @@ def test_covered(covered):
         "a head at (2, 0) is outside a 3 × 3 kernel": 4,
         "round to the nearest pixel; do not cut off the fraction": 2,
     }
-    expect(covered(center), 3, mistakes, of="the places covered")
+    expect(by_hand(covered)(center), 3, mistakes, of="the places covered")
 
 
 # %%
 # HIDDEN
 def test_random_heads(covered, SEED):
-    from regard.course import Draw, expect
+    from regard.course import Draw, by_hand, expect
 
     center = 1.3 * Draw(SEED)(12, 2)
     places = {tuple(place) for place in center.round().int().tolist()}
     right = len([place for place in places if max(map(abs, place)) <= 1])
-    expect(covered(center), right, of="the places covered")
+    expect(by_hand(covered)(center), right, of="the places covered")
 
 
 # %% [raw]

@@ -1,7 +1,9 @@
 """What the tests of the course share: notebooks built once, answers run in this process, and grading as Otter does it."""
 
+import gc
 import importlib.util
 import tempfile
+import threading
 import warnings
 import zipfile
 from functools import cache
@@ -84,7 +86,14 @@ def grade(submission: NotebookNode, name: str, folder: Path) -> Any:
     """What ``otter run`` says about a notebook, in a kernel of its own."""
     path = folder / f"{name}.ipynb"
     nbformat.write(submission, path)
-    return grade_submission(str(path), str(built(name) / "autograder.zip"), quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Otter's thread leaves a socket open
+        results = grade_submission(str(path), str(built(name) / "autograder.zip"), quiet=True)
+        for thread in threading.enumerate():
+            if "serve_until_stopped" in thread.name:
+                thread.join()
+        gc.collect()
+    return results
 
 
 def errors(executed: NotebookNode) -> list[str]:

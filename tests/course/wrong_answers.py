@@ -197,6 +197,10 @@ def multi_head_attention(x, context, *weights_and_heads, keep=None):
     *weights, heads = weights_and_heads
     return regard.reference.multi_head_attention(x, context, *weights, heads=heads, keep=keep)[0]
 """),
+        ("q4_cost", """
+def multiply_adds(tokens, dim, heads):
+    return regard.cost(regard.MultiHeadAttention(dim, heads), (1, tokens, dim)).multiply_adds
+"""),
         ("q5_causal", "causal_keep = regard.reference.causal_keep"),
     ],
     "4-vision-transformer": [("q6_rollout", "def rollout(weights):\n    return regard.rollout(weights)")],
