@@ -1,7 +1,6 @@
 """A real Chromium, with the network off, that fails a test on any error or request of the page."""
 
 import shutil
-from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -25,46 +24,57 @@ def browser():
         browser.close()
 
 
-@dataclass
 class Watched:
     """A page, and what it did that it should not have done."""
 
-    page: object
-    allowed: tuple[str, ...]
-    errors: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def __post_init__(self):
+    def __init__(self, context, allowed=()):
+        self.context, self.allowed = context, (*LOCAL, *allowed)
+        self.page = context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.errors, self.requests = [], []
         self.page.on("pageerror", lambda error: self.errors.append(f"{error}"))
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.errors.append(said.text))
-        self.page.on("request", lambda asked: self._asked(asked.url))
-
-    def _asked(self, url):
-        if not url.startswith(self.allowed):
-            self.requests.append(url[:200])
+        self.page.on("request", lambda asked: asked.url.startswith(self.allowed) or self.requests.append(asked.url))
 
     def check(self):
-        assert self.errors == []
-        assert self.requests == []
+        found = self.errors[:], self.requests[:]
+        self.errors.clear(), self.requests.clear()
+        assert found == ([], [])
+
+
+@pytest.fixture(scope="session")
+def offline(browser):
+    """One page for all tests of files and notebooks: a new process for each would cost more than the tests."""
+    context = browser.new_context(accept_downloads=True, offline=True)
+    yield Watched(context)
+    context.close()
 
 
 @pytest.fixture
-def new_page(browser):
-    """``new_page(width=…, height=…, mode="light", offline=True, allowed=(...))``: a page that is checked at the end."""
+def new_page(browser, offline):
+    """``new_page(width=…, height=…, mode="light")``: a page without any network, checked at the end of the test.
+
+    With ``offline=False, allowed=("http://127.0.0.1:…",)`` it is one of its own that may ask for these addresses.
+    """
     opened = []
+    shared = offline
 
     def make(width=1200, height=900, mode="light", offline=True, allowed=(), **options):
-        size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, color_scheme=mode, accept_downloads=True, **options)
-        context.set_offline(offline)
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        opened.append((context, Watched(page, (*LOCAL, *allowed))))
-        return page
+        watched = shared
+        if not offline or options:
+            context = browser.new_context(accept_downloads=True, offline=offline, **options)
+            watched = Watched(context, tuple(allowed))
+        opened.append(watched)
+        watched.page.set_viewport_size({"width": width, "height": height})
+        watched.page.emulate_media(color_scheme=mode)
+        return watched.page
 
     yield make
-    for context, watched in opened:
-        context.close()
+    for watched in opened:
+        if watched is shared:
+            watched.page.goto("about:blank")
+        else:
+            watched.context.close()
         watched.check()
 
 
