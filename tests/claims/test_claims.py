@@ -216,6 +216,20 @@ def test_a_recorded_training_counts_as_evidence(tmp_path: Path, monkeypatch: pyt
     found = select("a6-heads-move")[0].examine(_moving.Movement("classes", spread=True), "smoke")
     assert not found.accepted
     assert found.numbers["on_cifar10"]["shifts_covered_at_last"] == [9, 1]
-    assert "on CIFAR-10, by layer, of a kernel's nine shifts 1, 1 are covered at first and 9, 1 at last" in found.line
+    assert "on CIFAR-10, by layer, heads look at 9, 1 different pixels at last, of a kernel's nine shifts" in found.line
     assert found.draw is not None
     assert [panel.get_title() for panel in found.draw().axes][2:] == ["CIFAR-10, layer 1", "CIFAR-10, layer 2"]
+
+
+def test_the_recorded_training_shows_what_the_text_says_of_it() -> None:
+    courses = list(_moving.recorded(_moving.CIFAR10).values())
+    assert len(courses) == 6
+    assert [course.distinct(-1) for course in courses] == [9] * 6  # nine places for nine heads
+    assert min(course.distinct(0) for course in courses) < 9
+    for course in courses[:3]:
+        assert course.peak(-1) > 1.4 * course.peak(0)  # sharper in the first layers
+    for course in courses[3:]:
+        assert course.reach(-1) > course.reach(0) + 0.5  # outwards in the deeper ones
+        assert course.peak(-1) < 1.1 * course.peak(0)
+    assert not any(course.on_grid() for course in courses)
+    assert max(course.covered(-1) for course in courses) < 9
