@@ -112,9 +112,7 @@ interface Axes {
 }
 
 function axes(pen: Pen, size: Size, theme: Theme, { low, high, log, last, say, x, y }: Axes): void {
-  for (let i = 0; i <= 4; i++) {
-    const at = low + ((high - low) * i) / 4;
-    const value = log ? 10 ** at : at;
+  for (const value of ticks(low, high, log)) {
     pen.strokeStyle = theme.faint;
     pen.lineWidth = 1;
     pen.beginPath();
@@ -129,8 +127,20 @@ function axes(pen: Pen, size: Size, theme: Theme, { low, high, log, last, say, x
   }
 }
 
-function nice(x: number): number {
-  const base = 10 ** Math.floor(Math.log10(Math.max(1, x)));
+/** Four or so round values between these; `low` and `high` are exponents on a logarithmic scale. */
+export function ticks(low: number, high: number, log: boolean): number[] {
+  if (log) {
+    const steps = [1, 2, 5].map((m) => Math.log10(m));
+    const all = Array.from({ length: 60 }, (_, i) => Math.floor(low) + Math.floor(i / 3) + steps[i % 3]);
+    return all.filter((at) => at >= low && at <= high).map((at) => 10 ** at);
+  }
+  const step = nice((high - low) / 5, 0);
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
+}
+
+function nice(x: number, least = 1): number {
+  const base = 10 ** Math.floor(Math.log10(Math.max(least, x)));
   return [1, 2, 5, 10].map((m) => m * base).find((step) => step >= x) ?? base;
 }
 

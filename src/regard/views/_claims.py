@@ -14,12 +14,12 @@ from regard.views._payload import Payload
 
 
 def payload(
-    what: str | Sequence[str] | Verification | None = None, *, run: bool = True, pictures: bool = False
+    claims: str | Sequence[str] | Verification | None = None, *, run: bool = True, pictures: bool = False
 ) -> Payload:
     """All claims, or some.
 
     Args:
-        what: as :func:`regard.verify` takes it (default: all), or what it gave.
+        claims: as :func:`regard.verify` takes it (default: all), or what it gave.
         run: examine those that are quick (some ten seconds for all). Without it the recorded verdicts stand alone.
         pictures: whether to draw the evidence as well (another twenty seconds for all, and two megabytes).
 
@@ -28,17 +28,17 @@ def payload(
     """
     from regard.claims import select, verify
 
-    if isinstance(what, Verification):
-        rows = list(what)
+    if isinstance(claims, Verification):
+        rows = list(claims)
     elif run:
-        rows = list(verify(what))
+        rows = list(verify(claims))
     else:
-        rows = [Row(claim) for claim in (all_claims() if what is None else select(what))]
-    claims = [
+        rows = [Row(claim) for claim in (all_claims() if claims is None else select(claims))]
+    entries = [
         {**describe(row.claim), **(found(row, pictures=pictures) if row.says is not None else {})} for row in rows
     ]
-    topics = [topic for topic in TOPICS if any(claim["topic"] == topic for claim in claims)]
-    return Payload("claims", {"claims": claims, "topics": topics, "sources": SOURCES})
+    topics = [topic for topic in TOPICS if any(entry["topic"] == topic for entry in entries)]
+    return Payload("claims", {"claims": entries, "topics": topics, "sources": SOURCES})
 
 
 def describe(claim: Claim) -> dict[str, Any]:

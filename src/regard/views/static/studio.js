@@ -160,6 +160,8 @@ var fn=`.regard {
 .regard .rg-claim > button:focus-visible { outline: 2px solid var(--rg-hover); outline-offset: -2px; border-radius: 6px; }
 .regard .rg-verdict { color: var(--rg-verdict); font-weight: 650; white-space: nowrap; }
 .regard .rg-statement { overflow-wrap: anywhere; }
+/* A browser does not break a formula: where it is wider than the page, its line can be moved. */
+.regard .rg-statement, .regard .rg-body p { overflow-x: auto; overflow-y: hidden; scrollbar-width: thin; padding: 1px 0; }
 .regard .rg-id { grid-column: 2; color: var(--rg-muted); font-size: 0.86em; }
 .regard .rg-body { padding: 2px 14px 14px; display: grid; gap: 12px; grid-template-columns: minmax(0, 1fr); }
 .regard .rg-body h4 { margin: 0 0 3px; font-size: 0.86em; font-weight: 600; letter-spacing: 0.02em; color: var(--rg-muted); }

@@ -1,0 +1,232 @@
+"""The studio in a real browser, on real runs: what is seen is what the server has, and nobody else is asked."""
+
+import contextlib
+import io
+import json
+import re
+import runpy
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import regard
+
+pytestmark = pytest.mark.browser
+pytest.importorskip("uvicorn", reason="the studio's extra is not installed")
+
+
+@contextlib.contextmanager
+def serving(folder, **options):
+    """A server as ``regard studio`` runs it; gives its address."""
+    import uvicorn
+
+    from regard.studio import create_app
+    from regard.studio._serve import listen
+
+    listening = listen("127.0.0.1", 0)
+    app = create_app(folder, **{"example": False, **options})
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+        listening.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    helpers = runpy.run_path(str(Path(__file__).parents[1] / "studio" / "trained_runs.py"))
+    return helpers["train_runs"](tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def address(runs):
+    with serving(runs) as found:
+        yield found
+
+
+@pytest.fixture
+def studio(new_page, address, look):
+    """Open a place of the studio. At the end the page must have asked nobody but the server, and met no error."""
+
+    def open_it(place="", **options):
+        page = new_page(offline=False, allowed=(address,), **options)
+        page.goto(f"{address}#/{place}")
+        look.settle(page)
+        return page
+
+    return open_it
+
+
+@pytest.fixture
+def stray(browser):
+    """A page on which a refusal may show up in the browser's own list of errors as well."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    yield page
+    context.close()
+
+
+def noise(size=(64, 48)):
+    file = io.BytesIO()
+    Image.frombytes("RGB", size, bytes(number * 89 % 251 for number in range(3 * size[0] * size[1]))).save(file, "PNG")
+    return {"name": "mine.png", "mimeType": "image/png", "buffer": file.getvalue()}
+
+
+def test_it_opens_on_a_run_with_its_heads_and_curves(studio, look, runs):
+    page = studio()
+    run = regard.load_run(runs / "gaussian")
+    assert page.locator(".st-title").all_inner_texts().count("gaussian") == 1
+    assert page.locator(".st-run h1").inner_text() == "gaussian"
+    assert f"{run.summary['parameters']:,} parameters" in page.locator(".st-facts").inner_text()
+    slider = page.get_by_label("step", exact=True)
+    assert slider.get_attribute("max") == str(len(run.heads.steps) - 1)
+    last = look.pixels(page, "[data-view=heads]", 1)
+    slider.fill("0")
+    assert look.pixels(page, "[data-view=heads]", 1) != last
+    page.wait_for_function(f"() => document.body.innerText.includes('step {run.metrics[-1]['step']}')")
+    curves = look.pixels(page, "[data-view=training]")
+    page.get_by_label("smoothing").fill("0")
+    assert look.pixels(page, "[data-view=training]") != curves
+
+
+def test_images_are_chosen_and_sent(studio, look, runs):
+    page = studio("run/vit/image")
+    page.wait_for_selector(".st-guesses")
+    picture = look.pixels(page, "[data-view=image]")
+    guesses = page.locator(".st-guesses").inner_text()
+    assert page.locator(".st-strip img").count() == 24
+    with page.expect_response(re.compile("/images/test/5/attention")):
+        page.locator(".st-strip button").nth(5).click()
+    page.wait_for_function("(old) => document.querySelector('.st-guesses').innerText !== old", arg=guesses)
+    second = look.pixels(page, "[data-view=image]")
+    assert second != picture
+    classes = regard.load_run(runs / "vit").recipe.task.data_set.classes
+    assert page.locator(".st-guesses span").first.inner_text() in classes
+    with page.expect_response(re.compile("/attention$")):
+        page.locator("input[type=file]").set_input_files(noise())
+    page.wait_for_function("() => !document.querySelector('.st-busy')")
+    assert look.pixels(page, "[data-view=image]") != second
+    page.get_by_label("further images").click()
+    page.wait_for_selector("img[src$='/images/test/47']")
+
+
+def test_a_sentence_is_typed_and_the_alignment_follows(studio, look):
+    page = studio("run/case-rnn/tokens")
+    page.wait_for_selector(".st-said")
+    before = look.pixels(page, "[data-view=tokens]")
+    assert "it should be I AM A STUDENT" in page.locator(".st-said").inner_text().replace("\n", " ")
+    with page.expect_response(re.compile("/sentence$")):
+        page.get_by_label("sentence").fill("Much longer than that")
+    page.wait_for_function("() => document.querySelector('.st-said').innerText.includes('MUCH LONGER')")
+    assert look.pixels(page, "[data-view=tokens]") != before
+    page.get_by_role("button", name="in small letters").click()
+    page.wait_for_function("() => document.querySelector('.st-said').innerText.includes('much longer')")
+
+
+@pytest.mark.parametrize("name", ["mechanism", "convolution", "claims"])
+def test_pages_that_need_no_run(studio, look, name):
+    page = studio(name)
+    assert page.locator(f".regard[data-view={name}]").count() == 1
+    if name == "claims":
+        page.locator("[data-claim=hw4-beta-zero] > button").click()
+        # Evidence is computed when it is asked for, picture included.
+        page.wait_for_selector("[data-claim=hw4-beta-zero] img")
+        assert "the wrong variant rejected" in page.locator("[data-claim=hw4-beta-zero]").inner_text()
+        return
+    before = look.pixels(page, ".regard", 0 if name == "mechanism" else 1)
+    page.locator("input[type=range]").first.fill("0")
+    assert look.pixels(page, ".regard", 0 if name == "mechanism" else 1) != before
+    # Styles came through a policy that allows no inline ones.
+    holder = ".rg-mechanism" if name == "mechanism" else ".rg-planes"
+    assert page.locator(holder).evaluate("(one) => getComputedStyle(one).display") == "grid"
+
+
+def test_a_run_that_is_training_is_followed(new_page, look, runs, tmp_path):
+    """Lines and moments that are written while one looks appear by themselves."""
+    folder = Path(shutil.copytree(runs / "gaussian", tmp_path / "runs" / "now"))
+    (folder / "summary.json").unlink()
+    metrics, heads = (folder / name for name in ("metrics.jsonl", "heads.jsonl"))
+    rest = {path: path.read_text(encoding="utf-8").splitlines(keepends=True) for path in (metrics, heads)}
+    metrics.write_text("".join(rest[metrics][:1]), encoding="utf-8")
+    heads.write_text("".join(rest[heads][:2]), encoding="utf-8")
+    with serving(tmp_path / "runs") as address:
+        page = new_page(offline=False, allowed=(address,))
+        page.goto(address)
+        look.settle(page)
+        page.wait_for_function("() => document.querySelector('.st-state')?.innerText === 'training now'")
+        assert "1 steps" in page.locator(".st-facts").inner_text()
+        for path in (metrics, heads):
+            path.write_text("".join(rest[path]), encoding="utf-8")
+        last = json.loads(rest[metrics][-1])["step"]
+        page.wait_for_function(f"() => document.querySelector('.st-facts').innerText.includes('{last} steps')")
+        page.wait_for_function(f"() => document.querySelector('input[type=range]')?.max === '{len(rest[heads]) - 2}'")
+        # What is trained later is found as well.
+        shutil.copytree(runs / "vit", tmp_path / "runs" / "later")
+        page.wait_for_selector("text=later")
+
+
+def test_what_goes_wrong_is_said(stray, address, runs):
+    stray.goto(f"{address}#/run/vit/image")
+    stray.wait_for_selector(".st-guesses")
+    stray.locator("input[type=file]").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"no image"})
+    assert stray.get_by_role("alert").inner_text().startswith("The file is not an image that can be read")
+    stray.goto(f"{address}#/run/case-rnn")
+    stray.get_by_label("sentence").fill("naïve")
+    stray.wait_for_selector("[role=alert]")
+    assert "has the character 'ï'" in stray.get_by_role("alert").inner_text()
+    stray.goto(f"{address}#/run/nothing")
+    stray.wait_for_selector("text=There is no run")
+    with serving(runs) as gone:
+        stray.goto(f"{gone}#/mechanism")
+        stray.wait_for_selector(".regard canvas")
+    stray.get_by_role("link", name="Claims").click()
+    stray.wait_for_selector("text=Is regard studio still running?")
+
+
+def test_the_token_leaves_the_address(stray, runs):
+    with serving(runs, token="a-secret") as address:
+        assert stray.goto(address).status == 401
+        stray.goto(f"{address}?token=a-secret")
+        stray.wait_for_selector(".regard canvas")
+        assert stray.url == address
+        assert stray.evaluate("document.cookie") == ""
+
+
+@pytest.mark.parametrize("place", ["run/gaussian/heads", "run/vit/image", "run/case-transformer/tokens", "claims"])
+def test_it_fits_a_phone_in_the_dark(studio, place):
+    page = studio(place, width=360, height=740, mode="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.get_by_label("light page").first.click()
+    page.wait_for_selector(".regard[data-theme=light]")
+
+
+def test_without_runs_it_says_what_to_do(new_page, tmp_path):
+    with serving(tmp_path) as address:
+        page = new_page(offline=False, allowed=(address,))
+        page.goto(address)
+        page.wait_for_selector("text=No runs yet")
+        assert "regard train demo" in page.locator(".st-welcome").inner_text()
+
+
+def test_only_this_machine_can_reach_it():
+    from regard.studio._serve import listen
+
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+        taken = listening.getsockname()[1]
+        listening.listen()
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{taken}"):
+            listen("127.0.0.1", taken)
+        assert isinstance(listening, socket.socket)
