@@ -197,6 +197,16 @@ class TestImage:
         page.keyboard.press("c")
         assert "from prefix 1" in look.subtitle(page)
 
+    def test_on_a_projector_all_is_larger_and_the_pointer_still_hits(self, open_file, look, image_maps):
+        maps, image = image_maps
+        page = open_file(regard.show(maps, image=image), width=2560, height=1440)
+        size = page.locator(".rg-main canvas").evaluate("(canvas) => [canvas.width, canvas.clientWidth]")
+        assert abs(size[0] - size[1]) < 3
+        box = page.locator(".rg-main canvas").bounding_box()
+        # The image has the aspect 24 : 40 and fills the width; below it is a legend, above it are two tokens.
+        look.point(page, ".rg-main", box["width"] - 8, box["height"] - 36 * 1.6 - 8)
+        assert "from patch (5, 9)" in look.subtitle(page)
+
     def test_every_map_shows_its_residual(self, page, image_maps):
         text = page.locator(".rg-footer").inner_text()
         assert f"{image_maps[0][-1].residual:.1e}".replace("e-0", "e-") in text

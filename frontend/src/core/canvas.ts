@@ -16,6 +16,13 @@ export interface Shown {
   element: HTMLElement;
   draw: Draw;
   size: Size;
+  /** Pixels of the page per unit of the drawing. */
+  zoom: number;
+}
+
+/** On a wall letters must be larger than on a desk: everything in a drawing grows with a very wide view. */
+export function zoomFor(width: number): number {
+  return width >= 2400 ? 1.6 : width >= 1500 ? 1.25 : 1;
 }
 
 export const Pictures = createContext<Set<Shown>>(new Set());
@@ -54,15 +61,16 @@ export function Picture(props: PictureProps) {
     const [element, outer] = [canvas.current, wrapper.current];
     if (!element || !outer) return;
     const { props: now, theme: colours } = latest.current;
-    const width = Math.floor(outer.clientWidth);
+    const zoom = zoomFor(outer.closest(".regard")?.clientWidth ?? 0);
+    const width = Math.floor(outer.clientWidth / zoom);
     if (width < 1) return;
     const height = Math.max(1, Math.round(typeof now.height === "number" ? now.height : now.height(width)));
-    const ratio = Math.min(3, window.devicePixelRatio || 1);
+    const ratio = Math.min(3, window.devicePixelRatio || 1) * zoom;
     const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (element.width !== w || element.height !== h) {
       element.width = w;
       element.height = h;
-      element.style.height = `${height}px`;
+      element.style.height = `${height * zoom}px`;
     }
     const pen = element.getContext("2d");
     if (!pen) return;
@@ -73,6 +81,7 @@ export function Picture(props: PictureProps) {
     pen.restore();
     if (shown.current) {
       shown.current.size = { width, height };
+      shown.current.zoom = zoom;
       shown.current.draw = now.draw;
     }
     element.dataset.painted = String(Number(element.dataset.painted ?? 0) + 1);
@@ -84,7 +93,7 @@ export function Picture(props: PictureProps) {
   useLayoutEffect(schedule);
   useEffect(() => {
     const outer = wrapper.current!;
-    const own: Shown = { element: outer, draw: latest.current.props.draw, size: { width: 0, height: 0 } };
+    const own: Shown = { element: outer, draw: latest.current.props.draw, size: { width: 0, height: 0 }, zoom: 1 };
     shown.current = own;
     pictures.add(own);
     const observer = new ResizeObserver(schedule);
@@ -110,7 +119,8 @@ export function Picture(props: PictureProps) {
 
   const place = (event: MouseEvent): [number, number] => {
     const box = canvas.current!.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
+    const zoom = shown.current?.zoom ?? 1;
+    return [(event.clientX - box.left) / zoom, (event.clientY - box.top) / zoom];
   };
   const size = () => shown.current?.size ?? { width: 1, height: 1 };
   const move = (event: PointerEvent) => {
@@ -120,7 +130,8 @@ export function Picture(props: PictureProps) {
       if (held.moved || Math.hypot(dx, dy) > 4) {
         drag.current = { x: event.clientX, y: event.clientY, moved: true };
         canvas.current?.setPointerCapture?.(event.pointerId);
-        props.onDrag(dx, dy, event, size());
+        const zoom = shown.current?.zoom ?? 1;
+        props.onDrag(dx / zoom, dy / zoom, event, size());
         return;
       }
     }

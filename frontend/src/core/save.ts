@@ -24,7 +24,7 @@ export function arrange(pictures: Iterable<Shown>): Plan {
     .filter(({ box, one }) => box.width > 1 && box.height > 1 && one.size.width > 0);
   const left = Math.min(...boxes.map(({ box }) => box.left));
   const top = Math.min(...boxes.map(({ box }) => box.top));
-  const placed = boxes.map(({ one, box }) => ({ ...one, x: box.left - left, y: box.top - top }));
+  const placed = boxes.map(({ one, box }) => ({ ...one, x: (box.left - left) / one.zoom, y: (box.top - top) / one.zoom }));
   return {
     width: Math.max(0, ...placed.map((p) => p.x + p.size.width)),
     height: Math.max(0, ...placed.map((p) => p.y + p.size.height)),
