@@ -72,6 +72,7 @@ class TestTrain:
         assert main(words) == 0
         assert re.search(r"demo, test: \d+\.\d\d ± \d+\.\d\d %", capsys.readouterr().out)
         written = json.loads(result.read_text())
+        assert written["recipe"] == "demo (smoke)"
         assert written["seeds"] == [0, 1]
         assert len(written["accuracy"]) == len(written["accuracy_flip"]) == 2
         assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["seed-0", "seed-1"]

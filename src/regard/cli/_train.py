@@ -1,13 +1,14 @@
 """``regard train NAME``: train a network by a recipe, any field of which can be set on the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard import recipes
 from regard.training import Recipe, evaluate_run, shut_down, train, train_seeds, write_result
 from regard.training._progress import say
+from regard.training._recipe import differences, encode
 from regard.training._results import SeedRuns
 
 USAGE = """usage: regard train NAME [--smoke] [--field value …]      (regard train NAME --help lists all fields)
@@ -68,9 +69,12 @@ def run(arguments: Sequence[str]) -> int:
     if "--smoke" in rest:
         rest.remove("--smoke")
         recipe = recipe.smoke()
+    followed = recipe
     recipe, options = parse(recipe, rest)
     try:
-        return _train_many(recipe, options) if options.seeds > 1 or options.result else _train_one(recipe, options)
+        if options.seeds == 1 and options.result is None:
+            return _train_one(recipe, options)
+        return _train_many(recipe, options, described(recipe, followed, "--smoke" in arguments))
     finally:
         shut_down()
 
@@ -133,7 +137,21 @@ def _train_one(recipe: Recipe, options: Options) -> int:
     return 0
 
 
-def _train_many(recipe: Recipe, options: Options) -> int:
+def described(recipe: Recipe, followed: Recipe, smoke: bool = False) -> str:
+    """A recipe's name, with what was changed: a result of two epochs is not one of two hundred.
+
+    >>> from dataclasses import replace
+    >>> demo = regard.recipes.get("demo")
+    >>> described(replace(demo, epochs=2, clip=None, seed=7), demo)
+    'demo (epochs 2, clip None)'
+    """
+    then, now = (encode(replace(each, seed=0)) for each in (followed, recipe))
+    changes = [f"{text.partition(': ')[0]} {text.rpartition(' and ')[2]}" for text in differences(then, now)]
+    changes = ["smoke"] * smoke + changes
+    return f"{recipe.name} ({', '.join(changes)})" if changes else recipe.name
+
+
+def _train_many(recipe: Recipe, options: Options, name: str) -> int:
     seeds = range(recipe.seed, recipe.seed + options.seeds)
     folder = options.folder or Path("runs") / (recipe.name if options.seeds == 1 else f"{recipe.name}-seeds")
     settings = options.for_train()
@@ -146,7 +164,7 @@ def _train_many(recipe: Recipe, options: Options) -> int:
     if _is_first_process():
         print(done)
         if options.result is not None and done.runs:
-            write_result(done, options.result)
+            write_result(done, options.result, name=name)
             say(f"written to {options.result}")
     return 0 if done.runs and not done.errors else 1
 

@@ -137,18 +137,19 @@ def epoch_log(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def write_result(runs: SeedRuns, path: str | PathLike[str]) -> dict[str, Any]:
+def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None = None) -> dict[str, Any]:
     """The result file of evaluated runs: accuracies in the order of their seeds, with where and how they came about.
 
     ``"process_seconds"`` is the processor's time in the same steps as ``"train_seconds"``: on a CPU that others use too,
-    it is what training costs. Seeds that failed are listed under ``"failed"``, with the reason.
+    it is what training costs. ``name`` stands for the recipe's, where it was not followed to the letter.
+    Seeds that failed are listed under ``"failed"``, with the reason.
     """
     if not runs.runs or runs.evaluations.keys() != runs.runs.keys():
         raise ValueError("a result file needs at least one run, and every run measured on the test set (evaluate=True)")
     summaries = [run.summary or {} for run in runs.runs.values()]
     evaluations = list(runs.evaluations.values())
     result: dict[str, Any] = {
-        "recipe": runs.recipe.name,
+        "recipe": name or runs.recipe.name,
         "date": date.today().isoformat(),
         "hardware": summaries[0].get("hardware") or hardware(start().device),
         "command": command(),
