@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from regard import functional
 from regard.claims._claim import Evidence, fails
 from regard.claims._pictures import curves
-from regard.claims._trials import Comparison, full, show, trials
+from regard.claims._symbols import proof, symbols
+from regard.claims._trials import Comparison, show, trials
 
 
 class Perturbed(NamedTuple):
@@ -94,23 +94,34 @@ def key_noise(predicts: Callable[[Perturbed], bool]) -> Evidence:
 @fails(
     "hw4-key-stretch",
     "question 1.1 (f)",
-    says=lambda w, z, factor, beta: torch.cat([w[:1] / factor, w[1:] * factor / (len(w) - 1)]),
+    says=lambda w, growth, factor, keys: (1 / factor, factor / (keys - 1)),
     instead=(
         r"with $r = e^{\beta (\alpha - 1) z_a}$ its weight becomes $w_a r / (1 + w_a (r - 1))$ and every other "
         r"$w_i / (1 + w_a (r - 1))$: up where $z_a > 0$, down where $z_a < 0$",
-        lambda w, z, factor, beta: _stretched(w, math.exp(beta * (factor - 1) * z)),
+        lambda w, growth, factor, keys: _stretched(w, growth),
     ),
-    mutant=(r"the same with $r = \alpha$", lambda w, z, factor, beta: _stretched(w, factor)),
+    mutant=(r"the same with $r = \alpha$", lambda w, growth, factor, keys: _stretched(w, factor)),
 )
-def key_stretch(predicts: Callable[[Tensor, float, float, float], Tensor]) -> Evidence:
+def key_stretch(multiplies: Callable[[Any, Any, Any, Any], tuple[Any, Any]]) -> Evidence:
     r"""Stretching one key by $\alpha > 1$ divides its attention by $\alpha$ and multiplies the others' by $\alpha/(m
     - 1)$.
 
     The score $z_a = q \cdot k_a$ becomes $\alpha z_a$, so only the exponential of key $a$ changes, by the factor $r =
     e^{\beta (\alpha - 1) z_a}$, and the sum of all by $1 + w_a (r - 1)$. The others share one common factor and the
     weights still sum to one, which the quoted factors do not do in general. Whether the key gains or loses depends on
-    the sign of its score.
+    the sign of its score. The check proves both factors symbolically, for any number of keys, and stretches a key of
+    the library's attention.
     """
+    sympy = symbols()
+    own, others, growth = sympy.symbols("E S r", positive=True)  # the key's exponential, the others' sum, and r
+    stretch, count = sympy.symbols("alpha m", positive=True)
+    of_own, of_others = multiplies(own / (own + others), growth, stretch, count)
+    proved = proof(
+        {
+            "the weight of the key": of_own * own / (own + others) - own * growth / (own * growth + others),
+            "the sum of the other weights": of_others * others / (own + others) - others / (own * growth + others),
+        }
+    )
     found = Comparison()
     for trial in trials():
         m, d = trial.size(2, 7), trial.size(1, 5)
@@ -122,7 +133,8 @@ def key_stretch(predicts: Callable[[Tensor, float, float, float], Tensor]) -> Ev
         stretched[0] *= factor
         before, after = (functional.attention(q, keys, torch.eye(m).double(), beta=beta)[0] for keys in (k, stretched))
         z = float(q[0] @ k[0])
-        guess = predicts(before, z, factor, beta)
+        own_factor, other_factor = multiplies(float(before[0]), math.exp(beta * (factor - 1) * z), factor, m)
+        guess = torch.cat([before[:1] * own_factor, before[1:] * other_factor])
         found.same(
             after,
             guess,
@@ -132,13 +144,20 @@ def key_stretch(predicts: Callable[[Tensor, float, float, float], Tensor]) -> Ev
     series = {
         f"score {z:+g}": (
             alpha.tolist(),
-            [float(_stretched(full(0.25, 4), math.exp((float(a) - 1) * z))[0]) for a in alpha],
+            [0.25 * _stretched(0.25, math.exp((float(a) - 1) * z))[0] for a in alpha],
         )
         for z in (1.0, 0.0, -1.0)
     }
-    return found.evidence(draw=curves("Weight of a stretched key, 1/4 before", "stretch α", "weight", series))
+    measured = found.evidence(draw=curves("Weight of a stretched key, 1/4 before", "stretch α", "weight", series))
+    return Evidence(
+        proved.accepted and measured.accepted,
+        f"{proved.line}; {measured.line}",
+        {**measured.numbers, "symbolic": proved.line},
+        measured.counterexample,
+        measured.draw,
+    )
 
 
-def _stretched(w: Tensor, r: float) -> Tensor:
-    scaled = torch.cat([w[:1] * r, w[1:]])
-    return scaled / (1 + float(w[0]) * (r - 1))
+def _stretched(w: Any, r: Any) -> tuple[Any, Any]:
+    """What multiplies the weight w of a key whose exponential grows by the factor r, and the others' weights."""
+    return r / (1 + w * (r - 1)), 1 / (1 + w * (r - 1))
