@@ -40,8 +40,9 @@ demo: $(VENV)/.demo
 	$(BIN)/regard demo
 
 test: $(VENV)/.dev
-	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal --ignore tests/compiled tests
+	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal --ignore tests/compiled --ignore tests/kernels tests
 	$(TEST_ENV) REGARD_TYPECHECK=0 $(BIN)/python -m pytest -q tests/compiled
+	$(TEST_ENV) REGARD_TYPECHECK=0 TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/kernels
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

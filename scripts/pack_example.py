@@ -1,0 +1,83 @@
+"""Make the small run that comes with the package out of a finished one.
+
+    regard train cifar10-small
+    python scripts/pack_example.py runs/cifar10-small
+
+The network's weights in float16, without what training alone needs; the heads' trajectory and the metrics thinned; and
+one image of each class from the test set. Everything else stays as the run wrote it.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from regard.data import load
+from regard.training import Checkpoints, load_run
+
+EXAMPLE = Path(__file__).parent.parent / "src" / "regard" / "studio" / "example"
+TRAJECTORY = Path(__file__).parent.parent / "src" / "regard" / "claims" / "files" / "heads-cifar10-normal.jsonl"
+MOMENTS, STEPS = 100, 400
+
+NOTICE = """\
+images/: one image of each class from the test set of CIFAR-10 (A. Krizhevsky, Learning Multiple Layers of Features from
+Tiny Images, 2009), to look at the network with. The network was trained on that data set's training images.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--output", type=Path, default=EXAMPLE)
+    options = parser.parse_args()
+    run = load_run(options.run)
+    output: Path = options.output
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    shutil.copy(run.folder / "recipe.json", output)
+    summary = dict(run.summary or {})
+    summary["command"] = f"regard train {run.recipe.name}"
+    (output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+    checkpoint = run.checkpoint("last")
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("network.")}
+    half = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    kept = ("step", "total", "seconds", "compile_seconds", "evaluation", "recipe", "versions", "score")
+    state = {name: checkpoint.state[name] for name in kept if name in checkpoint.state}
+    Checkpoints(output / "checkpoints").save(state["step"], half, state)
+
+    first, *moments = (run.folder / "heads.jsonl").read_text().splitlines()
+    thin = "\n".join([first, *thinned(moments, MOMENTS)]) + "\n"
+    (output / "heads.jsonl").write_text(thin)
+    TRAJECTORY.parent.mkdir(parents=True, exist_ok=True)
+    TRAJECTORY.write_text(thin)
+
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    steps = set(thinned([line for line in lines if "validation_accuracy" not in line], STEPS))
+    (output / "metrics.jsonl").write_text(
+        "\n".join(line for line in lines if "validation_accuracy" in line or line in steps) + "\n"
+    )
+
+    images = load("cifar10").test()
+    (output / "images").mkdir()
+    for label, name in enumerate(images.classes):
+        index = int((images.labels == label).nonzero()[0])
+        pixels = images.images[index].permute(1, 2, 0).to(torch.uint8).numpy()
+        Image.fromarray(pixels).save(output / "images" / f"{name}-{index}.png", optimize=True)
+    (output / "NOTICE").write_text(NOTICE)
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    print(f"{output}: {size / 1e6:.2f} MB")
+
+
+def thinned(lines: list[str], most: int) -> list[str]:
+    """At most so many, evenly, the first and the last among them."""
+    if len(lines) <= most:
+        return lines
+    return [lines[round(i * (len(lines) - 1) / (most - 1))] for i in range(most)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The Triton kernels' logic, run by Triton's interpreter on the CPU. Speed and bfloat16 are for a GPU (test_gpu.py)."""
+
+import math
+
+import pytest
+import torch
+
+from regard.functional import gaussian_attention, kernels
+from regard.layers import GaussianAttention
+
+
+def heads(count, *, value_heads=None, grid=(5, 7), width=16, batch=2, axes=2):
+    value = torch.randn(batch, value_heads or count, math.prod(grid), width)
+    return value, 2 * torch.randn(count, axes), torch.rand(count, axes) + 0.2
+
+
+def with_gradients(function, inputs, weight):
+    """Output and gradients, each of them float64."""
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    out = function(*inputs)
+    return [x.double() for x in (out, *torch.autograd.grad((out * weight.to(out)).sum(), inputs))]
+
+
+def assert_same(function, inputs, count, grid, outputs=None):
+    """In float32 by kernels as in float64 without."""
+    tokens = math.prod(outputs or grid)
+    weight = torch.randn(inputs[0].shape[0], count, tokens, inputs[0].shape[3], dtype=torch.float64)
+    assert kernels.usable(inputs[0], outputs or grid, grid)
+    assert not kernels.usable(inputs[0].double(), outputs or grid, grid)
+    found = with_gradients(function, inputs, weight)
+    expected = with_gradients(function, [x.double() for x in inputs], weight)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("grid", "width", "value_heads"),
+    [
+        ((5, 7), 16, 3),  # the whole plane at once
+        ((16, 16), 20, 3),
+        ((1, 9), 16, 3),
+        ((5, 7), 40, 1),  # one value for all heads
+        ((17, 20), 24, 3),  # a pass per axis
+        ((20, 5), 70, 1),
+    ],
+)
+def test_values_and_gradients(grid, width, value_heads):
+    inputs = heads(3, grid=grid, width=width, value_heads=value_heads)
+    assert_same(lambda v, c, s: gaussian_attention(v, c, s, grid), inputs, 3, grid)
+
+
+@pytest.mark.parametrize("border", ["zeros", "reflect", "replicate", "circular"])
+def test_borders_take_matrices_made_elsewhere(border):
+    padding = ((1, 1), (2, 0))
+
+    def run(v, c, s):
+        return gaussian_attention(v, c, s, (6, 5), border=border, padding=padding, plan="separable")
+
+    assert_same(run, heads(2, grid=(6, 5)), 2, (6, 5))
+
+
+def test_queries_off_the_grid():
+    def run(v, c, s):
+        queries = [torch.tensor([0.5, 2.0, 9.0]).to(v), torch.tensor([-3.0, 4.25]).to(v)]
+        return gaussian_attention(v, c, s, (6, 20), queries=queries, plan="separable")
+
+    assert_same(run, heads(2, grid=(6, 20)), 2, (6, 20), outputs=(3, 2))
+
+
+@pytest.mark.parametrize("grid", [(4, 6), (4, 40)])
+def test_a_layer_hands_its_values_over_as_they_lie_in_memory(grid):
+    layer = GaussianAttention(12, 4, head_dim=8, init="grid")
+    x = torch.randn(2, *grid, 12)
+    found = layer(x)
+    torch.testing.assert_close(found.double(), copy_in_double(layer)(x.double()), atol=1e-5, rtol=1e-5)
+
+
+def copy_in_double(layer):
+    other = GaussianAttention(12, 4, head_dim=8, init="grid").double()
+    other.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
+    return other
+
+
+@pytest.mark.parametrize("sharpness", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("place", [0.0, 0.5, -1e6, 1e6])
+def test_extreme_heads_are_never_nan(sharpness, place):
+    value, center, _ = heads(1, grid=(4, 3))
+    inputs = value, torch.full_like(center, place), torch.full((1,), sharpness)
+    found = with_gradients(lambda v, c, s: gaussian_attention(v, c, s, (4, 3)), inputs, torch.ones(()))
+    assert all(x.isfinite().all() for x in found)
+    expected = gaussian_attention(*[x.double() for x in inputs], (4, 3))
+    torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_gradient_of_the_gradient_is_there_too():
+    inputs = [x.requires_grad_() for x in heads(2, grid=(4, 5))]
+
+    def second(*inputs):
+        out = gaussian_attention(*inputs, (4, 5))
+        first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
+
+    for a, b in zip(second(*inputs), second(*[x.detach().double().requires_grad_() for x in inputs]), strict=True):
+        torch.testing.assert_close(a.double(), b, atol=1e-4 * max(1.0, b.abs().max().item()), rtol=1e-4)
+
+
+def test_gradients_that_nobody_wants_are_left_out():
+    value, center, sharpness = heads(2, grid=(20, 18))
+    value.requires_grad_()
+    (alone,) = torch.autograd.grad(gaussian_attention(value, center, sharpness, (20, 18)).sum(), [value])
+    center.requires_grad_()
+    both = torch.autograd.grad(gaussian_attention(value, center, sharpness, (20, 18)).sum(), [value, center])
+    torch.testing.assert_close(alone, both[0])
+
+
+def test_what_kernels_do_not_take_goes_the_plain_way(monkeypatch):
+    value, _, _ = heads(2, grid=(6, 5))
+    assert kernels.usable(value, (6, 5), (6, 5))
+    assert not kernels.usable(value.double(), (6, 5), (6, 5))
+    assert not kernels.usable(value, (30,), (30,))
+    assert not kernels.usable(value, (129, 5), (129, 5))
+    assert not kernels.usable(value.to("meta"), (6, 5), (6, 5))
+    monkeypatch.setenv("REGARD_KERNELS", "0")
+    assert not kernels.usable(value, (6, 5), (6, 5))
+    monkeypatch.delenv("REGARD_KERNELS")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert not kernels.usable(value, (6, 5), (6, 5))
+
+
+def test_functional_transforms_go_the_plain_way():
+    value, center, sharpness = heads(2, grid=(4, 5))
+    several = torch.stack([value, 2 * value])
+    found = torch.func.vmap(lambda v: gaussian_attention(v, center, sharpness, (4, 5)))(several)
+    torch.testing.assert_close(found[1], gaussian_attention(2 * value, center, sharpness, (4, 5)))
