@@ -30,8 +30,8 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       model.save_changes();
     },
   };
+  // Drawn over what is there, so that what a person has picked stays picked when new data come.
   const draw = () => {
-    clean();
     try {
       clean = put(el, decode(model.get("payload") as string, model.get("buffer") as DataView), host);
     } catch (error) {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { NumberArray } from "../src/core/payload";
 import { type Cell, cellAt, box, inside, whole, zoomed } from "../src/maps/heat";
-import { Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
+import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
 import { cellOf, centerOf, type ImageAbout, queryIn, queryName } from "../src/maps/place";
 import { Rollout } from "../src/maps/rollout";
 import { isSpecial, makeTable, shrink, threshold, top, visible } from "../src/maps/table";
@@ -32,6 +32,12 @@ describe("a layer", () => {
   it("finds the rows that were kept", () => {
     const layer = new Layer(about({ rows: [5, 9] }), weights(2, 2, 3, 1));
     expect([5, 9, 0].map((query) => layer.rowOf(query))).toEqual([0, 1, -1]);
+  });
+
+  it("is found again among fewer layers and heads", () => {
+    const layers = [new Layer(about(), weights(2, 3, 3, 1)), new Layer(about({ heads: [0] }), weights(1, 3, 3, 1))];
+    expect(fitChoice({ layer: 7, which: 1 }, layers)).toEqual({ layer: 1, which: 0 });
+    expect(fitChoice({ layer: 0, which: "mean" }, layers)).toEqual({ layer: 0, which: "mean" });
   });
 
   it("says what its residual is, and when it is too large", () => {

@@ -86,13 +86,16 @@ def test_token_attention(open_notebook, look, text_maps):
 
 
 def test_new_data_are_drawn_and_cleaning_leaves_nothing(open_notebook, look):
-    first, second = (regard.show(torch.rand(2, n, n).softmax(-1)) for n in (4, 5))
+    first, second = (regard.show([torch.rand(n, 4, 4).softmax(-1)] * n) for n in (3, 2))
     page = open_notebook(first)
+    page.get_by_text("Arcs").click()
     before = look.pixels(page, ".rg-main")
     buffer = base64.b64encode(second.payload.buffer).decode()
     page.evaluate("([payload, buffer]) => window.model.change(payload, buffer)", [second.payload.header, buffer])
     look.settle(page)
     assert look.pixels(page, ".rg-main") != before
+    assert page.get_by_role("radio", name="Arcs").is_checked()  # what was picked stays picked, as far as it is there
+    assert look.subtitle(page) == "layer 1 · head 0"
     page.evaluate("() => window.clean()")
     assert page.locator(".regard").count() == 0
     assert page.evaluate("() => window.model.listening()") == 0

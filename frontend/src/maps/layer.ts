@@ -72,6 +72,13 @@ export class Layer<About extends LayerAbout = LayerAbout> {
   }
 }
 
+/** The same choice among other layers, or the nearest that there is. */
+export function fitChoice(choice: Choice, layers: Layer[]): Choice {
+  const layer = Math.min(choice.layer, layers.length - 1);
+  const { which } = choice;
+  return { layer, which: typeof which === "number" ? Math.min(which, layers[layer].heads - 1) : which };
+}
+
 export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: About[] }>): Layer<About>[] {
   return payload.meta.layers.map((about, i) => new Layer(about, payload.array(`map${i}`)));
 }

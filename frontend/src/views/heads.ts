@@ -56,7 +56,8 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
     setPlaying(false);
     setTime(Math.min(last, Math.max(0, to)));
   };
-  const active = hovered ?? locked;
+  const there = (place: Place | null) => (place && place.head < (meta.layers[place.layer]?.heads ?? 0) ? place : null);
+  const active = there(hovered) ?? there(locked);
   useEffect(() => {
     host.select?.({ step: moments.step(time), layer: locked && meta.layers[locked.layer].name, head: locked && moments.number(locked.layer, locked.head) });
   }, [locked]);

@@ -8,7 +8,7 @@ import type { Key } from "../core/keys";
 import type { Payload } from "../core/payload";
 import { useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, blockRows, type Strip } from "../maps/atlas";
-import { type Choice, type Layer, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { type Choice, fitChoice, type Layer, layersOf, percent, shortNames, type Which } from "../maps/layer";
 import { drawOverlay, largest, overlayHeight, overlayTable, patchPixels, type Style, whoIsAt } from "../maps/overlay";
 import { cellOf, centerOf, type ImageAbout, prefixName, type Query, queryIn, queryName } from "../maps/place";
 import { Residuals } from "../maps/residuals";
@@ -32,7 +32,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const original = useMemo(() => (meta.image ? imageOf(payload, false) : null), [payload]);
   const grey = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
 
-  const [locked, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: "mean" }));
+  const [chosen, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: "mean" }));
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [query, setQuery] = useState<Query>(() => startQuery(layers[layers.length - 1].about));
   const [pinned, setPinned] = useState(false);
@@ -43,7 +43,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const [block, setBlock] = useState(layers.length === 1);
   const [shared, setShared] = useState(false);
 
-  const shown = hovered ?? locked;
+  const locked = fitChoice(chosen, layers);
+  const shown = hovered ? fitChoice(hovered, layers) : locked;
   const layer = layers[shown.layer];
   const about = layer.about;
   // Colours of weights and colours of the image would not be told apart.
@@ -53,7 +54,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   useEffect(() => {
     const at = layers[locked.layer].about;
     host.select?.({ layer: at.name, head: headNumber(layers[locked.layer], locked.which), query: queryIn(at, query) });
-  }, [locked, query, pinned]);
+  }, [locked.layer, locked.which, query, pinned]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -179,7 +180,7 @@ interface HeadsProps extends Parts {
 function Heads(props: HeadsProps) {
   const { layers, names, query, locked, style, opacity, smooth, block, shared, image, aspect } = props;
   const theme = useTheme();
-  const strips = useMemo(() => new Map<number, Strip>(), [query, style, opacity, theme, block, shared]);
+  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shared]);
   const overImage = block && image && style !== "map";
   const colours = useMemo(() => overlayTable(overImage ? style : "map", opacity, theme), [overImage, style, opacity, theme]);
   const strip = (index: number): Strip => {

@@ -10,7 +10,7 @@ import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, paint, type Scale, type Viewport, whole, zoomed } from "../maps/heat";
-import { type Choice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import { isSpecial, makeTable, shrink, type Table, top, visible, wholeMatrix } from "../maps/table";
@@ -39,7 +39,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const single = layers.length === 1 && layers[0].heads === 1;
 
   const [mode, setMode] = useState<"heat" | "arcs">("heat");
-  const [locked, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: 0 }));
+  const [chosen, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: 0 }));
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [over, setOver] = useState<Cell | null>(null);
   const [pinned, setPinned] = useState<number | null>(null);
@@ -48,7 +48,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [view, setView] = useState<Viewport>(whole);
   const [worked, setWorked] = useState(0);
 
-  const shown = hovered ?? locked;
+  const locked = fitChoice(chosen, layers);
+  const shown = hovered ? fitChoice(hovered, layers) : locked;
   const layer = layers[shown.layer];
   const labels = (about: TokenAbout): [string[], string[]] => {
     const rows = about.rows ?? Array.from({ length: about.queries }, (_, i) => i);
@@ -76,8 +77,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setView(whole);
     setOver(null);
     setPinned(null);
-  }, [hide, layer.queries, layer.keys]);
-  useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : table.queryAt[pinned] }), [locked, pinned]);
+  }, [payload, hide, layer.queries, layer.keys]);
+  useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -203,7 +204,7 @@ interface AtlasPartProps {
 
 function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: AtlasPartProps) {
   const theme = useTheme();
-  const strips = useRef(new Map<string, Strip>());
+  const strips = useMemo(() => new Map<string, Strip>(), [layers]);
   const [, again] = useState(0);
   const end = useRef(0);
   // Many large maps are made small over several frames, so that the page answers meanwhile.
@@ -219,11 +220,11 @@ function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: Atl
   };
   const strip = (index: number): Strip => {
     const key = `${index} ${hide} ${theme.mode}`;
-    let made = strips.current.get(key);
+    let made = strips.get(key);
     if (!made) {
       if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads };
       made = thumbnails(layers[index], hide, labels(layers[index].about), theme);
-      strips.current.set(key, made);
+      strips.set(key, made);
     }
     return made;
   };
