@@ -340,7 +340,7 @@ for panel, scores, title in (
     for score in scores:
         weights = torch.softmax(score, -1)
         panel.bar(place, weights, alpha=0.7)
-        said.append(f"{float(weights @ signal):+.1f}")
+        said.append(f"{round(float(weights @ signal), 1) + 0.0:+}")
     panel.set(title=f"{title}: reads {', '.join(said)}", xlabel="token (signal +1 on the left, −1 on the right)")
 plt.show()
 
