@@ -35,9 +35,9 @@ class EventFile:
         with reporting_full_disk(folder, "event file", 0):
             folder.mkdir(parents=True, exist_ok=True)
         self._add(file_version="brain.Event:2")
-        if step:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._add(step=step + 1, session_log=start)
+        # Also where a run begins anew because it was killed before its first checkpoint.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(step=step + 1 if step else 0, session_log=start)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers by their names."""
