@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import under_autocast
 from regard.functional import kernels
 from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
@@ -62,8 +61,6 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
     if plan in ("auto", "separable") and not dropout and suits_kernel(value, call):
-        if under_autocast(value):
-            value = value.to(torch.get_autocast_dtype(value.device.type))
         return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
     groups = groups_for(call, plan, value.device.type)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])

@@ -18,9 +18,11 @@ from regard.layers import (
     MultiHeadAttention,
     RelativeAttention,
 )
+from regard.models._depthwise import DepthwiseMixing
 from regard.models._pretrained import Pretrained
 
 ATTENTIONS = ("gaussian", "gaussian-diagonal", "gaussian-full", "relative", "relative-content", "gated", "content")
+KINDS = (*ATTENTIONS, "depthwise")
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
 
@@ -40,6 +42,7 @@ class ImageEncoder(Pretrained):
     relative-content      those, and content
     gated                 a gate between a Gaussian head and content (:class:`GatedPositionalAttention`)
     content               content alone (:class:`MultiHeadAttention`); learned absolute positions are added to the tokens
+    depthwise             no attention: a 3×3 convolution of each channel in its place, the rival to compare with
     ===================== ============================================================================================
 
     Args:
@@ -91,7 +94,7 @@ class ImageEncoder(Pretrained):
         super().__init__()
         for name, size in (("channels", channels), ("patch", patch), ("dim", dim), ("depth", depth), ("heads", heads)):
             check_positive(name, size)
-        check_choice("attention", attention, ATTENTIONS)
+        check_choice("attention", attention, KINDS)
         check_probability("dropout", dropout)
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 0:
             raise ValueError(f"classes must be a whole number of 0 or more, got {describe(classes)}")
@@ -241,14 +244,14 @@ def _attention(
     kind: str, dim: int, heads: int, head_dim: int | str | None, grid: tuple[int, int], init: str, dropout: float
 ) -> nn.Module:
     gaussian = kind.startswith("gaussian")
-    if isinstance(head_dim, str) and (head_dim != "full" or not (gaussian or kind == "relative")):
+    if isinstance(head_dim, str) and (head_dim != "full" or not (gaussian or kind in ("relative", "depthwise"))):
         raise ValueError(
             f"head_dim must be a number or None, or 'full' for attention by place alone ('gaussian…', 'relative'); "
             f"got {head_dim!r} for {kind!r}"
         )
     full = head_dim == "full"
     width = None if isinstance(head_dim, str) else head_dim
-    if width is not None and not (gaussian or kind == "content"):
+    if width is not None and not (gaussian or kind in ("content", "depthwise")):
         raise ValueError(f"head_dim is {width}, but {kind!r} splits dim between its heads: leave it out")
     if gaussian:
         covariance: Any = kind.partition("-")[2] or "isotropic"
@@ -256,6 +259,8 @@ def _attention(
         return GaussianAttention(
             dim, heads, head_dim=width, full_width=full, covariance=covariance, init=start, dropout=dropout
         )
+    if kind == "depthwise":
+        return DepthwiseMixing(dim, heads, head_dim=width, full_width=full)
     if kind == "gated":
         return GatedPositionalAttention(dim, heads, init=init, dropout=dropout)  # type: ignore[arg-type]
     if kind == "content":

@@ -16,7 +16,8 @@ class Encoder(Network):
     """An :class:`regard.models.ImageEncoder`.
 
     Args:
-        attention: gaussian, gaussian-diagonal, gaussian-full, relative, relative-content, gated or content.
+        attention: gaussian, gaussian-diagonal, gaussian-full, relative, relative-content, gated or content; depthwise
+            puts a convolution in its place.
         patch: side of a token's square of pixels.
         dim: width of a token.
         depth: number of blocks.

@@ -10,7 +10,7 @@ import os
 import torch
 from torch import Tensor
 
-from regard._checks import is_exporting
+from regard._checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_AXIS = 128
@@ -42,8 +42,15 @@ def _run_on(device: str) -> bool:
 _run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def as_autocast(value: Tensor) -> Tensor:
+    """In the dtype that a product of torch's own would take here."""
+    return value.to(torch.get_autocast_dtype(value.device.type)) if under_autocast(value) else value
+
+
 def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Values (batch, heads or 1, tokens, width) mixed by one (heads, outputs, inputs) matrix per axis."""
+    value = as_autocast(value)
+    rows, columns = rows.to(value.dtype), columns.to(value.dtype)
     plane = (rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
     if torch.compiler.is_compiling():
         from regard.functional.kernels._ops import mix_plane as operator
@@ -57,6 +64,7 @@ def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
     """Gaussian attention of native heads, matrices and all, from center and sharpness (heads, 2)."""
+    value = as_autocast(value)
     if torch.compiler.is_compiling():
         from regard.functional.kernels._ops import gaussian_plane as operator
 
