@@ -87,7 +87,7 @@ def alignment(
     """An alignment: how much each token that is said (down) looks at each token that was read (across)."""
     from regard.plots._figure import SEQUENTIAL, new_figure
 
-    size = 0.16 * max(len(sources), len(targets)) + 1.6
+    size = max(4.8, 0.16 * max(len(sources), len(targets)) + 1.6)  # the title fits
     figure, [panel] = new_figure(1, 1, width=size, height=size)
     panel.imshow(weights.detach().cpu().float().numpy(), cmap=SEQUENTIAL, vmin=0, vmax=1, aspect="equal")
     panel.set_xticks(range(len(sources)), labels=[_visible(token) for token in sources], fontsize=7)
