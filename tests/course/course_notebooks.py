@@ -1,7 +1,9 @@
 """What the tests of the course share: notebooks built once, answers run in this process, and grading as Otter does it."""
 
+import atexit
 import gc
 import importlib.util
+import shutil
 import tempfile
 import threading
 import warnings
@@ -39,7 +41,9 @@ NAMES = build().names()
 @cache
 def built(name: str) -> Path:
     """Student's and solved notebook and the autograder, with its tests unpacked beside it."""
-    folder = Path(tempfile.mkdtemp(prefix="regard-course-")) / name
+    outer = Path(tempfile.mkdtemp(prefix="regard-course-"))
+    atexit.register(shutil.rmtree, outer, ignore_errors=True)
+    folder = outer / name
     build().assign(name, folder, seed=SEED)
     with zipfile.ZipFile(folder / "autograder.zip") as archive:
         archive.extractall(folder / "autograder")
