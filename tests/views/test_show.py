@@ -187,6 +187,17 @@ class TestTokens:
         with pytest.raises(ValueError, match=r"\(heads, queries, keys\)"):
             regard.show(torch.ones(2))
 
+    def test_more_than_a_browser_can_hold_is_refused_and_much_is_warned_of(self, monkeypatch):
+        from regard.views import _maps
+
+        monkeypatch.setattr(_maps, "LARGE", 40)
+        regard.show(random_maps(2, 2, 3))
+        with pytest.warns(UserWarning, match="3 maps of 0 million weights are many for a browser"):
+            regard.show(random_maps(3, 2, 3))
+        monkeypatch.setattr(_maps, "LARGEST", 50)
+        with pytest.raises(ValueError, match="are too many for a browser: show some of them"):
+            regard.show(random_maps(3, 2, 3))
+
 
 class TestHeads:
     def test_sharpness_of_every_form_becomes_a_matrix(self):

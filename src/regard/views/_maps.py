@@ -1,5 +1,7 @@
 """Maps for a browser: one sample's weights in bytes, with all that a reader should know about each."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +13,8 @@ from torch import Tensor
 from regard._checks import describe
 from regard.inspect import Call, Map, Maps
 from regard.views._payload import Scaled
+
+LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that is slow to load, and of one that cannot be
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,22 @@ def sheets(maps: Maps, sample: int) -> list[Sheet]:
         raise ValueError(f"there are no maps to show{missed}")
     if isinstance(sample, bool) or not isinstance(sample, int):
         raise TypeError(f"sample must be a whole number, got {describe(sample)}")
+    _check_size(maps)
     return [_sheet(found, sample) for found in maps.values()]
+
+
+def _check_size(maps: Maps) -> None:
+    """A weight is a byte. Browsers hold strings of half a gigabyte at the most, and people wait for far less."""
+    size = sum(math.prod(found.shape[1:]) for found in maps.values() if found.shape)
+    if size <= LARGE:
+        return
+    says = (
+        f"{len(maps)} maps of {size / 1e6:,.0f} million weights are {{}} for a browser: show some of them, as in "
+        'show(maps["blocks.1*"]), or capture less, as in capture(model, heads=slice(0, 4), rows=[0])'
+    )
+    if size > LARGEST:
+        raise ValueError(says.format("too many"))
+    warnings.warn(says.format("many"), stacklevel=5)
 
 
 def _sheet(found: Map, sample: int) -> Sheet:
