@@ -10,6 +10,9 @@ Ways that compute the same: ``dense`` (softmax over an N×N score matrix per hea
 Less is computed by ``flash`` (the fused kernel with no bias at all: no position), and by ``depthwise`` and ``conv``
 (cuDNN or oneDNN, 3×3 with as many channels): the honest yardsticks. ``banded`` is ours with a plan frozen from the
 heads' values. A baseline that does not fit into memory is skipped, and says so.
+
+On a GPU two more tables: how near our time on the device comes to the time that its memory alone takes, and full-width
+heads beside cuDNN's convolution with as many weights.
 """
 
 import ctypes
@@ -24,6 +27,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from _floor import copy_bandwidth, floor_row, full_width_row
 from _measure import arguments, milliseconds, print_table, ratios, side_by_side, write
 from regard import conv_to_attention
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
@@ -226,7 +230,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
-    rows, memory = [], []
+    rows, memory, floors = [], [], []
+    bandwidth = copy_bandwidth() if options.device != "cpu" else 0.0
     for side in options.grids:
         problem = Problem(side, options.device, dtype)
         candidates = problem.candidates()
@@ -238,6 +243,9 @@ def main() -> None:
         row = {"grid": f"{side}²", **dict.fromkeys(candidates, "skipped"), **milliseconds(times)}
         row["ratios"] = {name: round(value, 2) for name, value in ratios(times, "ours").items()}
         rows.append(row)
+        if bandwidth:
+            size = problem.value.numel() * problem.value.element_size()
+            floors.append(floor_row(f"{side}²", size, candidates, bandwidth))
         print(f"{side}² done", flush=True)
         if side >= 64:
             value = problem.value.numel() * problem.value.element_size()
@@ -252,6 +260,12 @@ def main() -> None:
     print_table(rows, names)
     print("\ntimes longer than ours")
     print_table([{"grid": row["grid"], **row["ratios"]} for row in rows], ["grid", *names[2:]])
+    wide = full_width_row() if bandwidth else None
+    if wide:
+        print(f"\nmilliseconds of the device alone; the floor is five tensors at {bandwidth / 1e12:.2f} TB/s")
+        print_table(floors, list(floors[0]))
+        print("\nfull-width heads and a 3×3 convolution with as many weights, milliseconds of the device alone")
+        print_table([wide], list(wide))
     print("\npeak extra memory of forward + backward, in value tensors")
     print_table(memory, ["grid", "way", "peak / value"])
     growth = []
@@ -279,6 +293,7 @@ def main() -> None:
     path = write(
         "gaussian", options, rows, heads=HEADS, width=WIDTH, sharpness=SHARPNESS, dtype=str(dtype),
         tokens_in_all="one image" if options.device == "cpu" else TOKENS, memory=memory, growth=growth,
+        bandwidth=bandwidth or None, floor=floors, full_width=wide,
         linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted,
     )  # fmt: skip
     print(f"\n{path}")

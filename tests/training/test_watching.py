@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import regard
-from regard.training import DiskFullError, Encoder, ImageTask, Recipe, Recurrent, _progress
+from regard.training import DiskFullError, Encoder, Heads, ImageTask, Recipe, Recurrent, _progress
 from regard.training._meter import StepRecord
 
 
@@ -200,3 +200,12 @@ class TestReading:
         alone = regard.models.Pretrained.from_pretrained(run.folder / "model")
         images = torch.randn(2, 1, 28, 28)
         assert torch.equal(alone.eval()(images), run.network()(images))
+
+
+def test_heads_of_a_moment_stay_as_they_were():
+    layer = regard.GaussianAttention(8, 2)
+    before = Heads.of(layer)
+    place = layer.center.detach().clone()
+    with torch.no_grad():
+        layer.positions.center.add_(1)
+    torch.testing.assert_close(before.center[0], place)

@@ -55,9 +55,10 @@ class Heads:
         """As they are now, on the host, in float32."""
         layers = gaussian_layers(network)
         with torch.no_grad():
-            center = tuple(layer.center.detach().float().cpu() for layer in layers.values())  # type: ignore[operator]
+            # Copies: on the CPU the parameters themselves would go on moving.
+            center = tuple(layer.center.detach().float().cpu().clone() for layer in layers.values())  # type: ignore[operator]
             sharpness = tuple(
-                layer.sharpness.detach().float().cpu()  # type: ignore[operator]
+                layer.sharpness.detach().float().cpu().clone()  # type: ignore[operator]
                 for layer in layers.values()
             )
         return cls(tuple(layers), center, sharpness)
