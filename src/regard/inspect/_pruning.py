@@ -13,7 +13,6 @@ from regard.inspect._names import Names
 from regard.inspect._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
 from regard.layers import MultiHeadAttention, keep_from_torch
 
-
 _NONE = "nothing here can be pruned: heads are taken from regard's own layers and from nn.MultiheadAttention"
 
 
