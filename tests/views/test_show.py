@@ -135,6 +135,14 @@ class TestTokens:
         (layer,) = payload.meta["layers"]
         assert (layer["asks"], layer["reads"], layer["queries"], layer["keys"]) == ("target", "source", 4, 6)
 
+    def test_without_a_text_patches_are_named_by_their_places(self, vit_maps):
+        meta = regard.show(vit_maps).payload.meta
+        (words,) = meta["tokens"].values()
+        assert words[:4] == ["[class]", "[prefix1]", "(0, 0)", "(0, 1)"]
+        assert len(words) == meta["layers"][0]["keys"]
+        assert meta["layers"][0]["asks"] == meta["layers"][0]["reads"] == next(iter(meta["tokens"]))
+        assert regard.show(random_maps(1, 1, 4)).payload.meta["tokens"] == {}
+
     def test_calls_that_go_on_from_each_other_become_one_map(self):
         steps = [torch.rand(1, 2, 1, 3 + i).softmax(-1) for i in range(4)]
         first = torch.rand(1, 2, 2, 2).softmax(-1)

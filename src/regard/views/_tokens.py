@@ -16,8 +16,9 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """Args are those of :func:`regard.show`."""
     shown = sheets(maps, sample)
     lists = _lists(tokens)
+    given = bool(lists)
     for sheet in shown:
-        asks, reads = _names(sheet, lists)
+        asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
         sheet.about.update(asks=asks, reads=reads)
     sizes = {(about["queries"], about["keys"], about["rows"] is None) for about in (sheet.about for sheet in shown)}
     meta = {
@@ -47,10 +48,21 @@ def _is_list(tokens: Any) -> bool:
     return isinstance(tokens, Sequence) and not isinstance(tokens, str) and all(isinstance(t, str) for t in tokens)
 
 
+def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
+    """Without a text, tokens that are known to lie on an image are named by their places, in a list of their own."""
+    layout = sheet.found.latest.layout
+    if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
+        return None, None
+    rows, columns = layout.grid
+    name = f"{layout.prefix} + {rows} × {columns}"
+    prefix = ["[class]", *(f"[prefix{number}]" for number in range(1, layout.prefix))][: layout.prefix]
+    lists[name] = prefix + [f"({row}, {column})" for row in range(rows) for column in range(columns)]
+    square = sheet.about["rows"] is not None or sheet.about["queries"] == sheet.about["keys"]
+    return name if square else None, name
+
+
 def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
     """Which of the lists the queries and the keys of a map are."""
-    if not lists:
-        return None, None
     about = sheet.about
     queries = about["queries"] if about["rows"] is None else None  # chosen rows are found by their numbers
     keys = about["keys"]

@@ -1,0 +1,94 @@
+"""What a run's folder has to show, for every kind of task."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.training import shut_down
+from regard.views._runs import attention_payload, run_payloads
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """``trained(recipe)``: a small run of it."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def train(recipe):
+        options = {"accelerator": "cpu", "tensorboard": False}
+        return regard.train(recipe, folder=folder / recipe.name, **options)
+
+    yield train
+    shut_down()
+
+
+def test_heads_without_a_center_are_shown_by_what_fits_them(trained):
+    run = trained(regard.recipes.get("fashion-vit").smoke())
+    shown = run_payloads(run)
+    assert list(shown) == ["heads", "image"]
+    meta, steps = shown["heads"].meta, run.checkpoints.steps()
+    assert meta["steps"] == steps
+    assert all(layer["fitted"] for layer in meta["layers"])
+    assert [point[0] for point in meta["curve"]] == [line["step"] for line in run.evaluations]
+
+    examples = run.recipe.task.examples("validation", torch.device("cpu"))
+    images = examples.batch(torch.arange(8), seed=0, epoch=0).images
+    with torch.no_grad(), regard.capture(network := run.network()) as maps:
+        network(images)
+    last = regard.locality(maps)
+    for number, head in enumerate(head for head in last if head.name == meta["layers"][0]["name"]):
+        found = shown["heads"].arrays["center0"][-1, number]
+        assert torch.allclose(found, torch.tensor(head.center), atol=1e-4)
+
+
+def test_an_image_is_shown_with_the_maps_of_that_image(trained):
+    run = trained(regard.recipes.get("fashion-gaussian").smoke())
+    shown = run_payloads(run)
+    assert list(shown) == ["heads", "image"]
+    assert shown["heads"].meta["steps"] == list(run.heads.steps)
+    examples = run.recipe.task.examples("validation", torch.device("cpu"))
+    grey = shown["image"].arrays["image"][..., 0]
+    assert torch.equal(grey, examples.set.images[0, 0])
+    assert all(layer["residual"] < 1e-4 for layer in shown["image"].meta["layers"])
+
+
+def test_a_sentence_that_is_read_and_written(trained):
+    run = trained(regard.recipes.get("case-transformer").smoke())
+    shown = run_payloads(run)
+    assert list(shown) == ["tokens"]
+    meta = shown["tokens"].meta
+    assert meta["tokens"]["target"][0] == "<begin>"  # what the decoder was told
+    assert "<pad>" not in meta["tokens"]["source"]
+    kinds = {(layer["asks"], layer["reads"]) for layer in meta["layers"]}
+    assert kinds == {("source", "source"), ("target", "target"), ("target", "source")}
+
+
+def test_an_alignment_is_labelled_with_what_is_said(trained):
+    run = trained(regard.recipes.get("case-rnn-attention").smoke())
+    payload = attention_payload(run)
+    (layer,) = payload.meta["layers"]
+    assert (layer["asks"], layer["reads"]) == ("target", "source")
+    assert payload.meta["tokens"]["target"][0] != "<begin>"
+
+
+def test_text_with_masked_words(trained):
+    shown = run_payloads(trained(regard.recipes.get("text-mlm").smoke()))
+    assert list(shown) == ["heads", "tokens"]
+    assert shown["heads"].meta["layers"][0]["axes"] == 1
+    assert len(shown["tokens"].meta["tokens"]["text"]) == shown["tokens"].meta["layers"][0]["keys"]
+
+
+def test_what_does_not_attend_has_nothing_to_show(trained):
+    assert run_payloads(trained(regard.recipes.get("case-rnn").smoke())) == {}
+
+
+def test_a_task_of_ones_own_shows_its_heads(trained):
+    path = Path(__file__).parents[1] / "training" / "toy_training.py"
+    spec = importlib.util.spec_from_file_location("toy_training_of_views", path)
+    toy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(toy)
+    shown = run_payloads(trained(toy.toy_recipe()))
+    assert list(shown) == ["heads"]
+    assert shown["heads"].meta["layers"][0]["grid"] == [3, 4]
