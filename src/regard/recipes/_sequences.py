@@ -32,7 +32,9 @@ def _case(name: str, network: Network) -> Recipe:
 def case_rnn() -> Recipe:
     """A recurrent encoder–decoder: all it knows of a sentence is one state. Sentences of 8 to 24 characters.
 
-    Expected: to be measured.
+    Expected: 76.3 % of characters where it is told the right ones so far, 46.7 % where it writes by itself (75 % in
+    sentences of 8, 34 % in sentences of 24); 97 s of processor time, on one thread of an AMD EPYC
+    (benchmarks/results/case-rnn-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-rnn``
     """
     return _case("case-rnn", Recurrent(attention="none"))
@@ -42,7 +44,9 @@ def case_rnn() -> Recipe:
 def case_rnn_attention() -> Recipe:
     """The same recurrent network, with attention: it may look back at every state of the encoder.
 
-    Expected: to be measured.
+    Expected: 100 % of characters, told the right ones or not; 94 % in sentences of 32 and 35 % in sentences of 72, three
+    times as long as any in training; 656 s on one thread of an AMD EPYC that did other work too
+    (benchmarks/results/case-rnn-attention-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-rnn-attention``
     """
     return _case("case-rnn-attention", Recurrent(attention="additive"))
@@ -52,7 +56,9 @@ def case_rnn_attention() -> Recipe:
 def case_transformer() -> Recipe:
     """The transformer on the same task.
 
-    Expected: to be measured.
+    Expected: 99.99 % of characters, told the right ones or not; 77 % in sentences of 32 and 34 % in sentences of 72, three
+    times as long as any in training; 157 s of processor time, on one thread of an AMD EPYC
+    (benchmarks/results/case-transformer-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-transformer``
     """
     return _case("case-transformer", EncoderDecoder())
@@ -62,17 +68,18 @@ def case_transformer() -> Recipe:
 def text_mlm() -> Recipe:
     """The text encoder guesses masked words of the embedded text.
 
-    Expected: to be measured.
+    Expected: 76.9 % of 234 masked words of the test text, of which 12.4 % are its most frequent word; 72 s of processor
+    time, on one thread of an AMD EPYC (benchmarks/results/text-mlm-cpu-2026-11-15.json).
     Command: ``regard train text-mlm``
     """
     return Recipe(
         "text-mlm",
         MaskedLanguage("word", length=32),
-        Text(dim=128, depth=4, heads=4),
-        AdamW(1e-3, weight_decay=0.05),
+        Text(dim=64, depth=2, heads=4),
+        AdamW(3e-3, weight_decay=0.05),
         Schedule(warm_up=0.1, decay="linear"),
-        epochs=40,
-        batch_size=32,
+        epochs=150,
+        batch_size=16,
         clip=1.0,
-        evaluate_every=4,
+        evaluate_every=15,
     )
