@@ -161,7 +161,7 @@ function text(pen: Pen, said: string, x: number, y: number, colour: string, them
 const WORDS: Record<State, string> = { training: "training now", finished: "finished", stopped: "not finished" };
 
 export function CurvesView({ lines, state }: { lines: Line[]; state: State | null }): VNode {
-  const [memory, setMemory] = useState(0.9);
+  const [memory, setMemory] = useState(0.8);
   const [scale, setScale] = useState("linear");
   const [over, setOver] = useState<number | null>(null);
   const loss = useMemo(() => panel({ title: "Loss", lines, name: "loss", memory, log: scale === "log" }, over), [lines, memory, scale, over]);

@@ -13,7 +13,8 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
   const [source, setSource] = useState<Source | null>(sources[0] ?? null);
   const [start, setStart] = useState(0);
   const [samples, setSamples] = useState<Sample[]>([]);
-  const [chosen, setChosen] = useState<Sample | Blob | null>(null);
+  // The first one is asked for at once, beside the list that it stands in.
+  const [chosen, setChosen] = useState<Sample | Blob | null>(() => source && { source, index: 0, label: null, address: "" });
   const [loaded, setLoaded] = useState<Loaded>(EMPTY);
   const [over, setOver] = useState(false);
   const latest = useRef(0);
@@ -27,7 +28,6 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
       .then((answer) => {
         if (gone) return;
         setSamples(answer.samples);
-        setChosen((now) => now ?? answer.samples[0] ?? null);
       })
       .catch((error: Error) => gone || setLoaded({ ...EMPTY, problem: error.message }));
     return () => {
@@ -81,7 +81,7 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
       </div>
       <div class="st-strip" role="listbox" aria-label="images">
         ${samples.map(
-          (sample) => html`<button type="button" role="option" key=${sample.address} aria-selected=${sample === chosen} title=${sample.label ?? ""} onClick=${() => setChosen(sample)}>
+          (sample) => html`<button type="button" role="option" key=${sample.address} aria-selected=${isSame(sample, chosen)} title=${sample.label ?? ""} onClick=${() => setChosen(sample)}>
             <img src=${sample.address} alt=${sample.label ?? `image ${sample.index}`} width="56" height="56" loading="lazy" />
           </button>`,
         )}
@@ -91,6 +91,9 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
     ${chosen || loaded.problem ? html`<${Shown} ...${loaded} />` : html`<p class="st-quiet">Its data set is not on this machine. Choose an image of yours.</p>`}
   </section>` as VNode;
 }
+
+const isSame = (sample: Sample, chosen: Sample | Blob | null) =>
+  chosen !== null && !(chosen instanceof Blob) && chosen.source === sample.source && chosen.index === sample.index;
 
 function Guesses({ told }: { told: Told }): VNode {
   const top = told.guesses?.[0]?.chance ?? 1;

@@ -18,7 +18,11 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
   const [problem, setProblem] = useState("");
   const [step, setStep] = useState<number | null>(null);
   const followed = useFollowed(id);
+  // A new checkpoint is a new choice, and a run that ends has a summary.
+  const last = run?.checkpoints.at(-1)?.step ?? null;
+  const news = run !== null && followed.state !== null && (followed.checkpoint !== last || followed.state !== run.state);
   useEffect(() => {
+    if (run?.id === id && !news) return;
     let gone = false;
     api
       .run(id)
@@ -27,15 +31,14 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
     return () => {
       gone = true;
     };
-    // A new checkpoint is a new choice, a finished run has a summary.
-  }, [id, followed.checkpoint, followed.state]);
+  }, [id, news]);
 
   if (problem && !run) return html`<${Problem} text=${problem} />` as VNode;
   if (!run || run.id !== id) return html`<div class="st-waiting"></div>` as VNode;
   const tabs: Tab[] = [...run.views, "training"];
   const shown = tabs.find((name) => name === tab) ?? tabs[0];
   const state = followed.state ?? run.state;
-  const last = followed.lines.at(-1)?.step ?? run.step;
+  const steps = followed.lines.at(-1)?.step ?? run.step;
   const choosable = (shown === "image" || shown === "tokens") && run.checkpoints.length > 1;
   return html`<main>
     <header class="st-run">
@@ -44,7 +47,7 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
         <p class="st-facts">
           <span class=${`st-state st-${state}`}>${{ training: "training now", finished: "finished", stopped: "not finished" }[state]}</span>
           ${run.recipe && run.recipe !== run.title ? html`<span>${run.recipe}</span>` : null}
-          ${last ? html`<span>${last.toLocaleString("en")} steps</span>` : null}
+          ${steps ? html`<span>${steps.toLocaleString("en")} steps</span>` : null}
           ${run.accuracy === null ? null : html`<span>${percent(run.accuracy)} right on what was held out</span>`}
           ${parameters(run)}
         </p>

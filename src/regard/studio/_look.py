@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.data import CaseTask, normalise
 from regard.data._case import LOWER, UPPER
-from regard.inspect import Maps
+from regard.inspect import Maps, capture
 from regard.studio._errors import Refused
 from regard.studio._images import Pixels
 from regard.studio._models import Sentence
@@ -27,9 +27,9 @@ def look_at_image(run: Run, network: nn.Module, taken: Pixels, shown: Pixels, ab
         raise Refused(409, f"the network of {run.recipe.name} does not look at images")
     data = task.data_set
     inputs = normalise(taken[None], data.mean, data.std)
-    maps = attention_of(network, inputs)
+    with capture(network) as maps:
+        chances = network(inputs).float().softmax(-1)[0]
     _check_any(maps, run)
-    chances = network(inputs).float().softmax(-1)[0]
     best = chances.topk(min(MOST_GUESSES, len(chances)))
     guesses = [
         {"label": data.classes[at], "chance": chance}
@@ -94,9 +94,9 @@ def _guess_words(run: Run, network: nn.Module, task: MaskedLanguage, text: str, 
             f"the sentence has {len(numbers)} tokens, but the network was trained on {task.length} at a time"
         )
     source = torch.tensor([numbers])
-    maps = attention_of(network, source)
+    with capture(network) as maps:
+        chances = network(source).float().softmax(-1)[0]
     _check_any(maps, run)
-    chances = network(source).float().softmax(-1)[0]
     guesses = []
     for at, number in enumerate(numbers):
         if number == vocabulary.mask:

@@ -11,7 +11,7 @@ from regard.claims import examine, select
 from regard.studio import _look, _runs
 from regard.studio._errors import Refused
 from regard.studio._files import HEADS, METRICS, Folder, Place, read_piece
-from regard.studio._images import decode, fit, test_set, to_png, to_tensor
+from regard.studio._images import decode, fit, test_set, to_png
 from regard.studio._models import (
     About,
     ClaimEvidence,
@@ -51,6 +51,9 @@ Source = Literal["test", "shipped"]
 Index = Annotated[int, Path(ge=0, le=10**9)]
 
 
+MOST_KEPT = 8
+
+
 class Binary(Response):
     media_type = PAYLOAD
 
@@ -65,6 +68,7 @@ def routes(folder: Folder) -> APIRouter:
     networks = _runs.Networks()
     # Capturing swaps a module's functions for the time of a pass: one pass at a time.
     working = threading.Lock()
+    looked: dict[Any, bytes] = {}  # the last few images, to go back and forth between
 
     def opened(id: str) -> tuple[Place, Run]:
         place = folder.place(id)
@@ -127,7 +131,7 @@ def routes(folder: Folder) -> APIRouter:
     @router.get("/runs/{id}/images/{source}/{index}", summary="One of them", responses=PICTURE, response_class=Picture)
     def image(id: RunId, source: Source, index: Index) -> Response:
         _, opened_run = opened(id)
-        return Picture(to_png(_sample(opened_run, source, index)), headers={"cache-control": "private, max-age=3600"})
+        return Picture(_sample(opened_run, source, index), headers={"cache-control": "private, max-age=3600"})
 
     @router.get(
         "/runs/{id}/images/{source}/{index}/attention",
@@ -137,9 +141,18 @@ def routes(folder: Folder) -> APIRouter:
     )
     def image_attention(id: RunId, source: Source, index: Index, step: Step = None) -> Response:
         place, opened_run = opened(id)
-        pixels = _sample(opened_run, source, index)
-        label = _labels(opened_run, source, range(index, index + 1))[0]
-        return Binary(look(place, opened_run, to_png(pixels), step, label).body)
+        last = max(opened_run.checkpoints.steps(), default=None)
+        key = (str(place.folder), source, index, step, last)
+        with working:  # whoever asks for the same meanwhile waits for it
+            body = looked.get(key)
+            if body is None:
+                content = _sample(opened_run, source, index)
+                label = _labels(opened_run, source, range(index, index + 1))[0]
+                body = look(place, opened_run, content, step, label).body
+                looked[key] = body
+            if len(looked) > MOST_KEPT:
+                del looked[next(iter(looked))]
+        return Binary(body)
 
     @router.post(
         "/runs/{id}/attention",
@@ -149,17 +162,17 @@ def routes(folder: Folder) -> APIRouter:
     )
     def upload_attention(id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         place, opened_run = opened(id)
-        return Binary(look(place, opened_run, image, step, None).body)
+        with working:
+            return Binary(look(place, opened_run, image, step, None).body)
 
     def look(place: Place, opened_run: Run, content: bytes, step: int | None, label: str | None) -> Payload:
         task = opened_run.recipe.task
         if "image" not in _runs.views_of(place, opened_run) or not isinstance(task, ImageTask):
             raise Refused(409, f"{place.title} has no network that attends to images")
         taken, shown = fit(decode(content), task.shape)
-        with working:
-            network, used = networks.get(place, opened_run, step)
-            told = {"run": place.title, "step": used, "label": label}
-            return _look.look_at_image(opened_run, network, taken, shown, told)
+        network, used = networks.get(place, opened_run, step)
+        told = {"run": place.title, "step": used, "label": label}
+        return _look.look_at_image(opened_run, network, taken, shown, told)
 
     @router.post("/runs/{id}/sentence", summary="What it makes of a sentence", responses=BINARY, response_class=Binary)
     def sentence(id: RunId, typed: Sentence, step: Step = None) -> Response:
@@ -212,12 +225,15 @@ def _labels(run: Run, source: Source, which: range) -> list[str | None]:
     return [] if images is None else [images.classes[at] for at in images.labels[which.start : which.stop].tolist()]
 
 
-def _sample(run: Run, source: Source, index: int) -> Any:
+def _sample(run: Run, source: Source, index: int) -> bytes:
+    """An image to choose, as a PNG."""
     task = run.recipe.task
     total = _runs.sample_counts(run).get(source, 0)
     if index >= total or not isinstance(task, ImageTask):
         raise Refused(404, f"there is no image {index} of the {source} images; there are {total}")
     if source == "shipped":
-        return to_tensor(decode(_runs.shipped_images(run)[index].read_bytes()))
+        return _runs.shipped_images(run)[index].read_bytes()
     images = test_set(task.data)
-    return None if images is None else images.images[index]
+    if images is None:
+        raise Refused(404, f"the test set of {task.data} is gone")
+    return to_png(images.images[index])

@@ -36,11 +36,11 @@ def kind_of(run: Run) -> Kind:
 
 
 def state_of(place: Place) -> State:
-    """A finished run has a summary that is newer than its last step; one that goes on writes now and then."""
-    metrics, summary = place.file(METRICS), place.file(SUMMARY)
-    wrote = metrics.stat().st_mtime if metrics.exists() else place.file(RECIPE).stat().st_mtime
-    if summary.exists() and summary.stat().st_mtime >= wrote - 1:
+    """A finished run has a summary of all its steps; one that goes on writes now and then."""
+    metrics, summary = place.file(METRICS), read_json(place.file(SUMMARY))
+    if isinstance(summary, dict) and (_last_step(last_lines(metrics)) or 0) <= (summary.get("steps") or 0):
         return "finished"
+    wrote = metrics.stat().st_mtime if metrics.exists() else place.file(RECIPE).stat().st_mtime
     return "training" if time.time() - wrote < SILENT else "stopped"
 
 
@@ -64,7 +64,7 @@ def summarise(place: Place) -> RunSummary:
     try:
         run = place.open()
         metrics = place.file(METRICS)
-        lines = _last_lines(metrics)
+        lines = last_lines(metrics)
         modified = max(modified, metrics.stat().st_mtime if metrics.exists() else 0.0)
         return RunSummary(
             id=place.id,
@@ -74,7 +74,7 @@ def summarise(place: Place) -> RunSummary:
             state=state_of(place),
             views=views_of(place, run),
             example=place.is_example,
-            step=next((line["step"] for line in reversed(lines) if isinstance(line.get("step"), int)), None),
+            step=_last_step(lines),
             accuracy=_accuracy(place, lines),
             modified=modified,
             problem=None,
@@ -183,7 +183,12 @@ def _accuracy(place: Place, lines: list[dict[str, Any]]) -> float | None:
     return float(found) if isinstance(found, float | int) else None
 
 
-def _last_lines(path: Path) -> list[dict[str, Any]]:
+def _last_step(lines: list[dict[str, Any]]) -> int | None:
+    return next((line["step"] for line in reversed(lines) if isinstance(line.get("step"), int)), None)
+
+
+def last_lines(path: Path) -> list[dict[str, Any]]:
+    """The end of a file of lines."""
     size = path.stat().st_size if path.exists() else 0
     # A piece that begins within a line loses that one, which is no JSON.
     return read_piece(path, max(0, size - TAIL), TAIL).lines

@@ -1,8 +1,10 @@
 """Running the server: where it listens, and what a person is told."""
 
+import contextlib
 import secrets
 import socket
 import threading
+import urllib.request
 import webbrowser
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -55,20 +57,21 @@ def serve(
             limit_concurrency=100,
             timeout_keep_alive=10,
         )
-        threading.Thread(target=warm_up, daemon=True).start()
+        threading.Thread(
+            target=warm_up, args=[address_of(host, listening.getsockname()[1]), token], daemon=True
+        ).start()
         if browser:
             threading.Timer(0.5, webbrowser.open, [address]).start()
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def warm_up() -> None:
-    """Do once what is slow the first time only, so that the first picture does not wait for it."""
-    import torch
-
-    from regard.layers import MultiHeadAttention
-    from regard.training._pictures import attention_of
-
-    attention_of(MultiHeadAttention(4, 1), torch.zeros(1, 2, 4))
+def warm_up(address: str, token: str | None) -> None:
+    """Ask the server what the page will ask, so that a person does not wait for what is slow the first time only."""
+    for path in ("api/runs/example/images/shipped/0/attention", "api/runs", "api/pages/claims"):
+        request = urllib.request.Request(address + path, headers={"authorization": f"Bearer {token}"})
+        # Whatever is wrong is told when a person asks.
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
 
 
 def listen(host: str, port: int | None) -> socket.socket:
