@@ -418,6 +418,13 @@ class TestEveryView:
         assert look.pixels(page, "[data-view=heads] .rg-panels") != before
         assert page.locator("img").count() >= 4
 
+    def test_a_browser_that_is_too_old_is_told(self, new_page, text_maps, tmp_path):
+        path = regard.show(text_maps, tokens=WORDS).save(tmp_path / "x.html")
+        path.write_text(path.read_text().replace("<body>", "<body><script>delete window.DecompressionStream</script>"))
+        page = new_page()
+        page.goto(path.as_uri())
+        page.get_by_text("This page needs a browser of 2023 or later").wait_for()
+
     def test_broken_data_is_said_and_not_thrown(self, new_page, text_maps, tmp_path):
         path = regard.show(text_maps, tokens=WORDS).save(tmp_path / "x.html")
         path.write_text(path.read_text().replace('"version":1', '"version":2', 1))

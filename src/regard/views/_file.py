@@ -32,7 +32,7 @@ unpack("regard-module").then((text) => {
   script.type = "module";
   script.textContent = text;
   document.head.append(script);
-});
+}).catch((error) => document.body.prepend(`This page needs a browser of 2023 or later (${error.message}).`));
 """
 
 
