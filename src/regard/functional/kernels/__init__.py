@@ -3,6 +3,7 @@
 :func:`usable` says whether a plane of values can be handed to them; nothing else needs to be known about them.
 """
 
+import functools
 import importlib.util
 import math
 import os
@@ -31,11 +32,16 @@ def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bo
 
 
 def _run_on(device: str) -> bool:
-    if importlib.util.find_spec("triton") is None or os.environ.get("REGARD_KERNELS") == "0":
+    if device != "cuda" and not (device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
         return False
-    if device == "cpu":
-        return os.environ.get("TRITON_INTERPRET") == "1"
-    return device == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+    if os.environ.get("REGARD_KERNELS") == "0" or not _is_installed():
+        return False
+    return device == "cpu" or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+
+
+@functools.cache
+def _is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 # What torch.compiler.assume_constant_result does, which would load the compiler, for seconds, to do it.
