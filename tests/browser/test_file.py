@@ -272,6 +272,20 @@ class TestTokens:
         look.point(page, ".rg-main", 0.9, 0.5)
         assert "is looked at by" in look.subtitle(page)
 
+    def test_arcs_of_all_heads_of_a_layer_at_once(self, page, look, text_maps):
+        page.get_by_text("Arcs").click()
+        one = look.pixels(page, ".rg-main")
+        page.get_by_label("all heads of the layer").check()
+        every = look.pixels(page, ".rg-main")
+        assert "mean over heads" in look.subtitle(page)
+        look.point(page, ".rg-main", 0.1, 0.5)
+        query = WORDS.index(re.search(r"“(\w+)” looks at", look.subtitle(page))[1])
+        best = int(text_maps[-1].weights[0].mean(0)[query].argmax())
+        assert f"looks at “{WORDS[best]}”" in look.subtitle(page)
+        assert len({one, every, look.pixels(page, ".rg-main")}) == 3
+        look.point(page, ".rg-atlas", 0.35, 0.2)  # a head that is pointed at is shown alone
+        assert re.search(r"layers\.0\.self_attn · head \d", look.subtitle(page))
+
     def test_special_tokens_hide_and_their_share_is_said(self, page, look, text_maps):
         before = look.pixels(page, ".rg-main")
         page.get_by_label("hide special tokens").check()

@@ -1,7 +1,7 @@
 // A map as arcs: from each token that asks, on the left, to the tokens that it reads, on the right.
 
 import type { Draw, Size } from "../core/canvas";
-import { css } from "../core/colour";
+import { categorical, css } from "../core/colour";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
@@ -15,7 +15,18 @@ export interface ArcState {
   over: Cell | null;
   pinned: number | null;
   axes: [query: string, key: string];
+  /** All heads at once, each with its own weights; the table is then their mean. */
+  heads: HeadArcs[] | null;
 }
+
+export interface HeadArcs {
+  name: string;
+  weights: Float32Array;
+}
+
+/** A colour for each head, and after the seventh a kind of line as well. */
+const DASHES = [[], [7, 4], [2, 4]];
+const lineOf = (head: number, theme: Theme) => ({ colour: [...categorical.slice(0, 6), theme.muted][head % 7], dash: DASHES[Math.floor(head / 7) % 3] });
 
 const TOP = 26;
 const MOST = 1500;
@@ -58,7 +69,10 @@ export function tokenAt(table: Table, view: Viewport, x: number, y: number, size
 
 export function drawArcs(state: ArcState): Draw {
   const { table, view } = state;
-  const least = threshold(table.weights, table.max, MOST);
+  const shown = (state.heads ?? [{ name: "", weights: table.weights }]).map((head) => {
+    const max = head.weights.reduce((a, b) => Math.max(a, b), 0);
+    return { ...head, max: max || 1, least: threshold(head.weights, max, MOST / (state.heads?.length ?? 1)) };
+  });
   return (pen, size, theme) => {
     const c = columns(table, view, size);
     const yq = (q: number) => TOP + (q - view.q + 0.5) * c.query;
@@ -74,32 +88,26 @@ export function drawArcs(state: ArcState): Draw {
       const [from, to] = [yq(q), yk(k)];
       if (Math.max(from, to) < TOP || Math.min(from, to) > TOP + c.height) return;
       const middle = (c.left + c.right) / 2;
-      pen.globalAlpha = Math.min(1, (strong ? 0.15 : 0.04) + strength * (strong ? 0.85 : 0.6));
-      pen.lineWidth = 0.6 + strength * (strong ? 5 : 2.4);
+      pen.globalAlpha = Math.min(1, (strong ? 0.15 : 0.04) + strength * (strong ? 0.85 : state.heads ? 0.45 : 0.6));
+      pen.lineWidth = 0.6 + strength * (strong ? 5 : state.heads ? 1.6 : 2.4);
       pen.beginPath();
       pen.moveTo(c.left, from);
       pen.bezierCurveTo(middle, from, middle, to, c.right, to);
       pen.stroke();
     };
-    pen.strokeStyle = active ? (state.over ? theme.hover : theme.accent) : theme.hover;
-    if (!active) {
-      for (let q = 0; q < table.queries.length; q++) {
-        for (let k = 0; k < count; k++) {
-          const weight = table.weights[q * count + k];
-          if (weight > least) arc(q, k, weight / table.max, false);
-        }
-      }
-    } else if (active.q >= 0) {
-      for (let k = 0; k < count; k++) {
-        const weight = table.weights[active.q * count + k];
-        if (weight > 0.002) arc(active.q, k, weight, true);
-      }
-    } else {
-      for (let q = 0; q < table.queries.length; q++) {
-        const weight = table.weights[q * count + active.k];
-        if (weight > 0.002) arc(q, active.k, weight, true);
-      }
-    }
+    shown.forEach(({ weights, max, least }, head) => {
+      const line = lineOf(head, theme);
+      pen.strokeStyle = state.heads ? line.colour : active && !state.over ? theme.accent : theme.hover;
+      pen.setLineDash(state.heads ? line.dash : []);
+      const some = (q: number, k: number, from: number, strong: boolean) => {
+        const weight = weights[q * count + k];
+        if (weight > from) arc(q, k, strong ? weight : weight / max, strong);
+      };
+      if (!active) for (let q = 0; q < table.queries.length; q++) for (let k = 0; k < count; k++) some(q, k, least, false);
+      else if (active.q >= 0) for (let k = 0; k < count; k++) some(active.q, k, 0.002, true);
+      else for (let q = 0; q < table.queries.length; q++) some(q, active.k, 0.002, true);
+    });
+    pen.setLineDash([]);
     pen.globalAlpha = 1;
     tokens(pen, state, active, c, yq, yk, size, theme);
     pen.restore();
@@ -110,7 +118,28 @@ export function drawArcs(state: ArcState): Draw {
     pen.fillText(state.axes[0], c.left - 8, 10);
     pen.textAlign = "left";
     pen.fillText(state.axes[1], c.right + 8, 10);
+    if (state.heads) legend(pen, state.heads, c, theme);
   };
+}
+
+/** Which line is which head, above the arcs. */
+function legend(pen: Pen, heads: HeadArcs[], c: Column, theme: Theme) {
+  const step = Math.min(34, (c.right - c.left) / heads.length);
+  const start = (c.left + c.right - step * heads.length) / 2;
+  pen.font = `10px ${theme.font}`;
+  heads.forEach((head, i) => {
+    const { colour, dash } = lineOf(i, theme);
+    pen.strokeStyle = colour;
+    pen.lineWidth = 3;
+    pen.setLineDash(dash);
+    pen.beginPath();
+    pen.moveTo(start + i * step, 10);
+    pen.lineTo(start + i * step + Math.min(14, step * 0.5), 10);
+    pen.stroke();
+    pen.fillStyle = theme.muted;
+    if (step > 20) pen.fillText(head.name, start + i * step + 17, 10.5);
+  });
+  pen.setLineDash([]);
 }
 
 function tokens(

@@ -8,7 +8,7 @@ import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, type Strip } from "../maps/atlas";
-import { arcHeight, drawArcs, tokenAt } from "../maps/arcs";
+import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, paint, type Scale, type Viewport, whole, zoomed } from "../maps/heat";
 import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
 import { Residuals } from "../maps/residuals";
@@ -47,9 +47,12 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [scale, setScale] = useState<Scale>("map");
   const [view, setView] = useState<Viewport>(whole);
   const [worked, setWorked] = useState(0);
+  const [all, setAll] = useState(false);
 
   const locked = fitChoice(chosen, layers);
-  const shown = hovered ? fitChoice(hovered, layers) : locked;
+  // All heads of a layer at once are coloured arcs over their mean; a head that is pointed at is shown alone.
+  const together = all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
+  const shown: Choice = hovered ? fitChoice(hovered, layers) : together ? { layer: locked.layer, which: "mean" } : locked;
   const layer = layers[shown.layer];
   const labels = (about: TokenAbout): [string[], string[]] => {
     const rows = about.rows ?? Array.from({ length: about.queries }, (_, i) => i);
@@ -63,6 +66,13 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const table = useMemo(
     () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), layer.keys, ...labels(layer.about), hide),
     [layer, shown.which, shown.layer, hide, worked],
+  );
+  const heads = useMemo(
+    () =>
+      together
+        ? layer.about.heads.map((number, head) => ({ name: String(number), weights: makeTable(layer.matrix(head), layer.keys, ...labels(layer.about), hide).weights }))
+        : null,
+    [layer, together, hide],
   );
   // Rollout of a long text takes a while: a few rows per frame, so that the page goes on answering.
   useEffect(() => {
@@ -103,6 +113,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(locked.layer + (key === "PageDown" ? 1 : -1), locked.which) },
     { keys: ["m"], means: "mean over heads", run: () => choose(locked.layer, "mean") },
     ...(meta.rollout ? [{ keys: ["r"], means: "rollout", run: () => choose(locked.layer, "rollout") }] : []),
+    { keys: ["h"], means: "arcs of all heads", run: () => (setMode("arcs"), setAll(!(all && mode === "arcs"))) },
     { keys: ["a"], means: "heat map or arcs", run: () => setMode(mode === "heat" ? "arcs" : "heat") },
     ...(special ? [{ keys: ["s"], means: "special tokens", run: () => setHide(!hide) }] : []),
     { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(whole) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
@@ -116,6 +127,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
     ${mode === "heat" ? html`<${Select} label="colours" value=${scale} options=${[["map", "of the whole map"], ["row", "row by row"], ["root", "√, for faint weights"]]} onChange=${setScale} />` : null}
+    ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
   `;
@@ -130,7 +142,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   >
     <div class=${single ? "" : "rg-beside"}>
       ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
-      <${Main} mode=${mode} table=${table} scale=${scale} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
+      <${Main} mode=${mode} table=${table} heads=${heads} scale=${scale} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
     </div>
   <//>` as VNode;
 }
@@ -138,6 +150,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
 interface MainProps {
   mode: "heat" | "arcs";
   table: Table;
+  heads: HeadArcs[] | null;
   scale: Scale;
   view: Viewport;
   over: Cell | null;
@@ -149,11 +162,11 @@ interface MainProps {
   zoom: (factor: number, at?: Cell) => void;
 }
 
-function Main({ mode, table, scale, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
+function Main({ mode, table, heads, scale, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
   const theme = useTheme();
   const image = useMemo(() => paint(table, scale, theme), [table, scale, theme]);
   const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes };
-  const draw = mode === "heat" ? drawHeat({ ...safe, image }) : drawArcs(safe);
+  const draw = mode === "heat" ? drawHeat({ ...safe, image }) : drawArcs({ ...safe, heads });
   const at = mode === "heat" ? cellAt : tokenAt;
   const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
   const point = (x: number, y: number, _: unknown, size: Size) => {
