@@ -1,5 +1,6 @@
 """Views 4 to 6 as files: what they compute is shown, every control changes it, and nothing is asked of any network."""
 
+import base64
 import io
 import re
 
@@ -149,7 +150,7 @@ class TestConvolution:
 
     def test_sharper_heads_converge_to_the_convolution_below_the_bound(self, page, look):
         exact, soft = self.plane(page, look, "convolution"), self.plane(page, look, "attention")
-        heads = look.pixels(page, ".rg-heads")
+        heads = look.pixels(page, ".rg-nine")
         found = []
         for position in (0.1, 0.3, 0.5, 0.7, 0.95):
             slide(page, "sharpness α", position)
@@ -160,7 +161,7 @@ class TestConvolution:
         assert found[-1] < 1e-12
         assert self.plane(page, look, "convolution") == exact
         assert self.plane(page, look, "attention") != soft
-        assert look.pixels(page, ".rg-heads") != heads
+        assert look.pixels(page, ".rg-nine") != heads
         # A blur of an image in [0, 1] has a kernel that sums to 1: the bound is the leak itself.
         slide(page, "sharpness α", 0.5)
         assert self.errors(page, look)[1] == pytest.approx(shift_leak([10.0, 10.0]), rel=0.03)
@@ -202,9 +203,9 @@ class TestConvolution:
         assert error <= bound < 1e-10
 
     def test_pointing_at_a_pixel_moves_the_heads(self, page, look):
-        before = look.pixels(page, ".rg-heads")
+        before = look.pixels(page, ".rg-nine")
         look.point(page, ".rg-plane-image", 0.02, 0.02)
-        assert look.pixels(page, ".rg-heads") != before
+        assert look.pixels(page, ".rg-nine") != before
 
     def test_it_plays(self, page, look):
         page.get_by_label("play").click()
@@ -297,3 +298,38 @@ def test_it_fits_a_phone(open_file, view, mode):
             entry.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.locator(".regard").get_attribute("data-theme") == mode
+
+
+# What a notebook does, inside a shadow tree, which styles of the page do not reach.
+NOTEBOOK = """
+async ({ esm, payload, buffer }) => {
+  const bytes = new DataView(Uint8Array.from(atob(buffer), (c) => c.charCodeAt(0)).buffer);
+  const model = { get: (name) => ({ payload, buffer: bytes })[name], set() {}, save_changes() {}, on() {}, off() {} };
+  const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
+  const el = document.createElement("div");
+  document.body.appendChild(document.createElement("div")).attachShadow({ mode: "open" }).append(el);
+  window.clean = module.default.render({ model, el });
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("view", "holder"), [("mechanism", ".rg-mechanism"), ("convolution", ".rg-planes"), ("claims", ".rg-claims")]
+)
+def test_it_is_shown_in_a_notebook(new_page, look, view, holder):
+    page = new_page()
+    page.goto("about:blank")
+    widget = regard.show(view, **({"claims": "hw4-beta-zero"} if view == "claims" else {})).widget
+    buffer = base64.b64encode(widget.buffer).decode()
+    page.evaluate(NOTEBOOK, {"esm": str(widget._esm), "payload": widget.payload, "buffer": buffer})
+    look.settle(page)
+    assert page.locator(holder).evaluate("(one) => getComputedStyle(one).display") == "grid"
+    before = look.pixels(page, ".regard")
+    if view == "claims":
+        page.get_by_role("button", name="those that fail").click()
+    else:
+        page.locator("input[type=range]").first.fill("0")
+        look.point(page, ".regard", 0.9, 0.9)
+    assert look.pixels(page, ".regard") != before
+    page.evaluate("() => window.clean()")
+    assert page.locator(".regard").count() == 0

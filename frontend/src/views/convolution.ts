@@ -148,7 +148,7 @@ export function ConvolutionView({ payload, host }: ViewProps): VNode {
           </div>
           <p class="rg-hint">Each weight is a head's<br />value; its place is where<br />the head looks.</p>
         </div>
-        <div class="rg-heads">
+        <div class="rg-nine">
           <h3>Where the nine heads look from the marked pixel</h3>
           <${Picture} draw=${drawHeads(axes, { row, column, middle }, kernel)} height=${(width: number) => width} label=${`maps of nine heads from row ${row}, column ${column}`} />
         </div>

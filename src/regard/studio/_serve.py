@@ -83,6 +83,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, number))
+            found.listen(128)  # whoever comes before the server is up waits for it
         except OSError as error:
             found.close()
             if number == wanted[-1]:

@@ -1,0 +1,111 @@
+"""Where the server listens, and what a person is told; the command itself, once, as a person runs it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+import uvicorn
+
+from regard.cli import main
+from regard.studio import serve
+from regard.studio._serve import PORT, address_of, listen
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What would be served: the application and the address it is bound to, without serving it."""
+    found = {}
+
+    def run(self, sockets):
+        found["app"], found["bound"] = self.config.app, sockets[0].getsockname()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr("regard.studio._serve.warm_up", lambda address, token: None)
+    return found
+
+
+def test_by_default_only_this_machine_is_answered(served, tmp_path):
+    said = []
+    serve(tmp_path, port=0, browser=False, say=said.append)
+    assert served["bound"][0] == "127.0.0.1"
+    assert served["app"].token is None
+    assert f"http://127.0.0.1:{served['bound'][1]}/" in said[0]
+    assert not served["app"].may_be_called("10.0.0.7")
+
+
+def test_elsewhere_a_random_token_is_asked_for(served, tmp_path):
+    tokens = set()
+    for _ in range(2):
+        said = []
+        serve(tmp_path, host="0.0.0.0", port=0, names=["lab.lan"], browser=False, say=said.append)
+        app = served["app"]
+        assert said[0].endswith(f"/?token={app.token}")
+        assert len(app.token) >= 32
+        assert "can look at these runs" in said[1]
+        assert app.may_be_called("10.0.0.7:80")
+        assert app.may_be_called("lab.lan")
+        assert not app.may_be_called("evil.example")
+        tokens.add(app.token)
+    assert len(tokens) == 2
+
+
+def test_the_browser_is_opened_at_the_whole_address(served, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        "regard.studio._serve.threading.Timer", lambda seconds, call, arguments: _Now(opened, arguments)
+    )
+    serve(tmp_path, port=0, say=lambda text: None)
+    assert opened == [address_of("127.0.0.1", served["bound"][1])]
+
+
+class _Now:
+    def __init__(self, opened, arguments):
+        self.opened, self.arguments = opened, arguments
+
+    def start(self):
+        self.opened += self.arguments
+
+
+def test_a_taken_port_is_named_or_passed_over(monkeypatch):
+    with listen("127.0.0.1", 0) as first:
+        taken = first.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{taken}"):
+            listen("127.0.0.1", taken)
+        monkeypatch.setattr("regard.studio._serve.PORT", taken)
+        with listen("127.0.0.1", None) as second:
+            assert second.getsockname()[1] > taken
+    assert PORT == 8642
+    assert address_of("::1", 8642, "x") == "http://[::1]:8642/?token=x"
+
+
+def test_wrong_words_are_refused(capsys, tmp_path):
+    assert main(["studio", str(tmp_path / "absent")]) == 1
+    assert "is not a folder; one that holds runs would fit" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["studio", str(tmp_path), "--port", "99999"])
+    assert "--port must be 0 to 65535" in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_stopped(trained):
+    command = [sys.executable, "-u", "-m", "regard.cli", "studio", str(trained), "--port", "0", "--no-browser"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        try:
+            address = re.search(r"http://\S+", process.stdout.readline())[0]
+            with urllib.request.urlopen(f"{address}api/runs/gaussian", timeout=60) as answer:
+                assert b'"finished"' in answer.read()
+            with pytest.raises(urllib.error.HTTPError, match="404") as missing:
+                urllib.request.urlopen(f"{address}api/runs/none", timeout=60)
+            missing.value.close()
+        finally:
+            process.send_signal(signal.SIGINT)
+            rest = process.communicate(timeout=60)[0]
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in rest
