@@ -70,7 +70,7 @@ def mix(
     if len(groups) == 1 and _is_plane(value, groups[0]):
         rows, columns = matrices[0]
         return kernels.mix_plane(value, rows[:, 0], columns[:, 0])
-    if _can_tile(value, matrices):
+    if _can_tile(value, matrices) and not _is_one_product(value, groups):
         flat = [matrix for group in matrices for matrix in group]
         return _TiledMix.apply(value, tuple(groups), *flat)
     return _plain_mix(value, groups, matrices)
@@ -82,6 +82,11 @@ def _is_plane(value: Tensor, group: HeadGroup) -> bool:
         and all(axis.is_whole for axis in group.axes)
         and kernels.usable(value, tuple(axis.outputs for axis in group.axes), tuple(axis.inputs for axis in group.axes))
     )
+
+
+def _is_one_product(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
+    """One value for all heads, and maps so small that they are whole: a single product, which needs no tiles."""
+    return value.shape[1] == 1 and len(groups) == 1 and len(groups[0].axes) == 1 and groups[0].axes[0].is_whole
 
 
 def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:
