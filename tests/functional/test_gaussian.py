@@ -247,3 +247,17 @@ class TestBadInput:
         slack = plan_for(torch.zeros(1, 1), torch.ones(1), (100,), slack=1.0)
         moved = gaussian_attention(value, torch.full((1, 1), 0.9), torch.ones(1), (100,), plan=slack)
         torch.testing.assert_close(moved, gaussian_attention(value, torch.full((1, 1), 0.9), torch.ones(1), (100,)))
+
+
+@pytest.mark.parametrize("value_heads", [1, 2])
+@pytest.mark.parametrize("plan", ["dense", "separable"])
+def test_transforms_of_torch_func(value_heads, plan):
+    values, center, sharpness = torch.randn(3, 2, value_heads, 16, 4), torch.randn(2, 2), torch.rand(2)
+
+    def attend(value):
+        return gaussian_attention(value, center, sharpness, (4, 4), plan=plan)
+
+    torch.testing.assert_close(torch.func.vmap(attend)(values), torch.stack([attend(value) for value in values]))
+    value = values[0].requires_grad_()
+    (expected,) = torch.autograd.grad(attend(value).square().sum(), [value])
+    torch.testing.assert_close(torch.func.grad(lambda x: attend(x).square().sum())(value.detach()), expected)

@@ -63,8 +63,8 @@ def mix(
 
     On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
     intermediates stay in cache and no axis matrix is copied. On a GPU a plane of up to 128 × 128 tokens is handed to
-    :mod:`regard.functional.kernels`. Elsewhere the same product is written in plain tensor
-    operations, which compilers and exporters understand.
+    :mod:`regard.functional.kernels`. Elsewhere the same product is written in plain tensor operations, which compilers,
+    exporters and transforms understand.
     """
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
     if len(groups) == 1 and _is_plane(value, groups[0]):
@@ -84,6 +84,11 @@ def _is_plane(value: Tensor, group: HeadGroup) -> bool:
     )
 
 
+def _is_transformed() -> bool:
+    """Inside ``torch.func``'s transforms, which see plain operations only."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def _is_one_product(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
     """One value for all heads, and maps so small that they are whole: a single product, which needs no tiles."""
     return value.shape[1] == 1 and len(groups) == 1 and len(groups[0].axes) == 1 and groups[0].axes[0].is_whole
@@ -93,7 +98,7 @@ def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:
     return (
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
+        and not _is_transformed()
         and value.dtype in (torch.float32, torch.float64)
         and all(type(x) in (Tensor, torch.nn.Parameter) for x in (value, *(m for group in matrices for m in group)))
     )
@@ -117,7 +122,8 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
         # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
         # "b h n d -> b n (h d)" afterwards is a view.
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
-        mixed = folded @ value[:, 0] if is_exporting() else _SharedProduct.apply(folded, value[:, 0])
+        plain = is_exporting() or _is_transformed()
+        mixed = folded @ value[:, 0] if plain else _SharedProduct.apply(folded, value[:, 0])
         return mixed.unflatten(1, (-1, heads)).transpose(1, 2)
     x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])
     if value.shape[1] == 1:
