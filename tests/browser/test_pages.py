@@ -105,6 +105,23 @@ class TestMechanism:
         look.settle(page)
         assert [float(each.input_value()) for each in key] == pytest.approx([1.1 * x for x in pushed], abs=0.02)
 
+    def test_the_query_is_dragged_and_the_output_follows(self, page, look):
+        page.get_by_label("example").select_option("compass")
+        look.settle(page)
+        query = [page.get_by_label(f"Queries 1, {place} number") for place in ("first", "second")]
+        before = look.subtitle(page)
+        box = page.locator(".rg-mechanism canvas").first.bounding_box()
+        # The plane reaches from x = −1 to 1.6, and a quarter further.
+        scale = min(box["width"], box["height"]) / 2 / (1.3 * 1.25)
+        middle = box["x"] + box["width"] / 2 - 0.3 * scale, box["y"] + box["height"] / 2
+        page.mouse.move(middle[0] + 1.6 * scale, middle[1] - 0.6 * scale)
+        page.mouse.down()
+        page.mouse.move(middle[0], middle[1] - 1.2 * scale, steps=5)
+        page.mouse.up()
+        look.settle(page)
+        assert [float(each.input_value()) for each in query] == pytest.approx([0, 1.2], abs=0.1)
+        assert look.subtitle(page) != before
+
     def test_another_query_asks_and_tokens_come_and_go(self, page, look):
         page.get_by_role("button", name="q₃ asks").click()
         assert ", q₃ gives" in look.subtitle(page)

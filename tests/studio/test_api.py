@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 import regard
 from regard.data import CaseTask, load
 from regard.studio import _runs, create_app
+from regard.studio._files import EXAMPLE
 from regard.studio._images import to_png
 from regard.training import Checkpoints
 from regard.training._pictures import attention_of
@@ -271,6 +272,22 @@ def test_the_example_comes_last_with_its_images(example, trained, tmp_path, monk
     header, arrays = payload(client.get("/api/runs/example/images/shipped/0/attention"))
     assert header["meta"]["studio"]["label"] == "cat"
     assert arrays["image"].shape[:2] == (28, 28)
+
+
+def test_the_example_that_comes_with_the_package_shows_something_at_once(tmp_path):
+    client = TestClient(create_app(tmp_path / "nothing yet"), base_url="http://127.0.0.1")
+    (example,) = client.get("/api/runs").json()
+    assert (example["id"], example["state"], example["problem"]) == ("example", "finished", None)
+    assert example["views"] == ["heads", "image"]
+    detail = client.get("/api/runs/example").json()
+    page = client.get("/api/runs/example/images?source=shipped").json()
+    assert page["total"] >= 4
+    assert {sample["label"] for sample in page["samples"]} <= set(detail["classes"])
+    assert payload(client.get("/api/runs/example/heads"))[0]["meta"]["steps"][-1] == example["step"]
+    header, _ = payload(client.get(page["samples"][0]["address"] + "/attention"))
+    guesses = header["meta"]["studio"]["guesses"]
+    assert guesses[0]["label"] == page["samples"][0]["label"]
+    assert sum(file.stat().st_size for file in EXAMPLE.rglob("*") if file.is_file()) <= 4 * 2**20
 
 
 def test_without_an_example_there_is_none(tmp_path, monkeypatch):

@@ -157,6 +157,7 @@ export function drawKeys(scene: Scene, extent: Extent): Draw {
       pen.setLineDash([]);
     }
     arrow(pen, origin, to(q), theme.ink, 3);
+    dot(pen, to(q), 4.5, theme.ink, theme.background, 1.5);
     label(pen, `q${subscript(scene.asks + 1)}`, to(q), theme.ink, theme, size);
     scene.key.forEach((k, j) => {
       arrow(pen, origin, to(k), colourOf(j, theme.mode), 1.5 + 4 * weights[j]);
@@ -272,7 +273,9 @@ export function drawFlow(scene: Scene): Draw {
     });
     const bottom = 30 + ROW * scores.length + 14;
     const terms = weights.map((w, j) => `${w < 5e-4 ? 0 : brief(w, 2)}·v${subscript(j + 1)}`).join(" + ");
-    text(pen, `output  ${terms}`, left, bottom, theme.muted, theme);
+    pen.font = `12px ${theme.font}`;
+    const fits = pen.measureText(`output  ${terms}`).width < size.width - left;
+    text(pen, `output  ${fits ? terms : "Σ weight · value"}`, left, bottom, theme.muted, theme);
     text(pen, `= ${vector(soft.output[asks])}`, left, bottom + 20, theme.accent, theme, true);
     const room = left + Math.max(130, pen.measureText(`= ${vector(soft.output[asks])}`).width + 24);
     text(pen, `hard (□): ${vector(hard.output[asks])}`, room, bottom + 20, theme.ink, theme);

@@ -65,7 +65,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
   const scene: Scene = { ...vectors, beta, asks, soft, hard, picked };
 
   // The plane keeps still while something is dragged in it.
-  const dragging = useRef<{ key: number; start: number[]; at: [number, number] } | null>(null);
+  const dragging = useRef<{ part: Part; row: number; start: number[]; at: [number, number] } | null>(null);
   const extents = useRef<{ keys: Extent; values: Extent } | null>(null);
   if (!extents.current || !dragging.current) {
     extents.current = { keys: extentOf([vectors.query[asks], ...vectors.key]), values: extentOf(vectors.value) };
@@ -103,25 +103,32 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
     setPicked(picked < keys ? picked : -1);
   };
 
-  const nearest = (x: number, y: number, size: Size) => {
+  /** The key, or else the query that asks, whose tip is near. */
+  const nearest = (x: number, y: number, size: Size): [Part, number] | null => {
     const { to } = frame(extents.current!.keys, size);
-    const far = vectors.key.map((k) => Math.hypot(to(k)[0] - x, to(k)[1] - y));
+    const far = [...vectors.key, vectors.query[asks]].map((v) => Math.hypot(to(v)[0] - x, to(v)[1] - y));
     const best = far.indexOf(Math.min(...far));
-    return far[best] < 30 ? best : -1;
+    if (far[best] > 30) return null;
+    return best < vectors.key.length ? ["key", best] : ["query", asks];
+  };
+  const pickAt = (x: number, y: number, size: Size) => {
+    const found = nearest(x, y, size);
+    setPicked(found?.[0] === "key" ? found[1] : -1);
+    return found;
   };
   const drag = (dx: number, dy: number, event: PointerEvent, size: Size) => {
     const box = (event.target as HTMLElement).getBoundingClientRect();
     const at: [number, number] = [event.clientX - box.left, event.clientY - box.top];
     if (!dragging.current) {
-      const key = nearest(at[0] - dx, at[1] - dy, size);
-      if (key < 0) return;
-      dragging.current = { key, start: vectors.key[key], at: [at[0] - dx, at[1] - dy] };
-      setPicked(key);
+      const found = pickAt(at[0] - dx, at[1] - dy, size);
+      if (!found) return;
+      const [part, row] = found;
+      dragging.current = { part, row, start: vectors[part][row], at: [at[0] - dx, at[1] - dy] };
     }
-    const { key, start, at: from } = dragging.current;
+    const { part, row, start, at: from } = dragging.current;
     const { scale } = frame(extents.current!.keys, size);
     const moved = [start[0] + (at[0] - from[0]) / scale, start[1] - (at[1] - from[1]) / scale];
-    edit("key", key, (way === "stretch" ? along(start, moved) : moved).map(round));
+    edit(part, row, (way === "stretch" ? along(start, moved) : moved).map(round));
   };
 
   const index = picked < 0 ? 0 : picked;
@@ -159,7 +166,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
     <span class="rg-presets" role="group" aria-label="β">
       ${presets.map(([name, value]) => html`<${Button} key=${name} pressed=${beta === value} label=${`β = ${name}`} onClick=${() => setBeta(value)}>${name}<//>`)}
     </span>
-    <${Choice} label="dragging a key" value=${way} options=${[["push", "push keys"], ["stretch", "stretch keys"]]} onChange=${setWay} />
+    <${Choice} label="what dragging does" value=${way} options=${[["push", "push"], ["stretch", "stretch"]]} onChange=${setWay} />
     <${Button} onClick=${() => choose(example.name)}>reset<//>
   `;
   const square = (width: number) => Math.min(width, 420);
@@ -191,8 +198,8 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
           <h3>Keys along the query</h3>
           <${Picture} class="rg-drag" draw=${drawKeys(scene, extents.current.keys)} height=${square} cursor="grab" focusable
             label=${`query ${vector(vectors.query[asks])} and keys ${vectors.key.map((k) => vector(k)).join(", ")}`}
-            onDrag=${drag} onPress=${(x: number, y: number, _: MouseEvent, size: Size) => setPicked(nearest(x, y, size))} />
-          <p class="rg-hint">Drag a key. Sideways to the query nothing changes; along it the score does.</p>
+            onDrag=${drag} onPress=${(x: number, y: number, _: MouseEvent, size: Size) => pickAt(x, y, size)} />
+          <p class="rg-hint">Drag a key or the query. A key that moves sideways to the query keeps its score.</p>
         </section>
         <section>
           <h3>Scores → weights → output</h3>

@@ -41,12 +41,11 @@ def _worked() -> dict[str, Any]:
 
 
 def _compass() -> dict[str, Any]:
-    around = torch.tensor([[1.0, 0.0], [0.5, 0.87], [-0.5, 0.87], [-1.0, 0.0], [-0.5, -0.87], [0.5, -0.87]])
-    query = torch.tensor([[1.6, 0.6], [-0.4, 1.5]])
-    note = (
-        "Six keys of one length all around: only the direction of the query decides. Turn it, and the output follows."
-    )
-    return _example("compass", "keys all around", note, query.double(), around.double(), 3 * around.double(), beta=1.0)
+    corners = [[1.0, 0.0], [0.5, 0.87], [-0.5, 0.87], [-1.0, 0.0], [-0.5, -0.87], [0.5, -0.87]]
+    around = torch.tensor(corners, dtype=torch.float64)
+    query = torch.tensor([[1.6, 0.6], [-0.4, 1.5]], dtype=torch.float64)
+    note = "Six keys of one length all around: only the direction of the query decides. Drag it around, and the output follows."
+    return _example("compass", "keys all around", note, query, around, 3 * around, beta=1.0)
 
 
 def _lookup() -> dict[str, Any]:
