@@ -164,7 +164,7 @@ function Ct(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
 .regard .rg-body math { font-size: 1.06em; }
 .regard .rg-body math[display="block"] { margin: 10px 0; overflow-x: auto; overflow-y: hidden; max-width: 100%; }
 .regard .rg-body code { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 0.93em; background: var(--rg-faint); border-radius: 4px; padding: 0 4px; }
-.regard .rg-true { border-left: 3px solid var(--rg-hover); padding: 4px 12px; background: var(--rg-background); border-radius: 0 6px 6px 0; }
+.regard .rg-body p.rg-true { border-left: 3px solid var(--rg-hover); padding: 6px 12px; background: var(--rg-background); border-radius: 0 6px 6px 0; }
 .regard .rg-part { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 10px; margin-bottom: 8px; }
 .regard .rg-part > strong { font-weight: 600; }
 .regard .rg-part p { margin: 0; overflow-wrap: anywhere; }
