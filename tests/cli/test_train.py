@@ -45,7 +45,8 @@ class TestTrain:
         assert (recipe.epochs, recipe.network.dim, recipe.task.augmentation.crop) == (3, 36, 2)
         assert (recipe.optimiser.center_factor, recipe.clip, recipe.task.validation) == (2.0, 0.5, 0)
         assert (recipe.compile, recipe.schedule.decay) == (False, "cosine")
-        assert recipe.optimiser.matrix_learning_rate == 0.02
+        named = regard.recipes.get("cifar10-speedrun")
+        assert recipe.optimiser.matrix_learning_rate == named.optimiser.matrix_learning_rate  # what was not set stays
         assert options.for_train()["resume"] == "auto"
         assert (options.folder, options.seeds) == (Path("x"), 5)
 

@@ -3,7 +3,7 @@
 The docstring of each says what to expect of it, on what hardware, and the command. Every number there comes from a run.
 
 >>> regard.recipes.names()[:3]
-('a6-content', 'a6-content-short', 'a6-gated')
+('a6-content', 'a6-content-short', 'a6-depthwise-short')
 >>> regard.recipes.get("demo").network.attention
 'gaussian'
 """
