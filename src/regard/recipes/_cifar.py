@@ -258,7 +258,8 @@ def cifar10_small() -> Recipe:
     Heads' centers are drawn with a standard deviation of two tokens and find their places themselves; the run's
     trajectory shows how. 1.17 million parameters.
 
-    Expected: SMALL_PENDING
+    Expected: 92.0 % of the test set (92.5 % with flip averaging), with weights in float16 as they are shipped; 133 s on
+    one NVIDIA H200 that three other runs shared.
     Command: ``regard train cifar10-small``
     """
     return Recipe(
