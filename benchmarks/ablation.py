@@ -1,0 +1,119 @@
+"""What in the speedrun matters? One thing changed at a time, judged by images held out from the training set.
+
+    python benchmarks/ablation.py                       # a GPU; all rows, 8 epochs, two seeds
+    python benchmarks/ablation.py --names grid normal   # some of them
+
+``plan`` rows compute the same function another way: they differ in seconds alone.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from _measure import RESULTS, commit, hardware, print_table
+from regard import recipes
+from regard.training import AdamW, Encoder, Recipe, train_seeds
+
+replace = dataclasses.replace
+
+
+@dataclass(frozen=True)
+class DenseEncoder(Encoder):
+    """An encoder whose heads form their whole maps."""
+
+    def build(self, task: Any) -> torch.nn.Module:
+        network = super().build(task)
+        for module in network.modules():
+            if hasattr(module, "plan"):
+                module.plan = "dense"
+        return network
+
+
+def network(**changes: Any) -> Callable[[Recipe], Recipe]:
+    return lambda recipe: replace(recipe, network=replace(recipe.network, **changes))
+
+
+def dense(recipe: Recipe) -> Recipe:
+    return replace(recipe, network=DenseEncoder(**dataclasses.asdict(recipe.network)))
+
+
+ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
+    "speedrun": ("as it is", lambda recipe: recipe),
+    "normal": ("init: heads anywhere", network(init="normal")),
+    "width-32": ("heads 32 wide instead of 64", network(head_dim=32)),
+    "adamw": ("AdamW alone", lambda recipe: replace(recipe, optimiser=AdamW(2e-3, weight_decay=0.05, center_factor=5.0))),
+    "diagonal": ("covariance: a sharpness per axis", network(attention="gaussian-diagonal")),
+    "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
+    "gated": ("a gate with content, 6 heads", network(attention="gated", heads=6, head_dim=None, init="normal")),
+    "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise")),
+    "dense": ("plan: whole maps", dense),
+    "no-kernels": ("plan: separable, without our kernels", lambda recipe: recipe),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--names", nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path("runs") / "ablation")
+    parser.add_argument("--output", type=Path, default=RESULTS / f"ablation-{date.today().isoformat()}.json")
+    parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
+    options = parser.parse_args()
+    torch._dynamo.config.recompile_limit = 64
+    rows = [measure(name, options) for name in options.names]
+    print_table(rows, ["row", "what", "parameters", "held out", "deviation", "ms / step"])
+    result = {
+        "benchmark": "ablation",
+        "date": date.today().isoformat(),
+        "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
+        "command": f"python benchmarks/ablation.py --epochs {options.epochs} --seeds {options.seeds}",
+        "commit": commit(),
+        "epochs": options.epochs,
+        "rows": rows,
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    print(options.output)
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    what, change = ROWS[name]
+    recipe = recipes.get("cifar10-speedrun")
+    if options.smoke:
+        recipe = recipe.smoke()
+        change = change if name in ("speedrun", "normal", "adamw", "dense", "no-kernels") else (lambda recipe: recipe)
+    else:
+        recipe = replace(recipe, epochs=options.epochs, task=replace(recipe.task, validation=5000))
+    recipe = change(replace(recipe, evaluate_every=recipe.epochs))
+    os.environ["REGARD_KERNELS"] = "0" if name == "no-kernels" else "1"
+    torch.compiler.reset()
+    runs = train_seeds(
+        recipe, range(options.seeds), folder=options.folder / name, tensorboard=False, log_every=100, progress=False
+    )
+    print(name, runs, flush=True)
+    summaries = [run.summary or {} for run in runs.runs.values()]
+    accuracy = [100 * value for value in runs.accuracy()]
+    milliseconds = [1e3 * summary["train_seconds"] / summary["steps"] for summary in summaries]
+    return {
+        "row": name,
+        "what": what,
+        "parameters": summaries[0].get("parameters") if summaries else None,
+        "held out": round(statistics.mean(accuracy), 2) if accuracy else None,
+        "deviation": round(statistics.stdev(accuracy), 2) if len(accuracy) > 1 else None,
+        "ms / step": round(statistics.median(milliseconds), 2) if milliseconds else None,
+        "failed": runs.errors or None,
+    }
+
+
+if __name__ == "__main__":
+    main()
