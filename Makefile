@@ -74,4 +74,4 @@ frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

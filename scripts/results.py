@@ -164,8 +164,9 @@ def _readable(rows: Sequence[Any], gpus: Sequence[int]) -> list[dict[str, Any]]:
             "workload": row["workload"].partition(",")[0],
             "grid": "×".join(map(str, row["grid"])),
             "attention": row["attention"],
-            "multiply_adds": f"{row['multiply_adds'] / 1e9:,.1f} G",
-            "seconds": [duration(row["epoch_seconds"][str(n)]) for n in gpus],
+            "multiply_adds": f"{row['multiply_adds'] / 1e9:,.1f}\N{NO-BREAK SPACE}G",
+            # A number and its unit stay in one line.
+            "seconds": [duration(row["epoch_seconds"][str(n)]).replace(" ", "\N{NO-BREAK SPACE}") for n in gpus],
         }
         for row in rows
     ]

@@ -5,7 +5,7 @@ from functools import cache
 
 from regard.claims import SOURCES, TOPICS, Row, Verification, answers, misconceptions, verify
 from regard.claims._page import picture
-from regard.claims._prose import as_line
+from regard.claims._prose import inline_html
 
 WORDS = {
     "temperature": "The inverse temperature β, from no attention at all to a hard choice.",
@@ -55,6 +55,7 @@ def _ledger() -> str:
     counts = {verdict: sum(row.verdict == verdict for row in found()) for verdict in ("holds", "holds under", "fails")}
     sources = "\n".join(f"- **{short}**: {name}" for short, name in SOURCES.items())
     lines = [
+        "---\nhide: [toc]\n---\n",  # there are no sections, and formulas need the room
         "# The ledger of claims\n",
         f"{len(found())} statements about attention, from five pieces of good teaching material, each decided by a check "
         f"that also rejects a wrong variant of it: {counts['holds']} hold, {counts['holds under']} hold under a condition "
@@ -103,7 +104,9 @@ def _verdict(row: Row) -> str:
 
 
 def _cell(markdown: str) -> str:
-    return as_line(markdown).replace("|", r"\|").replace("*", r"\*").replace("_", r"\_")
+    """HTML in one line, formulas in MathML, in which Markdown and its tables find nothing to read."""
+    text = " ".join(inline_html(markdown).split())
+    return text.replace("|", "&#124;").replace("*", "&#42;").replace("_", "&#95;")
 
 
 def _code(line: str) -> str:

@@ -160,8 +160,13 @@ def test_tables_come_from_the_result_files(site, root):
         )
 
 
-@pytest.mark.browser
-def test_search_works_from_disk_and_nothing_is_requested(site):
+def test_the_ledger_typesets_its_formulas(pages):
+    written = sum(claim.statement.count("$") // 2 for claim in all_claims())
+    assert pages["theory/claims.html"].math == written > 50
+
+
+@pytest.fixture
+def browser():
     from playwright.sync_api import sync_playwright
 
     browsers = ("chromium", "chromium-browser", "google-chrome")
@@ -169,17 +174,44 @@ def test_search_works_from_disk_and_nothing_is_requested(site):
         browser = playwright.chromium.launch(
             executable_path=next(filter(None, map(shutil.which, browsers))), args=["--no-sandbox"]
         )
-        page = browser.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
-        page.on(
-            "request", lambda asked: None if asked.url.startswith(("file:", "data:")) else problems.append(asked.url)
-        )
-        page.goto((site / "theory" / "temperature.html").as_uri())
-        assert page.locator("math").first.bounding_box()["width"] > 5  # drawn
-        page.keyboard.press("s")
-        page.keyboard.type("conv_to_attention")
-        page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        yield browser
         browser.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["comparison", "costs", "guides/train", "theory/claims"])
+def test_tables_fit_beside_the_navigation(site, browser, name):
+    page = browser.new_page(viewport={"width": 1300, "height": 1000})
+    page.goto((site / f"{name}.html").as_uri())
+    tables = page.locator(".md-typeset__scrollwrap")
+    assert tables.count()
+    assert tables.evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")
+
+
+@pytest.mark.browser
+def test_subscripts_are_low_whatever_the_font(site, browser):
+    page = browser.new_page()
+    page.goto((site / "questions.html").as_uri())
+    # How far the letters of each subscript reach below those of its base.
+    below = """all => all.map(one => {
+        const bottom = element => element.getBoundingClientRect().bottom;
+        return bottom(one.children[1]) - bottom(one.children[0]);
+    })"""
+    drops = page.locator("math msub").evaluate_all(below)
+    assert len(drops) > 50
+    assert min(drops) > 1
+
+
+@pytest.mark.browser
+def test_search_works_from_disk_and_nothing_is_requested(site, browser):
+    page = browser.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else problems.append(asked.url))
+    page.goto((site / "theory" / "temperature.html").as_uri())
+    assert page.locator("math").first.bounding_box()["width"] > 5  # drawn
+    page.keyboard.press("s")
+    page.keyboard.type("conv_to_attention")
+    page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
     assert problems == []
