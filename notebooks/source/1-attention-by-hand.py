@@ -207,6 +207,11 @@ def test_large_scores(softargmax):
     if isinstance(got, torch.Tensor) and got.isnan().any():
         raise AssertionError("e^1054 overflows, and ∞/∞ is NaN: subtract the largest score of the row before exp")
     expect(got, torch.tensor([1.0, 0.0, 0.0]), {"overflow": nothing}, of="softargmax of (1054, 852, −396)")
+    rows = torch.tensor([[500.0, 501.0], [-500.0, -501.0]])
+    got = by_hand(softargmax, without="softmax")(rows)
+    if isinstance(got, torch.Tensor) and got.isnan().any():
+        raise AssertionError("subtract the largest score of each row by itself: with one for all, low rows become 0/0")
+    expect(got, rows.softmax(-1), of="softargmax of the rows (500, 501) and (−500, −501)")
 
 
 # %%
@@ -316,6 +321,7 @@ def test_cross_attention(attention):
     mistakes = {
         "β is given here, and not used": (scores / 2).softmax(-1) @ value,
         "where β is given it replaces 1/√d; you use both": (0.7 * scores / 2).softmax(-1) @ value,
+        "β is given here, and the scores go into the softargmax without it": scores.softmax(-1) @ value,
     }
     got = by_hand(attention, without="softmax")(query, key, value, 0.7)
     expect(got, (0.7 * scores).softmax(-1) @ value, mistakes, of="attention of 2 queries to 5 keys with β = 0.7")
@@ -629,6 +635,7 @@ def test_change_is_shared(change_of_weights):
     mistakes = {
         "the factor β is missing": right / beta,
         "only the moved key's weight changes; the others give way so that the sum stays one": right * moved,
+        "the bracket (δ − w_a) is missing: the weights would not sum to one any more": beta * weights * step,
         "the bracket is (δ − w_a): the weight of the moved key, not of key j": beta
         * weights
         * (moved - weights)
