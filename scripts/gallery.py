@@ -3,6 +3,7 @@
     regard train demo --folder runs/demo           # once; any run with Gaussian heads on images will do
     python scripts/gallery.py --run runs/demo      # all pictures, into docs/images/gallery
     python scripts/gallery.py limit gelu           # some of them
+    python scripts/gallery.py view-heads --run src/regard/studio/example     # of the run that comes with the package
 
 Pictures of views need a Chromium and playwright (``pip install '.[dev]'``).
 """
@@ -115,7 +116,7 @@ def view_convolution(path: Path, run: Path | None) -> None:
 
 @picture
 def view_claims(path: Path, run: Path | None) -> None:
-    _photograph(regard.show("claims"), path)
+    _photograph(regard.show("claims"), path, tallest=1000)
 
 
 @picture
@@ -156,14 +157,14 @@ def _looked_at(run: Path | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
     return trained.network().eval(), regard.data.normalise(pixels[None], images.mean, images.std), pixels
 
 
-def _photograph(view: Any, path: Path) -> None:
+def _photograph(view: Any, path: Path, tallest: int = 1600) -> None:
     """A view's own file, opened from disk."""
     with tempfile.TemporaryDirectory() as folder:
-        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path)
+        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path, tallest)
 
 
-def _photograph_page(address: str, path: Path) -> None:
-    """What a real browser draws; an error on the page is an error here."""
+def _photograph_page(address: str, path: Path, tallest: int = 1600) -> None:
+    """What a real browser draws, down to its end; an error on the page is an error here."""
     from playwright.sync_api import sync_playwright
 
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -176,6 +177,9 @@ def _photograph_page(address: str, path: Path) -> None:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         page.wait_for_timeout(2500)
+        tall = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": 1200, "height": min(tall, tallest)})
+        page.wait_for_timeout(500)
         page.screenshot(path=str(path))
         browser.close()
     if errors:
