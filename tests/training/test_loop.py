@@ -159,6 +159,29 @@ class TestNonFinite:
         assert all(value.isfinite().all() for value in run.checkpoint().tensors.values())
         assert capfd.readouterr().err.count("is skipped") == 3
 
+    @pytest.mark.parametrize("choice", ["stop", "skip"])
+    @pytest.mark.parametrize("rate", [1e3, 1e38])
+    def test_a_step_that_leaves_what_layers_refuse_is_told(self, train_toy, toy, tmp_path, user_errors, rate, choice):
+        # The loss was finite; the layer then refuses the sharpness that the step left, without knowing of steps.
+        with pytest.raises(NonFiniteError, match=r"at step 1 the update left .*sharpness") as stopped:
+            train_toy(optimiser=AdamW(rate), folder=tmp_path / "run", non_finite=choice, log_every=100)
+        _, loader = self._first(toy, 7)
+        assert stopped.value.step == 1
+        assert stopped.value.indices == loader.index(0, 0).tolist()
+        assert (tmp_path / "run" / "non_finite.json").exists()
+
+    def test_it_is_told_where_the_last_step_did_it(self, train_toy, toy, user_errors):
+        with pytest.raises(NonFiniteError, match="at step 1 the update left"):  # evaluation comes next, no step
+            train_toy(toy.ToyTask(samples=6), optimiser=AdamW(1e3), epochs=1)
+
+    def test_other_errors_stay_what_they_are(self, train_toy, toy):
+        class Strict(toy.ToyTask):
+            def outcome(self, network, batch):
+                raise ValueError("this batch is refused")
+
+        with pytest.raises(ValueError, match="this batch is refused"):
+            train_toy(Strict())
+
     def test_a_skipped_step_changes_nothing(self, train_toy, toy):
         # All samples of the only batch are bad: the parameters stay as they were drawn.
         task = toy.ToyTask(samples=6, poisoned=3)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Loader, random_number
+from regard.layers import GaussianHeads
 from regard.training._average import Average
 from regard.training._checkpoints import Checkpoint
 from regard.training._evaluation import Score, score
@@ -74,39 +75,46 @@ class Loop:
     def run(self) -> None:
         """From the present step to the last one."""
         with StopRequest() as stop, self.watch.progress(self), product_precision(self.recipe.precision):
-            if self.step == 0:
-                self.watch.heads(self)
-            if self.step < self.total:
-                self._compile()
-            self._start_clock()
-            while self.step < self.total:
-                self._take_step()
+            try:
+                self._go_on(stop)
+            except ValueError as error:
+                self._look_for_spoilt_parameters(error)
+                raise
 
-                ends_epoch = self.step % len(self.loader) == 0
-                epoch = self.step // len(self.loader)
-                evaluates = ends_epoch and (epoch % self.recipe.evaluate_every == 0 or self.step == self.total)
-                saves = evaluates if self.save_every is None else self.step % self.save_every == 0
-                saves = saves or self.step == self.total
-                shows_heads = self.watch.wants_heads(self)
-                looks = evaluates or saves or shows_heads or len(self.meter) == self.log_every
-                # Looking is done by all processes together: there a wish to stop waits for the next regular look.
-                if not looks and not (stop.asked and self.fabric.world_size == 1):
-                    continue
+    def _go_on(self, stop: StopRequest) -> None:
+        if self.step == 0:
+            self.watch.heads(self)
+        if self.step < self.total:
+            self._compile()
+        self._start_clock()
+        while self.step < self.total:
+            self._take_step()
 
-                self._stop_clock()
-                asked = self._any_process(stop.asked)
-                self._look()
-                if shows_heads:
-                    self.watch.heads(self)
-                if evaluates and self.validation is not None:
-                    self.latest = score(self.fabric, self.task, self.evaluated, self.validation)
-                    self.watch.evaluated(self, epoch, self.latest)
-                if saves or asked:
-                    self.watch.save(self, self.latest.accuracy if evaluates and self.latest else None)
-                if asked and self.step < self.total:
-                    raise TrainingInterrupted(self.watch.how_to_go_on(self.step), self.step)
-                self._start_clock()
+            ends_epoch = self.step % len(self.loader) == 0
+            epoch = self.step // len(self.loader)
+            evaluates = ends_epoch and (epoch % self.recipe.evaluate_every == 0 or self.step == self.total)
+            saves = evaluates if self.save_every is None else self.step % self.save_every == 0
+            saves = saves or self.step == self.total
+            shows_heads = self.watch.wants_heads(self)
+            looks = evaluates or saves or shows_heads or len(self.meter) == self.log_every
+            # Looking is done by all processes together: there a wish to stop waits for the next regular look.
+            if not looks and not (stop.asked and self.fabric.world_size == 1):
+                continue
+
             self._stop_clock()
+            asked = self._any_process(stop.asked)
+            self._look()
+            if shows_heads:
+                self.watch.heads(self)
+            if evaluates and self.validation is not None:
+                self.latest = score(self.fabric, self.task, self.evaluated, self.validation)
+                self.watch.evaluated(self, epoch, self.latest)
+            if saves or asked:
+                self.watch.save(self, self.latest.accuracy if evaluates and self.latest else None)
+            if asked and self.step < self.total:
+                raise TrainingInterrupted(self.watch.how_to_go_on(self.step), self.step)
+            self._start_clock()
+        self._stop_clock()
 
     def _take_step(self) -> None:
         recipe, fabric = self.recipe, self.fabric
@@ -173,6 +181,19 @@ class Loop:
         for record in records:
             if not record.is_finite:
                 self.watch.skipped(record, self._indices(record.step))
+
+    def _look_for_spoilt_parameters(self, error: ValueError) -> None:
+        """A layer that refuses its own parameters says nothing of the step that left them so."""
+        values: dict[str, Tensor] = dict(self.network.named_parameters())
+        for name, module in self.network.named_modules():
+            if isinstance(module, GaussianHeads):  # the exponential of a number that is finite may not be
+                values[f"{name}.sharpness"] = module.sharpness
+        spoilt = [name for name, value in values.items() if not value.isfinite().all()]
+        if self.step == 0 or not spoilt:
+            return
+        self._look()  # an earlier loss may tell more
+        indices = self._indices(self.step)
+        raise NonFiniteError(self.watch.spoilt(self.step, spoilt, indices), self.step, indices) from error
 
     def _indices(self, step: int) -> list[int]:
         """The samples of a step's batch, over all processes."""

@@ -110,14 +110,23 @@ class Watch:
 
     def non_finite(self, record: StepRecord, indices: Sequence[int]) -> str:
         """The message for a run that ends there; the samples also go to a file."""
+        what = f"the loss is {record.loss:g} and the gradient's norm {record.gradient_norm:g}"
+        return self._ends(record.step, what, indices) + "; non_finite='skip' leaves such steps out"
+
+    def spoilt(self, step: int, parameters: Sequence[str], indices: Sequence[int]) -> str:
+        """The message for a run whose loss was finite in a step that left parameters which are not."""
+        names = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
+        return self._ends(step, f"the update left parameters that are not finite ({names})", indices)
+
+    def _ends(self, step: int, what: str, indices: Sequence[int]) -> str:
         if self.active:
-            self.run.write("non_finite.json", {"step": record.step, "indices": list(indices)})
+            self.run.write("non_finite.json", {"step": step, "indices": list(indices)})
         last = self.run.checkpoints.steps()
         return (
-            f"at step {record.step} the loss is {record.loss:g} and the gradient's norm {record.gradient_norm:g}, on "
-            f"samples {_listed(indices)} (all of them in {self.run.folder / 'non_finite.json'}). "
+            f"at step {step} {what}, on samples {_listed(indices)} "
+            f"(all of them in {self.run.folder / 'non_finite.json'}). "
             + (f"The last checkpoint is of step {last[-1]}. " if last else "No checkpoint was written yet. ")
-            + "A lower learning rate or clip=1.0 may help; non_finite='skip' leaves such steps out"
+            + "A lower learning rate or clip=1.0 may help"
         )
 
     def skipped(self, record: StepRecord, indices: Sequence[int]) -> None:
