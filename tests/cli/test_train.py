@@ -231,6 +231,18 @@ class TestDemo:
         with pytest.raises(FileExistsError):
             _demo.prepare(tmp_path)
 
+    def test_a_run_of_its_recipe_in_its_folder_stays(self, tmp_path):
+        wanted = tmp_path / "demo"
+        assert _demo.free_folder(wanted) == wanted
+        wanted.mkdir()
+        assert _demo.free_folder(wanted) == wanted
+        (wanted / "recipe.json").write_text("{}")  # as regard train demo leaves it
+        other = _demo.free_folder(wanted)
+        assert other == tmp_path / "demo-2"
+        _demo.prepare(other)
+        assert _demo.free_folder(wanted) == other  # an earlier demo's is used again
+        assert (wanted / "recipe.json").exists()
+
 
 class TestBench:
     def test_it_lists_and_runs_those_of_the_checkout(self, tmp_path, monkeypatch, capsys):

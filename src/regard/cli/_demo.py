@@ -1,6 +1,7 @@
 """``regard demo``: attention by hand, a network trained on the embedded data, what of it was convolution, and claims."""
 
 import argparse
+import itertools
 import math
 import shutil
 import sys
@@ -16,17 +17,22 @@ MARKER = "demo.json"  # the folder is ours, and may be begun anew
 def run(arguments: Sequence[str]) -> int:
     """The command's exit code."""
     parser = argparse.ArgumentParser(prog="regard demo", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("runs/demo"), help="where the run and its report go")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the run and its report go; default runs/demo, with a number where that is taken",
+    )
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything works")
     chosen = parser.parse_args(list(arguments))
-    prepare(chosen.folder)
+    folder = chosen.folder or free_folder(Path("runs/demo"))
+    prepare(folder)
 
     from regard.cli._page import Section, page, paragraph, preformatted, run_sections
 
     begin = time.perf_counter()
     example = worked_example()
     _say("Attention by hand", example)
-    trained, words = train_network(chosen.folder, chosen.smoke)
+    trained, words = train_network(folder, chosen.smoke)
     _say("A network of Gaussian heads", words)
     short, converted = convolution_of(trained)
     _say("How much of it was convolution?", short)
@@ -39,17 +45,28 @@ def run(arguments: Sequence[str]) -> int:
         Section("How much of it was convolution?", preformatted(converted)),
         Section("What people say about attention", preformatted(claims)),
     ]
-    report = chosen.folder / "report.html"
+    report = folder / "report.html"
     report.write_text(page("regard demo", sections), encoding="utf-8")
     print(f"\n{time.perf_counter() - begin:.0f} s in all. Open {report}")
     return 0
 
 
+def free_folder(wanted: Path) -> Path:
+    """The folder itself, or with a number, such that nothing but an earlier demo is there: ``regard train demo`` has the
+    same default."""
+    names = (wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(1))
+    return next(name for name in names if _is_ours(name))
+
+
+def _is_ours(folder: Path) -> bool:
+    return not folder.exists() or not any(folder.iterdir()) or (folder / MARKER).exists()
+
+
 def prepare(folder: Path) -> None:
     """An empty folder: an earlier demo's is replaced, anything else is left alone."""
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            raise FileExistsError(f"{folder} holds something else than an earlier demo: choose another with --folder")
+    if not _is_ours(folder):
+        raise FileExistsError(f"{folder} holds something else than an earlier demo: choose another with --folder")
+    if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).write_text("{}\n", encoding="utf-8")
