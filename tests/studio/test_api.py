@@ -105,6 +105,17 @@ def test_whether_a_run_is_still_training_is_told_by_what_it_writes(runs, client_
     assert client.get("/api/runs/gaussian").json()["state"] == "stopped"
 
 
+@pytest.mark.parametrize("steps", ["all", None, "unknown"])
+def test_a_run_with_a_summary_is_finished_however_new_its_files_are(runs, client_of, steps):
+    path = runs / "gaussian" / "summary.json"
+    summary = json.loads(path.read_text())
+    if steps != "all":
+        summary["steps"] = steps
+    path.write_text(json.dumps(summary))
+    (runs / "gaussian" / "metrics.jsonl").touch()
+    assert client_of(runs).get("/api/runs/gaussian").json()["state"] == "finished"
+
+
 def test_the_heads_view_holds_the_trajectory(client, trained):
     header, arrays = payload(client.get("/api/runs/gaussian/heads"))
     kept = regard.load_run(trained / "gaussian").heads

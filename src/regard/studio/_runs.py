@@ -38,8 +38,12 @@ def kind_of(run: Run) -> Kind:
 def state_of(place: Place) -> State:
     """A finished run has a summary of all its steps; one that goes on writes now and then."""
     metrics, summary = place.file(METRICS), read_json(place.file(SUMMARY))
-    if isinstance(summary, dict) and (_last_step(last_lines(metrics)) or 0) <= (summary.get("steps") or 0):
-        return "finished"
+    if isinstance(summary, dict):
+        steps, last = summary.get("steps"), _last_step(last_lines(metrics))
+        # Only steps beyond those of the summary say that it was taken up again; when files were written says nothing,
+        # since those of an installation or a copy are new.
+        if not isinstance(steps, int) or last is None or last <= steps:
+            return "finished"
     wrote = metrics.stat().st_mtime if metrics.exists() else place.file(RECIPE).stat().st_mtime
     return "training" if time.time() - wrote < SILENT else "stopped"
 
