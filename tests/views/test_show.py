@@ -244,10 +244,20 @@ class TestHeads:
         solid = Trajectory((0,), ("a",), None, (torch.randn(1, 2, 3),), (torch.rand(1, 2),))
         with pytest.raises(ValueError, match="heads over 3 axes cannot be drawn"):
             regard.show(solid)
-        with pytest.raises(TypeError, match="a run, a trajectory or a locality was expected, got 7"):
+        with pytest.raises(TypeError, match="a run, a trajectory or a locality, got 7"):
             regard.show(7)
         with pytest.raises(TypeError, match="image= and tokens= go with maps"):
             regard.show(solid, tokens=["a"])
+
+    def test_a_model_is_told_how_its_maps_are_had(self, user_errors):
+        with pytest.raises(TypeError, match=r"regard\.capture\(model\).*got a Sequential$"):
+            regard.show(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+
+    @pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)])
+    def test_a_map_of_nothing_is_refused(self, user_errors, shape):
+        # A page of it would never be drawn.
+        with pytest.raises(ValueError, match="a map needs a head, a query and a key at least"):
+            regard.show(torch.zeros(shape))
 
 
 class TestSaving:

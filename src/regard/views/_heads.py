@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._checks import describe
 from regard.inspect import Locality
@@ -35,7 +35,10 @@ def payload(what: Any) -> Payload:
     if isinstance(what, Heads):
         center, sharpness = (tuple(each[None] for each in values) for values in (what.center, what.sharpness))
         return _trajectory(Trajectory((0,), what.layers, None, center, sharpness))
-    raise TypeError(f"a run, a trajectory or a locality was expected, got {describe(what)}")
+    raise TypeError(
+        "what must be maps (as `with regard.capture(model) as maps: model(x)` gives them), tensors of weights, a run, "
+        f"a trajectory or a locality, got {f'a {type(what).__name__}' if isinstance(what, nn.Module) else describe(what)}"
+    )
 
 
 def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:

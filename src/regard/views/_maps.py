@@ -89,7 +89,12 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
     calls = found.calls if _is_generation(found) else found.calls[-1:]
     weights = _joined([call.weights[sample].detach().float().cpu() for call in calls])
-    if weights.numel() and not (bool(weights.isfinite().all()) and float(weights.min()) >= 0):
+    if not weights.numel():
+        raise ValueError(
+            f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
+            f"{found.name!r}"
+        )
+    if not (bool(weights.isfinite().all()) and float(weights.min()) >= 0):
         raise ValueError(f"the weights of {found.name!r} must be numbers of 0 or more, to be shown as a map")
     shown = Map(found.name, list(calls))
     latest = found.latest
