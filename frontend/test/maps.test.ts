@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { NumberArray } from "../src/core/payload";
-import { type Cell, cellAt, box, inside, whole, zoomed } from "../src/maps/heat";
+import { widestRow } from "../src/maps/atlas";
+import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
 import { cellOf, centerOf, type ImageAbout, queryIn, queryName } from "../src/maps/place";
 import { Rollout } from "../src/maps/rollout";
@@ -42,6 +43,7 @@ describe("a layer", () => {
 
   it("says what its residual is, and when it is too large", () => {
     expect(residualText(about())).toBe("residual 1.0e-7 against the kernel");
+    expect(residualText(about({ residual: 0 }))).toBe("residual 0 against the kernel");
     expect(residualText(about({ agrees: false }))).toContain("more than rounding");
     expect(residualText(about({ residual: null, against: "nothing: given" }))).toBe("no residual: given");
   });
@@ -176,5 +178,19 @@ describe("words", () => {
 
   it("shares are said in percent", () => {
     expect([0, 0.5, 0.0312, 0.0001].map(percent)).toEqual(["0 %", "50 %", "3.1 %", "0.010 %"]);
+  });
+});
+
+describe("the atlas", () => {
+  it("names its columns by the layer that has the most heads", () => {
+    const rows = [2, 4, 3].map((heads, layer) => ({ label: "", layer, heads: Array.from({ length: heads }, (_, i) => i) }));
+    expect(widestRow(rows).layer).toBe(1);
+  });
+});
+
+describe("labels", () => {
+  it("of one character stand upright, longer ones lie", () => {
+    expect(["a", "␣", "語", "🙂"].every(isUpright)).toBe(true);
+    expect(["", "<U>", "ab"].some(isUpright)).toBe(false);
   });
 });

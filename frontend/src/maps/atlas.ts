@@ -112,8 +112,9 @@ export function Atlas(props: AtlasProps) {
     pen.font = `10px ${theme.font}`;
     const every = Math.max(1, Math.ceil(18 / (g.cell + g.gap)));
     if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer)) {
+      const widest = widestRow(rows);
       for (let c = 0; c < columns; c += every) {
-        pen.fillText(props.headName(rows[0].layer, rows[0].heads[c] ?? c), place(g, 0, c)[0] + g.cell / 2, 7);
+        pen.fillText(props.headName(widest.layer, widest.heads[c]), place(g, 0, c)[0] + g.cell / 2, 7);
       }
     }
     rows.forEach((row, r) =>
@@ -169,6 +170,9 @@ export function fitted(pen: Pen, text: string, room: number): string {
   while (end > 1 && pen.measureText(`${text.slice(0, end)}…`).width > room) end--;
   return `${text.slice(0, end)}…`;
 }
+
+/** The row that has a head in every column: layers may differ in how many they have. */
+export const widestRow = (rows: AtlasRow[]) => rows.reduce((most, row) => (row.heads.length > most.heads.length ? row : most));
 
 /** Rows for an atlas of one layer: its heads in a block that is about as wide as the room asks. */
 export function blockRows(layer: number, heads: number, columns: number): AtlasRow[] {

@@ -190,8 +190,13 @@ function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: num
     style(on, false);
     pen.save();
     pen.translate(x(k + 0.5), place.top - 6);
-    pen.rotate(-Math.PI / 2);
-    pen.fillText(fitted(pen, label, place.top - 24), 0, 0);
+    if (isUpright(label)) {
+      pen.textAlign = "center";
+      pen.fillText(label, 0, -size / 2);
+    } else {
+      pen.rotate(-Math.PI / 2);
+      pen.fillText(fitted(pen, label, place.top - 24), 0, 0);
+    }
     pen.restore();
   });
   pen.fillStyle = theme.muted;
@@ -205,6 +210,9 @@ function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: num
   pen.fillText(`← ${axes[0]}`, 0, 0);
   pen.restore();
 }
+
+/** One character is read as it stands; lying on its side, a space's sign looks like a letter. */
+export const isUpright = (label: string) => [...label].length === 1;
 
 function legend(pen: Pen, table: Table, place: Box, size: Size, theme: Theme) {
   const top = place.top + place.height + 14;

@@ -100,8 +100,11 @@ export function shortNames(names: string[]): string[] {
 
 export const percent = (x: number): string => (x >= 0.0995 || x === 0 ? `${Math.round(100 * x)} %` : `${(100 * x).toPrecision(2)} %`);
 
+/** Two digits tell its size; exactly 0 is said so. */
+export const residualNumber = (x: number) => (x === 0 ? "0" : x.toExponential(1));
+
 /** What the residual of a map says, in words. */
 export function residualText(about: LayerAbout): string {
   if (about.residual === null) return `no residual: ${about.against.replace(/^nothing: /, "")}`;
-  return `residual ${about.residual.toExponential(1)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;
+  return `residual ${residualNumber(about.residual)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;
 }

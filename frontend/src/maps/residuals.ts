@@ -1,7 +1,7 @@
 // Every map with its residual: how far it is from what the model computed.
 
 import { html } from "../core/html";
-import { type LayerAbout, residualText } from "./layer";
+import { type LayerAbout, residualNumber, residualText } from "./layer";
 
 export function Residuals({ layers, current, notes }: { layers: LayerAbout[]; current: number; notes: string[] }) {
   const about = layers[current];
@@ -21,7 +21,7 @@ export function Residuals({ layers, current, notes }: { layers: LayerAbout[]; cu
                 <td class="rg-mono">${layer.name}</td>
                 <td>${layer.heads.length}</td>
                 <td>${layer.queries} × ${layer.keys}</td>
-                <td>${layer.residual === null ? "–" : layer.residual.toExponential(1)}</td>
+                <td>${layer.residual === null ? "–" : residualNumber(layer.residual)}</td>
                 <td>${layer.against}</td>
                 <td>${layer.kernel ?? layer.kind}</td>
               </tr>`,

@@ -85,7 +85,9 @@ async function ask(address: string, options: RequestInit = {}): Promise<Response
   throw new Error(said?.error ? sentence(said.error) : `The server answered ${answer.status}.`);
 }
 
-const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+/** What the server says, as a sentence. What begins with a name (of a run, of a file) keeps it as it is written. */
+export const sentence = (text: string) =>
+  (/^(the|there|an?|no|its?|this|that) /.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text) + (/[.!?]$/.test(text) ? "" : ".");
 const json = async <T>(address: string, options?: RequestInit) => (await ask(address, options)).json() as Promise<T>;
 const binary = async (address: string, options?: RequestInit) => decodeBody(await (await ask(address, options)).arrayBuffer());
 const run = (id: string) => `/api/runs/${encodeURIComponent(id)}`;

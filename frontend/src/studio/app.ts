@@ -65,7 +65,7 @@ export function Studio(): VNode {
 function Runs({ runs, current, folder }: { runs: RunSummary[] | null; current: string | null; folder: string }): VNode {
   if (!runs) return html`<aside class="st-runs"></aside>` as VNode;
   return html`<aside class="st-runs">
-    <h2>Runs <span class="st-quiet">${folder}</span></h2>
+    <h2>Runs <span class="st-quiet">in ${folder}</span></h2>
     <ul>
       ${runs.map(
         (run) => html`<li key=${run.id}>
@@ -77,7 +77,7 @@ function Runs({ runs, current, folder }: { runs: RunSummary[] | null; current: s
         </li>`,
       )}
     </ul>
-    ${runs.length && runs.every((run) => run.example) ? html`<p class="st-quiet">Runs that are trained in ${folder} appear here: <code>regard train demo</code></p>` : null}
+    ${runs.length && runs.every((run) => run.example) ? html`<p class="st-quiet">What you train in the folder <b>${folder}</b> appears here: <code>regard train demo</code></p>` : null}
   </aside>` as VNode;
 }
 

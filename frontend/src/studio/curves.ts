@@ -84,7 +84,9 @@ function panel({ title, lines, name, memory, log, share }: PanelProps, over: num
     const [trained, kept] = [at(train, soft), at(held, held.values)];
     if (kept !== undefined) text(pen, `held out ${say(kept)}`, right, 12, theme.accent, theme, "right", true);
     const room = kept === undefined ? 0 : pen.measureText(`held out ${say(kept)}`).width + 14;
-    if (trained !== undefined) text(pen, `training ${say(trained)}`, right - room, 12, theme.hover, theme, "right", true);
+    // On a narrow page the name of the chart goes first.
+    const begins = trained === undefined ? 0 : right - room - pen.measureText(`training ${say(trained)}`).width;
+    if (trained !== undefined && begins > MARGIN.left + pen.measureText(title).width + 14) text(pen, `training ${say(trained)}`, right - room, 12, theme.hover, theme, "right", true);
     if (over !== null) {
       pen.strokeStyle = theme.muted;
       pen.lineWidth = 1;

@@ -48,7 +48,7 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
           <span class=${`st-state st-${state}`}>${{ training: "training now", finished: "finished", stopped: "not finished" }[state]}</span>
           ${run.recipe && run.recipe !== run.title ? html`<span>${run.recipe}</span>` : null}
           ${steps ? html`<span>${steps.toLocaleString("en")} steps</span>` : null}
-          ${run.accuracy === null ? null : html`<span>${percent(run.accuracy)} right on what was held out</span>`}
+          ${run.accuracy === null ? null : html`<span>${percent(run.accuracy)} ${run.kind === "image" ? "of held-out images right" : "right on held-out data"}</span>`}
           ${parameters(run)}
         </p>
       </div>

@@ -149,7 +149,7 @@ export function ConvolutionView({ payload, host }: ViewProps): VNode {
           <p class="rg-hint">Each weight is a head's<br />value; its place is where<br />the head looks.</p>
         </div>
         <div class="rg-nine">
-          <h3>Where the nine heads look from the marked pixel</h3>
+          <h3>Where each head looks from the marked pixel</h3>
           <${Picture} draw=${drawHeads(axes, { row, column, middle }, kernel)} height=${(width: number) => width} label=${`maps of nine heads from row ${row}, column ${column}`} />
         </div>
         <div class="rg-chart">

@@ -160,7 +160,7 @@ function Curve({ meta, moments, time, onGo }: { meta: HeadsMeta; moments: Moment
     const [first, end] = [moments.steps[0], moments.steps[moments.steps.length - 1]];
     onGo(moments.time(first + share * (end - first)));
   };
-  return html`<${Picture} draw=${drawCurve(meta.curve, moments, time)} height=${56} label="how much of what was held out is right" cursor="pointer" onPress=${go} />`;
+  return html`<${Picture} draw=${drawCurve(meta.curve, moments, time)} height=${56} label="the share of held-out samples that is right" cursor="pointer" onPress=${go} />`;
 }
 
 /** Panels side by side, where there is room. */
@@ -181,7 +181,7 @@ function describe(moments: Moments, meta: HeadsMeta, time: number, place: Place 
   const step = moments.step(time);
   const when = meta.steps.length === 1 ? "" : step === 0 ? "before training" : `step ${step.toLocaleString("en")}`;
   const before = meta.curve.filter(([at]) => at <= step);
-  const right = before.length ? `${percent(before[before.length - 1][1])} of what is held out right` : "";
+  const right = before.length ? `${percent(before[before.length - 1][1])} of held-out ${meta.layers.every(({ axes }) => axes === 2) ? "images" : "samples"} right` : "";
   if (!place) return [when, right].filter(Boolean).join(" · ") || `${meta.layers.length} layers`;
   const head = moments.at(place.layer, place.head, time);
   const { name, axes } = meta.layers[place.layer];
