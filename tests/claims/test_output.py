@@ -179,6 +179,16 @@ def test_pictures_go_to_the_cache_by_default(tmp_path: Path, monkeypatch, capsys
     assert "hw4-beta-zero.png" in capsys.readouterr().out
 
 
+def test_a_cache_that_cannot_be_written_says_nothing_about_a_claim(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "file" / name))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run(["--id", "hw4-beta-zero"]) == 0
+    path = Path(capsys.readouterr().out.rpartition("Picture: ")[2].strip())
+    assert path.is_relative_to(tmp_path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 def test_pages_are_written(tmp_path: Path, capsys) -> None:
     page, markdown = tmp_path / "page.html", tmp_path / "page.md"
     questions = tmp_path / "questions.md"

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,14 +99,22 @@ def _show(row: "Row", path: Path | None) -> None:
     figure = picture(row)
     if figure is None:
         return
-    if path is None:
-        import platformdirs
-
-        folder = Path(platformdirs.user_cache_dir("regard")) / "claims"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{row.claim.id}.png"
+    path = path or _folder() / f"{row.claim.id}.png"
     figure.savefig(path, dpi=150)
     print(f"Picture: {path}")
+
+
+def _folder() -> Path:
+    """For pictures: where one may not write into the cache, that says nothing about a claim."""
+    import platformdirs
+
+    folder = Path(platformdirs.user_cache_dir("regard")) / "claims"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="regard-claims-"))
+    return folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
