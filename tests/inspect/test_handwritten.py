@@ -260,3 +260,30 @@ def test_two_softmaxes_that_become_one_map_are_both_accounted_for():
         out = model(q, k, v)
     assert not maps.missed
     torch.testing.assert_close(maps["Mixed"].weights @ v, out)
+
+
+def test_heads_mixed_by_a_matrix_are_no_product_with_values():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mix", torch.randn(2, 2))
+
+        def forward(self, x):
+            return torch.einsum("hg,bgij->bhij", self.mix, (x @ x.mT).softmax(-1)) @ x
+
+    network = Mixed()
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(network) as maps:
+        network(torch.randn(1, 2, 4, 8))
+    assert [(missed.name, missed.shape) for missed in maps.missed] == [("Mixed", (1, 2, 4, 4))]
+
+
+def test_values_shared_by_all_samples_are_values():
+    class Shared(nn.Module):
+        def forward(self, x):
+            return torch.einsum("bhij,jd->bhid", (x @ x.mT).softmax(-1), torch.ones(4, 3))
+
+    network = Shared()
+    with regard.capture(network) as maps:
+        network(torch.randn(1, 2, 4, 8))
+    assert maps[0].shape == (1, 2, 4, 4)
+    assert maps[0].agrees

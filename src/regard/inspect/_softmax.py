@@ -233,6 +233,8 @@ class Tracker:
                 continue
             if not free and not sums_to_one(w, of_weights.index(summed[0])):
                 continue
+            if len(of_value) == 2 < len(of_weights) and _mixes_heads(w, of_weights.index(summed[0])):
+                continue
             query = free[-1:]  # none is written where there is one query; other free axes are heads that share values
             lead = [a for a in kept if a not in query]
             order = [of_weights.index(a) for a in (*lead, *query, *summed)]
@@ -300,6 +302,11 @@ def shares_memory(x: Tensor, y: Tensor) -> bool:
         return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return False
+
+
+def _mixes_heads(weights: Tensor, summed: int) -> bool:
+    """A matrix that is the same for all samples, along an axis other than the one that sums to one: no values."""
+    return not sums_to_one(weights, summed) and any(sums_to_one(weights, axis) for axis in (-1, -2))
 
 
 def sums_to_one(x: Tensor, axis: int) -> bool:
