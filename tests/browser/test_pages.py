@@ -350,3 +350,25 @@ def test_it_is_shown_in_a_notebook(new_page, look, view, holder):
     assert look.pixels(page, ".regard") != before
     page.evaluate("() => window.clean()")
     assert page.locator(".regard").count() == 0
+
+
+@pytest.mark.parametrize(("width", "side_by_side"), [(900, 2), (1200, 3)])
+def test_pictures_of_the_mechanism_leave_no_empty_corner(open_file, width, side_by_side):
+    page = open_file(regard.show("mechanism"), width=width)
+    boxes = page.locator(".rg-mechanism > section").evaluate_all(
+        "(all) => all.map((one) => one.getBoundingClientRect()).map(({ top, width }) => [Math.round(top), width])"
+    )
+    whole = page.locator(".rg-mechanism").evaluate("(one) => one.getBoundingClientRect().width")
+    tops = [top for top, _ in boxes]
+    beside = {top for top in tops if tops.count(top) > 1}
+    assert [tops.count(top) for top in beside] == [side_by_side]
+    assert all(width == pytest.approx(whole, abs=1) for top, width in boxes if top not in beside)
+
+
+def test_the_nine_heads_have_room_at_every_width(open_file):
+    page = open_file(regard.show("convolution"))
+    for width in (360, 600, 760, 900, 1000, 1200, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        caption = page.locator(".rg-nine h3").bounding_box()
+        assert caption["width"] >= 225
+        assert caption["height"] <= 48  # two lines at the most

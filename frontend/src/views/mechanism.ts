@@ -201,7 +201,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
             onDrag=${drag} onPress=${(x: number, y: number, _: MouseEvent, size: Size) => pickAt(x, y, size)} />
           <p class="rg-hint">Drag a key or the query. A key that moves sideways to the query keeps its score.</p>
         </section>
-        <section>
+        <section class="rg-scores">
           <h3>Scores → weights → output</h3>
           <${Picture} draw=${drawFlow(scene)} height=${flowHeight(vectors.key.length)} label=${subtitle} />
           <h3>All queries</h3>

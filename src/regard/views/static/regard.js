@@ -364,6 +364,10 @@ function Ct(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
   .regard .rg-mechanism { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
   .regard .rg-mechanism > .rg-whole { grid-column: 1 / -1; }
 }
+@container (min-width: 760px) and (max-width: 979.98px) {
+  .regard .rg-mechanism > .rg-scores { grid-column: 1 / -1; order: 1; }
+  .regard .rg-mechanism > .rg-scores ~ .rg-whole { order: 2; }
+}
 @container (min-width: 980px) {
   .regard .rg-mechanism { grid-template-columns: minmax(0, 1fr) minmax(0, 1.05fr) minmax(0, 1fr); }
 }
@@ -404,7 +408,7 @@ function Ct(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
             onDrag=${C} onPress=${(q,D,U,P)=>M(q,D,P)} />
           <p class="rg-hint">Drag a key or the query. A key that moves sideways to the query keeps its score.</p>
         </section>
-        <section>
+        <section class="rg-scores">
           <h3>Scores → weights → output</h3>
           <${G} draw=${Go(x)} height=${jo(a.key.length)} label=${F} />
           <h3>All queries</h3>

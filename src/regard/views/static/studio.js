@@ -369,6 +369,10 @@ var wn=`.regard {
   .regard .rg-mechanism { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
   .regard .rg-mechanism > .rg-whole { grid-column: 1 / -1; }
 }
+@container (min-width: 760px) and (max-width: 979.98px) {
+  .regard .rg-mechanism > .rg-scores { grid-column: 1 / -1; order: 1; }
+  .regard .rg-mechanism > .rg-scores ~ .rg-whole { order: 2; }
+}
 @container (min-width: 980px) {
   .regard .rg-mechanism { grid-template-columns: minmax(0, 1fr) minmax(0, 1.05fr) minmax(0, 1fr); }
 }
@@ -409,7 +413,7 @@ var wn=`.regard {
             onDrag=${C} onPress=${(L,V,j,T)=>M(L,V,T)} />
           <p class="rg-hint">Drag a key or the query. A key that moves sideways to the query keeps its score.</p>
         </section>
-        <section>
+        <section class="rg-scores">
           <h3>Scores → weights → output</h3>
           <${J} draw=${xa(w)} height=${ya(a.key.length)} label=${D} />
           <h3>All queries</h3>
