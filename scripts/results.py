@@ -116,11 +116,14 @@ def _yes(value: bool) -> str:
 
 def _training(results: Sequence[Result], prefix: str) -> str:
     rows = []
-    latest = {(r["recipe"], r["hardware"]): r for r in results if "recipe" in r}
+    # A recipe with changes, such as "fashion-vit (epochs 1)", is a trial and stays in its file.
+    latest = {(r["recipe"], r["hardware"]): r for r in results if "recipe" in r and "(" not in r["recipe"]}
     for result in sorted(latest.values(), key=lambda r: (r["recipe"], r["hardware"])):
+        # A CPU may have been shared with others: there the processor's own time is what training costs.
+        clock = "train_seconds" if "NVIDIA" in result["hardware"] else "process_seconds"
         accuracy, flipped, seconds = (
-            [value for value in result[key] or [] if value is not None]
-            for key in ("accuracy", "accuracy_flip", "train_seconds")
+            [value for value in result.get(key) or [] if value is not None]
+            for key in ("accuracy", "accuracy_flip", clock)
         )
         rows.append(
             [f"`{result['recipe']}`", _percent(accuracy), _percent(flipped), str(len(result["seeds"])),
@@ -130,6 +133,7 @@ def _training(results: Sequence[Result], prefix: str) -> str:
     head = ["recipe", "accuracy, %", "with flip averaging", "seeds", "parameters", "training", "hardware, date"]
     return (
         f"{_markdown(head, rows)}\n\nTest accuracy, mean ± standard deviation over seeds; compilation not counted. "
+        f"Seconds are the clock's on a GPU and the processor's on a CPU (– where they were not kept). "
         f"Each is `regard train RECIPE --result FILE`."
     )
 

@@ -156,7 +156,7 @@ var wn=`.regard {
 .regard .rg-filters select { min-width: 0; flex: 1 1 auto; width: 100%; max-width: 24em; }
 .regard .rg-claims h3.rg-topic { font-size: 1.1em; margin: 14px 0 6px; text-transform: capitalize; }
 .regard .rg-claim { border: 1px solid var(--rg-faint); border-left: 4px solid var(--rg-verdict); border-radius: 8px; background: var(--rg-surface); margin-bottom: 8px; }
-.regard .rg-claim > button { all: unset; box-sizing: border-box; display: grid; grid-template-columns: 7.2em minmax(0, 1fr); gap: 2px 12px; align-items: baseline; width: 100%; padding: 9px 12px; cursor: pointer; }
+.regard .rg-claim > button { all: unset; box-sizing: border-box; display: grid; grid-template-columns: 8.6em minmax(0, 1fr); gap: 2px 12px; align-items: baseline; width: 100%; padding: 9px 12px; cursor: pointer; }
 .regard .rg-claim > button:focus-visible { outline: 2px solid var(--rg-hover); outline-offset: -2px; border-radius: 6px; }
 .regard .rg-verdict { color: var(--rg-verdict); font-weight: 650; white-space: nowrap; }
 .regard .rg-statement { overflow-wrap: anywhere; }
