@@ -13,8 +13,8 @@ AUGMENTATION = Augmentation(crop=2, border="zeros", flip="random")
 def demo() -> Recipe:
     """A small network of Gaussian heads on the 6,000 embedded images: what ``regard demo`` trains.
 
-    Expected: 81.0 % of the 1,000 test images, with and without flip averaging; the whole of ``regard demo`` takes 144 s
-    of processor time, on one thread of an AMD EPYC (benchmarks/results/demo-cpu-2026-11-15.json).
+    Expected: 81.0 % of the 1,000 test images, with and without flip averaging; 50 s of training, and 66 s for the whole
+    of ``regard demo``, on two cores of an AMD EPYC (benchmarks/results/demo-cpu-2026-11-15.json).
     Command: ``regard demo``, or ``regard train demo`` for the training alone
     """
     return Recipe(
