@@ -161,18 +161,22 @@ def _git(*command: str) -> str:
 
 
 def write(benchmark: str, options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], **more: Any) -> Path:
-    """One result file: what was run, when, on what, and its rows."""
+    """The result file of a benchmark that has the options of :func:`arguments`."""
     kind = options.device.partition(":")[0]
     path = options.output or RESULTS / f"{benchmark}-{kind}-{date.today().isoformat()}.json"
+    return write_rows(benchmark, path, rows, hardware(options.device, options.threads), rounds=options.rounds, **more)
+
+
+def write_rows(benchmark: str, path: Path, rows: Sequence[Mapping[str, Any]], machine: str, **more: Any) -> Path:
+    """One result file: what was run, when, on what, and its rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "benchmark": benchmark,
         "date": date.today().isoformat(),
-        "hardware": hardware(options.device, options.threads),
+        "hardware": machine,
         "torch": torch.__version__,
         "command": command(),
         "commit": commit(),
-        "rounds": options.rounds,
         **more,
         "rows": list(rows),
     }

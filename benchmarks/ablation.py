@@ -8,7 +8,6 @@
 
 import argparse
 import dataclasses
-import json
 import os
 import statistics
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 
-from _measure import RESULTS, commit, hardware, print_table
+from _measure import RESULTS, hardware, print_table, write_rows
 from regard import recipes
 from regard.training import AdamW, Encoder, Recipe, train_seeds
 
@@ -72,18 +71,8 @@ def main() -> None:
     torch._dynamo.config.recompile_limit = 64
     rows = [measure(name, options) for name in options.names]
     print_table(rows, ["row", "what", "parameters", "held out", "deviation", "ms / step"])
-    result = {
-        "benchmark": "ablation",
-        "date": date.today().isoformat(),
-        "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
-        "command": f"python benchmarks/ablation.py --epochs {options.epochs} --seeds {options.seeds}",
-        "commit": commit(),
-        "epochs": options.epochs,
-        "rows": rows,
-    }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    print(options.output)
+    machine = hardware("cuda" if torch.cuda.is_available() else "cpu")
+    print(write_rows("ablation", options.output, rows, machine, epochs=options.epochs, seeds=options.seeds))
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -11,7 +11,6 @@ Every network's result file has the form of all trained recipes; the table goes 
 
 import argparse
 import dataclasses
-import json
 import statistics
 from datetime import date
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 import regard
-from _measure import RESULTS, commit, hardware, print_table
+from _measure import RESULTS, hardware, print_table, write_rows
 from regard import recipes
 from regard.training import train_seeds, write_result
 
@@ -48,18 +47,9 @@ def main() -> None:
     torch._dynamo.config.recompile_limit = 64
     rows = [measure(name, options) for name in options.names]
     print_table(rows, list(rows[0]))
-    table = {
-        "benchmark": "reproduction",
-        "date": date.today().isoformat(),
-        "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
-        "command": f"python benchmarks/reproduction.py --epochs {rows[0]['epochs']} --seeds {options.seeds}",
-        "commit": commit(),
-        "rows": rows,
-    }
+    machine = hardware("cuda" if torch.cuda.is_available() else "cpu")
     path = options.output / f"reproduction-{date.today().isoformat()}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
-    print(path)
+    print(write_rows("reproduction", path, rows, machine, seeds=options.seeds))
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:

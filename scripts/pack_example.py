@@ -19,7 +19,6 @@ from regard.data import load
 from regard.training import Checkpoints, load_run
 
 EXAMPLE = Path(__file__).parent.parent / "src" / "regard" / "studio" / "example"
-TRAJECTORY = Path(__file__).parent.parent / "src" / "regard" / "claims" / "files" / "heads-cifar10-normal.jsonl"
 MOMENTS, STEPS = 100, 400
 
 NOTICE = """\
@@ -50,10 +49,7 @@ def main() -> None:
     Checkpoints(output / "checkpoints").save(state["step"], half, state)
 
     first, *moments = (run.folder / "heads.jsonl").read_text().splitlines()
-    thin = "\n".join([first, *thinned(moments, MOMENTS)]) + "\n"
-    (output / "heads.jsonl").write_text(thin)
-    TRAJECTORY.parent.mkdir(parents=True, exist_ok=True)
-    TRAJECTORY.write_text(thin)
+    (output / "heads.jsonl").write_text("\n".join([first, *thinned(moments, MOMENTS)]) + "\n")
 
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     steps = set(thinned([line for line in lines if "validation_accuracy" not in line], STEPS))

@@ -1,4 +1,4 @@
-"""Muon with matrices of one shape stacked: the same steps as :class:`torch.optim.Muon`, in a twentieth of the launches."""
+"""Muon with matrices of one shape stacked: the same steps as :class:`torch.optim.Muon`, launched together."""
 
 import math
 from collections import defaultdict
