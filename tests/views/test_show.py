@@ -304,3 +304,15 @@ class TestSaving:
             regard.show("nothing")
         with pytest.raises(TypeError, match="colour is an option of the views that have a name"):
             regard.show(random_maps(1, 1, 2), colour="red")
+
+
+def test_the_core_alone_saves_a_page(tmp_path, monkeypatch):
+    """NumPy is no part of the core: the README's first example runs after a plain ``pip install .``."""
+
+    def missing(*_):
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(torch.Tensor, "numpy", missing)
+    page = tmp_path / "maps.html"
+    regard.show(torch.rand(2, 3, 5, 5).softmax(-1)).save(page)
+    assert "<script" in page.read_text()
