@@ -53,6 +53,17 @@ def test_what_a_person_can_mend_is_a_message(command, capsys, monkeypatch, error
         cli.main(["data"])
 
 
+def test_a_missing_package_is_named_with_what_installs_it(command, capsys, monkeypatch):
+    monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
+
+    def fail(arguments):
+        raise ModuleNotFoundError("No module named 'rich'", name="rich.table")
+
+    command(fail)
+    assert cli.main(["data"]) == 1
+    assert capsys.readouterr().err == "regard data: this command needs rich: pip install 'regard[all]'\n"
+
+
 def test_a_mistake_of_ours_keeps_its_stack_trace(command):
     def fail(arguments):
         raise ZeroDivisionError

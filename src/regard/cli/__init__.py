@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("REGARD_TRACEBACK") or not _is_users(error):
             raise
-        print(f"regard {name}: {error}", file=sys.stderr)
+        print(f"regard {name}: {_in_words(error)}", file=sys.stderr)
         return 1
 
 
@@ -71,6 +71,13 @@ def _is_users(error: Exception) -> bool:
     if isinstance(error, ValueError | OSError | ImportError):
         return True
     return type(error).__module__.startswith("regard.")
+
+
+def _in_words(error: Exception) -> str:
+    """Its own words; for a package that is not there, which is needed and how to get it."""
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("regard"):
+        return f"this command needs {error.name.partition('.')[0]}: pip install 'regard[all]'"
+    return str(error)
 
 
 def _help() -> str:
