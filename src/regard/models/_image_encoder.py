@@ -19,12 +19,14 @@ from regard.layers import (
     RelativeAttention,
 )
 from regard.models._depthwise import DepthwiseMixing
+from regard.models._merging import TokenMerging, checked_merge, grids_of_blocks
 from regard.models._pretrained import Pretrained
 
 ATTENTIONS = ("gaussian", "gaussian-diagonal", "gaussian-full", "relative", "relative-content", "gated", "content")
 KINDS = (*ATTENTIONS, "depthwise")
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
+Levels = list[Float[Tensor, "batch _ _"]]  # tokens after each block: fewer and wider where they are merged
 
 
 class ImageEncoder(Pretrained):
@@ -60,8 +62,10 @@ class ImageEncoder(Pretrained):
         norm: ``"pre"`` (with one more at the end) or ``"post"``.
         dropout: probability of dropping, in training, attention weights, hidden features and sub-layer outputs.
         second_output: another linear layer after each attention's own, as the 2020 paper's code has.
+        merge: numbers of the blocks before which each square of 2×2 tokens becomes one token, twice as wide
+            (:class:`TokenMerging`). From there on ``dim``, ``hidden`` and ``head_dim`` count twofold.
 
-    ``grid`` is the rows and columns of tokens, ``prefix_tokens`` is 0.
+    ``grid`` is the rows and columns of tokens, ``grids`` those that each block sees, ``prefix_tokens`` is 0.
 
     Shapes: images ``(batch, channels, height, width)`` to ``(batch, classes)``.
 
@@ -90,6 +94,7 @@ class ImageEncoder(Pretrained):
         norm: str = "pre",
         dropout: float = 0.0,
         second_output: bool = False,
+        merge: Sequence[int] = (),
     ) -> None:
         super().__init__()
         for name, size in (("channels", channels), ("patch", patch), ("dim", dim), ("depth", depth), ("heads", heads)):
@@ -99,15 +104,23 @@ class ImageEncoder(Pretrained):
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 0:
             raise ValueError(f"classes must be a whole number of 0 or more, got {describe(classes)}")
         self.channels, self.patch, self.dim, self.attention_kind = channels, patch, dim, attention
+        self.merge = checked_merge(merge, depth)
         self.grid = self.grid_for(image_size)
+        self.grids = grids_of_blocks(self.grid, depth, self.merge)
         self.embedding = nn.Linear(channels * patch**2, dim)
         self.positions: AbsolutePositionalEmbedding | None = None
         if attention == "content":
             self.positions = AbsolutePositionalEmbedding(dim, self.grid, interpolate=True)
         self.dropout = nn.Dropout(dropout)
+        self.merging = nn.ModuleDict()
         blocks = []
-        for _ in range(depth):
-            layer = _attention(attention, dim, heads, head_dim, self.grid, init, dropout)
+        for number, grid in enumerate(self.grids):
+            if number in self.merge:
+                self.merging[str(number)] = TokenMerging(dim)
+                dim *= 2
+                hidden = None if hidden is None else 2 * hidden
+                head_dim = 2 * head_dim if isinstance(head_dim, int) else head_dim
+            layer = _attention(attention, dim, heads, head_dim, grid, init, dropout)
             layer = SecondOutput(layer, dim) if second_output else layer
             blocks.append(EncoderBlock(dim, hidden=hidden, dropout=dropout, norm=norm, attention=layer))
         self.blocks = nn.ModuleList(blocks)
@@ -124,9 +137,14 @@ class ImageEncoder(Pretrained):
             check_positive(f"image {name}", size)
             if size % self.patch:
                 raise ValueError(f"image {name} is {size}, which is not a multiple of patch, {self.patch}")
+            if size % (smallest := self.patch * 2 ** len(self.merge)):
+                raise ValueError(
+                    f"image {name} is {size}, which is not a multiple of {smallest}: patch is {self.patch}, and tokens are "
+                    f"merged {len(self.merge)} times"
+                )
         return sizes[0] // self.patch, sizes[1] // self.patch
 
-    def forward_intermediates(self, images: Images) -> tuple[Tokens, list[Tokens]]:
+    def forward_intermediates(self, images: Images) -> tuple[Tokens, Levels]:
         """What :meth:`forward_features` gives, and the tokens after every block, without the last norm."""
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
@@ -134,15 +152,16 @@ class ImageEncoder(Pretrained):
         check_dtype("images", images, self.embedding.weight)
         grid = self.grid_for(tuple(images.shape[2:]))
         x = self.embedding(space_to_depth(images, self.patch))
-        options: dict[str, Any] = {}
         if self.positions is not None:
             x = self.positions(x, grid=grid)
-        else:
-            options["grid"] = grid
         x = self.dropout(x)
         intermediates = []
-        for block in self.blocks:
-            x = block(x, **options)
+        for number, own_grid in enumerate(grids_of_blocks(grid, len(self.blocks), self.merge)):
+            if number in self.merge:
+                x = self.merging[str(number)](x, grid)
+                grid = own_grid
+            block = self.blocks[number]
+            x = block(x) if self.positions is not None else block(x, grid=grid)
             intermediates.append(x)
         return self.norm(x), intermediates
 
@@ -160,7 +179,7 @@ class ImageEncoder(Pretrained):
 
     def forward(
         self, images: Images, *, return_intermediates: bool = False
-    ) -> Float[Tensor, "batch classes"] | tuple[Float[Tensor, "batch classes"], list[Tokens]]:
+    ) -> Float[Tensor, "batch classes"] | tuple[Float[Tensor, "batch classes"], Levels]:
         """
         Args:
             images: ``(batch, channels, height, width)``.

@@ -29,6 +29,7 @@ class Encoder(Network):
         norm: before (pre) or after (post) each sub-layer.
         dropout: probability of dropping, in training.
         second_output: another linear layer after each attention's own, as the 2020 paper's code has.
+        merge: numbers of the blocks before which squares of 2×2 tokens become one, twice as wide.
 
     >>> from regard.training import Encoder, ImageTask
     >>> Encoder(dim=18, depth=1).build(ImageTask("fashion-mini")).grid
@@ -47,6 +48,7 @@ class Encoder(Network):
     norm: Literal["pre", "post"] = "pre"
     dropout: float = 0.0
     second_output: bool = False
+    merge: tuple[int, ...] = ()
 
     def build(self, task: ImageTask) -> nn.Module:
         from regard.models import ImageEncoder
@@ -59,7 +61,8 @@ class Encoder(Network):
 
     def small(self) -> "Encoder":
         width = None if self.head_dim is None else 4
-        return dataclasses.replace(self, dim=2 * self.heads, depth=2, hidden=16, head_dim=width)
+        merge = (1,) if self.merge else ()
+        return dataclasses.replace(self, dim=2 * self.heads, depth=2, hidden=16, head_dim=width, merge=merge)
 
 
 @dataclass(frozen=True)
