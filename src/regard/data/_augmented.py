@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.data._augment import Augmentation, cutout, move, normalise
@@ -64,7 +64,7 @@ class AugmentedImages:
             self._bytes, self._labels = self._bytes.to(self.device), self._labels.to(self.device)
         elif self.device.type == "cuda":
             self._bytes, self._labels = self._bytes.pin_memory(), self._labels.pin_memory()
-        self._partners: tuple[tuple[int, int], Tensor] | None = None
+        self._drawn: tuple[tuple[int, int], EpochDraws] | None = None
 
     @property
     def index_device(self) -> torch.device:
@@ -77,7 +77,7 @@ class AugmentedImages:
         images, labels = self._augmented(index, seed, epoch)
         here = index.to(self.device, non_blocking=True)
         if self.augmentation.mixes:
-            other_index = self._epoch_partners(seed, epoch)[index]
+            other_index = self._draws(seed, epoch).partner[index]
             others, other_labels = self._augmented(other_index, seed, epoch)
             images, weight = mix(images, others, here, self.augmentation, seed=seed, epoch=epoch)
             labels = label_weights(labels, other_labels, weight, len(self.set.classes))
@@ -90,20 +90,36 @@ class AugmentedImages:
         images = self._bytes.index_select(0, index).to(self.device, non_blocking=True)
         labels = self._labels[index].to(self.device, non_blocking=True)
         index = index.to(self.device, non_blocking=True)
+        draws = self._draws(seed, epoch)
         if augmentation.crop or augmentation.flip != "none":
-            shift = augmentation.draw_shift(index, seed, epoch)
-            mirror = augmentation.draw_mirror(index, seed, epoch)
-            images = move(images, shift, mirror, border=augmentation.border)
+            images = move(images, draws.shift[index], draws.mirror[index], border=augmentation.border)
         images = normalise(images, self.set.mean, self.set.std)
         if augmentation.cutout:
-            corner = augmentation.draw_corner(index, seed, epoch, *images.shape[2:])
-            images = cutout(images, corner, augmentation.cutout)
+            images = cutout(images, draws.corner[index], augmentation.cutout)
         return images, labels
 
-    def _epoch_partners(self, seed: int, epoch: int) -> Tensor:
-        if self._partners is None or self._partners[0] != (seed, epoch):
-            self._partners = (seed, epoch), partners(len(self), seed, epoch, device=self.index_device)
-        return self._partners[1]
+    def _draws(self, seed: int, epoch: int) -> "EpochDraws":
+        """Of all samples at once: a batch then looks its own up, instead of launching the hashes anew."""
+        if self._drawn is None or self._drawn[0] != (seed, epoch):
+            everyone = torch.arange(len(self), device=self.device)
+            augmentation, (height, width) = self.augmentation, self._bytes.shape[2:]
+            draws = EpochDraws(
+                augmentation.draw_shift(everyone, seed, epoch),
+                augmentation.draw_mirror(everyone, seed, epoch),
+                augmentation.draw_corner(everyone, seed, epoch, height, width),
+                partners(len(self) if augmentation.mixes else 0, seed, epoch, device=self.index_device),
+            )
+            self._drawn = (seed, epoch), draws
+        return self._drawn[1]
+
+
+class EpochDraws(NamedTuple):
+    """What an epoch's augmentation draws, a row for each sample of the set."""
+
+    shift: Int[Tensor, "n 2"]
+    mirror: Bool[Tensor, "n"]
+    corner: Int[Tensor, "n 2"]
+    partner: Int[Tensor, "_"]
 
 
 def _fits(images: Tensor, device: torch.device) -> bool:
