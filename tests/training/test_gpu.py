@@ -7,7 +7,7 @@ import regard
 from regard.training import Encoder, ImageTask, Muon, Recipe
 from regard.training._loop import Loop
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")]
 
 
 def _recipe(**changes):

@@ -39,11 +39,12 @@ class TestHeads:
     def test_the_file_is_the_documented_one_and_reads_back(self, train_toy):
         run = train_toy()
         header, *moments = [json.loads(line) for line in (run.folder / "heads.jsonl").read_text().splitlines()]
-        assert header == {"version": 1, "grid": [3, 4], "layers": ["attention"]}
+        assert header == {"version": 1, "grid": [3, 4], "grids": None, "layers": ["attention"]}
         assert [moment["step"] for moment in moments] == list(range(13))
         trajectory = run.heads
         assert trajectory.steps == tuple(range(13))
         assert trajectory.grid == (3, 4)
+        assert trajectory.grids == ((3, 4),)
         network = run.network()
         last = trajectory.at(-1)
         torch.testing.assert_close(last.center[0], network.attention.center.detach(), rtol=1e-6, atol=1e-6)

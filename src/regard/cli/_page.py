@@ -120,7 +120,8 @@ def _heads(run: Run) -> str | None:
     parts = []
     for moment in moments:
         found = trajectory.at(moment)
-        grid = trajectory.grid if trajectory.grid and len(trajectory.grid) == found.center[0].shape[1] else None
+        grids = set(trajectory.grids)  # one frame for all: where layers' grids differ, heads are drawn without
+        grid = trajectory.grid if len(grids) == 1 and len(trajectory.grid or ()) == found.center[0].shape[1] else None
         figure = heads(list(found.center), list(found.sharpness), grid, titles=list(found.layers))
         step = trajectory.steps[moment]
         parts.append(paragraph(f"After step {step}:" if step else "Before training:"))

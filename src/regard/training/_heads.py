@@ -2,11 +2,12 @@
 
 The first line says what the rest is about, every other line is one moment::
 
-    {"version": 1, "grid": [14, 14], "layers": ["blocks.0.attention", "blocks.1.attention"]}
+    {"version": 1, "grid": [14, 14], "grids": null, "layers": ["blocks.0.attention", "blocks.1.attention"]}
     {"step": 0, "center": [[[0.1, -1.2], …], …], "sharpness": [[0.5, …], …]}
 
 ``center[layer][head]`` is (row, column), key − query; ``sharpness[layer]`` has an entry per head: a number, one for each
-axis, or a symmetric matrix, as :func:`regard.gaussian_attention` takes them. ``grid`` is null where it is not known.
+axis, or a symmetric matrix, as :func:`regard.gaussian_attention` takes them. ``grid`` is null where it is not known, and
+``grids`` has one for each layer where they differ.
 Numbers have seven significant digits. A network without Gaussian heads leaves no file.
 """
 
@@ -52,16 +53,17 @@ class Heads:
 
     @classmethod
     def of(cls, network: nn.Module) -> "Heads":
-        """As they are now, on the host, in float32."""
+        """As they are now, in float32, where the network is: nobody waits for the device."""
         layers = gaussian_layers(network)
         with torch.no_grad():
-            # Copies: on the CPU the parameters themselves would go on moving.
-            center = tuple(layer.center.detach().float().cpu().clone() for layer in layers.values())  # type: ignore[operator]
-            sharpness = tuple(
-                layer.sharpness.detach().float().cpu().clone()  # type: ignore[operator]
-                for layer in layers.values()
-            )
+            # Copies: the parameters themselves go on moving.
+            center = tuple(layer.center.detach().float().clone() for layer in layers.values())  # type: ignore[operator]
+            sharpness = tuple(layer.sharpness.detach().float().clone() for layer in layers.values())  # type: ignore[operator]
         return cls(tuple(layers), center, sharpness)
+
+    def on_host(self) -> "Heads":
+        center, sharpness = (tuple(each.cpu() for each in values) for values in (self.center, self.sharpness))
+        return Heads(self.layers, center, sharpness)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Trajectory:
         steps: when.
         layers: names of the layers.
         grid: the tokens' shape, where it is known.
+        grids: of each layer, where they are known.
         center: for each layer (steps, heads, axes).
         sharpness: for each layer (steps, heads), (steps, heads, axes) or (steps, heads, axes, axes).
     """
@@ -81,6 +84,7 @@ class Trajectory:
     grid: tuple[int, ...] | None
     center: tuple[Float[Tensor, "_ _ _"], ...]
     sharpness: tuple[Float[Tensor, "..."], ...]
+    grids: tuple[tuple[int, ...] | None, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "Trajectory | None":
@@ -97,10 +101,13 @@ class Trajectory:
         if header is None or not moments:
             return None
         layers = range(len(header["layers"]))
+        grid = None if header["grid"] is None else tuple(header["grid"])
+        grids = header.get("grids")  # files of older versions have none
         return cls(
             steps=tuple(moment["step"] for moment in moments),
             layers=tuple(header["layers"]),
-            grid=None if header["grid"] is None else tuple(header["grid"]),
+            grid=grid,
+            grids=tuple(map(tuple, grids)) if grids else (grid,) * len(layers),
             center=tuple(torch.tensor([moment["center"][layer] for moment in moments]) for layer in layers),
             sharpness=tuple(torch.tensor([moment["sharpness"][layer] for moment in moments]) for layer in layers),
         )
@@ -127,18 +134,34 @@ class HeadLog:
 
     def __post_init__(self) -> None:
         self.lines = Lines(self.path)
-        self.active = bool(gaussian_layers(self.network))
+        self.layers = gaussian_layers(self.network)
+        self.active = bool(self.layers)
+        self._noted: list[tuple[int, Heads]] = []
 
     def is_due(self, step: int) -> bool:
         return self.active and (step % max(1, self.total // self.moments) == 0 or step == self.total)
 
-    def add(self, step: int) -> Heads:
-        heads = Heads.of(self.network)
-        if self.lines.size == 0:
+    def note(self, step: int) -> None:
+        """Remember where the heads are now; :meth:`write` says it."""
+        self._noted.append((step, Heads.of(self.network)))
+
+    def write(self) -> list[tuple[int, Heads]]:
+        """What was noted since, to the file. Waits for the device."""
+        written = [(step, heads.on_host()) for step, heads in self._noted]
+        self._noted.clear()
+        if written and self.lines.size == 0:
             grid = None if self.grid is None else list(self.grid)
-            self.lines.add({"version": 1, "grid": grid, "layers": list(heads.layers)})
-        self.lines.add({"step": step, "center": _rounded(heads.center), "sharpness": _rounded(heads.sharpness)})
-        return heads
+            self.lines.add({"version": 1, "grid": grid, "grids": self._grids(), "layers": list(self.layers)})
+        for step, heads in written:
+            self.lines.add({"step": step, "center": _rounded(heads.center), "sharpness": _rounded(heads.sharpness)})
+        return written
+
+    def _grids(self) -> list[list[int]] | None:
+        """Of each layer, where the network has several: its blocks see fewer tokens on the way up."""
+        grids: Any = getattr(self.network, "grids", None)
+        if grids is None or len(set(grids)) == 1:
+            return None
+        return [list(grids[int(name.split(".")[1])]) for name in self.layers]
 
 
 def _rounded(values: Any) -> Any:

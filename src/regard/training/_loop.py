@@ -58,7 +58,7 @@ class Loop:
         self.names = {id(parameter): name for name, parameter in self.network.named_parameters()}
         self.optimisers = recipe.optimiser.build(self.network)
         self.average = Average(self.network, recipe.average) if recipe.average else None
-        self.model = fabric.setup_module(torch.compile(self.network) if recipe.compile else self.network)
+        self.model = fabric.setup_module(self._compiled() if recipe.compile else self.network)
         self.model.train()  # evaluation leaves it so
         self.meter = Meter(fabric, log_every)
         self.log_every = log_every
@@ -83,7 +83,7 @@ class Loop:
 
     def _go_on(self, stop: StopRequest) -> None:
         if self.step == 0:
-            self.watch.heads(self)
+            self.watch.note_heads(self)
         if self.step < self.total:
             self._compile()
         self._start_clock()
@@ -95,8 +95,8 @@ class Loop:
             evaluates = ends_epoch and (epoch % self.recipe.evaluate_every == 0 or self.step == self.total)
             saves = evaluates if self.save_every is None else self.step % self.save_every == 0
             saves = saves or self.step == self.total
-            shows_heads = self.watch.wants_heads(self)
-            looks = evaluates or saves or shows_heads or len(self.meter) == self.log_every
+            self.watch.note_heads(self)
+            looks = evaluates or saves or len(self.meter) == self.log_every
             # Looking is done by all processes together: there a wish to stop waits for the next regular look.
             if not looks and not (stop.asked and self.fabric.world_size == 1):
                 continue
@@ -104,8 +104,7 @@ class Loop:
             self._stop_clock()
             asked = self._any_process(stop.asked)
             self._look()
-            if shows_heads:
-                self.watch.heads(self)
+            self.watch.heads(self)
             if evaluates and self.validation is not None:
                 self.latest = score(self.fabric, self.task, self.evaluated, self.validation)
                 self.watch.evaluated(self, epoch, self.latest)
@@ -200,15 +199,23 @@ class Loop:
         whole: Loader[Any] = Loader(self.loader.examples, self.recipe.batch_size, seed=self.recipe.seed)
         return whole.index(*divmod(step - 1, len(whole))).tolist()
 
+    def _compiled(self) -> Any:
+        """On a GPU of its own a step is recorded and replayed: launching kernels one by one takes the host longer than
+        a small network takes the device. Gradients that outlive a step, or are exchanged, do not go with that."""
+        replays = self.fabric.device.type == "cuda" and self.fabric.world_size == 1 and self.recipe.accumulate == 1
+        return torch.compile(self.network, mode="reduce-overhead" if replays else None)
+
     def _compile(self) -> None:
-        """Run a step's forward and backward pass once for nothing, so that compilation is over before the clock runs."""
+        """Run a step's forward and backward pass for nothing, so that compilation is over before the clock runs: once
+        to compile, twice more where it is recorded."""
         if not self.recipe.compile:
             return
         begin = time.perf_counter()
         buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         epoch, at = divmod(self.step, len(self.loader))
-        self._backward(self.loader.batch(epoch, at))
-        self._forget_gradients()
+        for _ in range(3 if self.fabric.device.type == "cuda" else 1):
+            self._backward(self.loader.batch(epoch, at))
+            self._forget_gradients()
         with torch.no_grad():
             for name, buffer in self.network.named_buffers():
                 buffer.copy_(buffers[name])

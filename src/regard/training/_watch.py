@@ -58,15 +58,17 @@ class Watch:
         if self.board is not None:
             self.board.steps(records, rate, loop.optimisers)
 
-    def wants_heads(self, loop: "Loop") -> bool:
-        return self._log_of(loop).is_due(loop.step)
+    def note_heads(self, loop: "Loop") -> None:
+        """Remember where heads look, where it is time to; nobody waits."""
+        log = self._log_of(loop)
+        if self.active and log.is_due(loop.step):
+            log.note(loop.step)
 
     def heads(self, loop: "Loop") -> None:
-        log = self._log_of(loop)
-        if self.active and log.active:
-            heads = log.add(loop.step)
+        """Write down what was noted."""
+        for step, heads in self._log_of(loop).write():
             if self.board is not None:
-                self.board.heads(loop.step, heads)
+                self.board.heads(step, heads)
 
     def evaluated(self, loop: "Loop", epoch: int, score: Score) -> None:
         if not self.active:

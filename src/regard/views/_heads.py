@@ -44,13 +44,15 @@ def payload(what: Any) -> Payload:
 def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:
     arrays: dict[str, Tensor] = {}
     layers = []
-    for number, (layer, center, sharpness) in enumerate(zip(found.layers, found.center, found.sharpness, strict=True)):
+    grids = found.grids or (found.grid,) * len(found.layers)
+    heads = zip(found.layers, grids, found.center, found.sharpness, strict=True)
+    for number, (layer, grid, center, sharpness) in enumerate(heads):
         axes = center.shape[-1]
         if axes not in (1, 2):
             raise ValueError(f"heads over {axes} axes cannot be drawn: {layer!r} has center {tuple(center.shape)}")
         arrays[f"center{number}"] = center.float()
         arrays[f"sharpness{number}"] = matrices(sharpness.float(), axes)
-        layers.append({"name": layer, "heads": center.shape[1], "axes": axes, "grid": _grid(found.grid, axes)})
+        layers.append({"name": layer, "heads": center.shape[1], "axes": axes, "grid": _grid(grid, axes)})
     meta = {"name": name, "steps": list(found.steps), "layers": layers, "curve": [list(point) for point in curve]}
     return Payload("heads", meta, arrays)
 
