@@ -23,6 +23,16 @@ def row_weights(o, i, delta, alpha, SIZE: tl.constexpr):
 
 
 @triton.jit
+def store_rows(matrix, head, o, delta, alpha, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Some rows of a head's matrix. A function, for the two branches that call it must not share a name: their shapes
+    differ where the axes do."""
+    i = tl.arange(0, BLOCK)
+    weight, _, _ = row_weights(o, i, delta, alpha, SIZE)
+    place = matrix + head * (SIZE * SIZE) + o[:, None] * SIZE + i[None, :]
+    tl.store(place, weight.to(matrix.dtype.element_ty), mask=(o < SIZE)[:, None] & (i < SIZE)[None, :])
+
+
+@triton.jit
 def matrices_forward(
     center, sharpness, rows, columns, c_head, c_axis, s_head, s_axis,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
@@ -32,15 +42,9 @@ def matrices_forward(
     alpha = tl.load(sharpness + head * s_head + axis * s_axis).to(tl.float32)
     o = block * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     if axis == 0:
-        i = tl.arange(0, BLOCK_ROWS)
-        weight, _, _ = row_weights(o, i, delta, alpha, ROWS)
-        place = rows + head * (ROWS * ROWS) + o[:, None] * ROWS + i[None, :]
-        tl.store(place, weight.to(rows.dtype.element_ty), mask=(o < ROWS)[:, None] & (i < ROWS)[None, :])
+        store_rows(rows, head, o, delta, alpha, ROWS, BLOCK_ROWS)
     else:
-        i = tl.arange(0, BLOCK_COLUMNS)
-        weight, _, _ = row_weights(o, i, delta, alpha, COLUMNS)
-        place = columns + head * (COLUMNS * COLUMNS) + o[:, None] * COLUMNS + i[None, :]
-        tl.store(place, weight.to(columns.dtype.element_ty), mask=(o < COLUMNS)[:, None] & (i < COLUMNS)[None, :])
+        store_rows(columns, head, o, delta, alpha, COLUMNS, BLOCK_COLUMNS)
 
 
 @triton.jit
