@@ -73,6 +73,30 @@ def _gaussian(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(['grid', *(columns.get(key, key) for key in shown)], rows)}\n\n{text}"
 
 
+def _kernels(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "gaussian", "NVIDIA")
+    rows = [
+        [row["grid"], *(f"{row[key]:.2f}" for key in ("floor", "ours")), f"{row['ours / floor']:.1f} ×",
+         *(f"{row[key]:.2f}" for key in ("ours, eager", "flash", "depthwise"))]
+        for row in result["floor"]
+    ]  # fmt: skip
+    head = [
+        "grid",
+        "memory alone",
+        "regard",
+        "of memory alone",
+        "regard, host included",
+        "flash, no position",
+        "depthwise 3×3",
+    ]
+    wide = result["full_width"]
+    text = "Milliseconds of the device, forward and backward, as in the [comparison](../comparison.md#attention-by-place). "
+    text += f"*Memory alone*: five tensors at {result['bandwidth'] / 1e12:.2f} TB/s, what a copy reaches. "
+    text += f"A whole layer of full-width heads ({wide['layer']}) takes {wide['attention']:.2f} ms, cuDNN's 3×3 convolution "
+    text += f"with as many weights {wide['convolution']:.2f} ms. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
 def _attention(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "attention")
     rows = []
@@ -192,6 +216,7 @@ def duration(seconds: float | None) -> str:
 
 TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "gaussian": _gaussian,
+    "kernels": _kernels,
     "attention": _attention,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
