@@ -21,7 +21,7 @@ from regard.training._checkpoints import (
 )
 from regard.training._fabric import start, total_over_processes
 from regard.training._loop import Loop
-from regard.training._machine import command, commit, hardware, versions
+from regard.training._machine import command, commit, hardware, versions, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe, differences, encode
 from regard.training._run import HEADS, METRICS, SUMMARY, Run, RunLock
@@ -96,7 +96,7 @@ def train(
         if tensorboard is None:
             tensorboard = importlib.util.find_spec("tensorboard") is not None
         if first and tensorboard and loop.step < loop.total:
-            grid: Any = getattr(loop.network, "grid", None)
+            grid: Any = getattr(loop.network, "grids", None) or getattr(loop.network, "grid", None)
             watch.board = Board(run.folder / "tensorboard", loop.step, loop.total, grid)
         is_new = loop.step < loop.total
         try:
@@ -215,26 +215,11 @@ def _resume_command(recipe: Recipe, folder: Path) -> str:
             smoke = ["--smoke"] if "--smoke" in rest else []
             return shlex.join([*program, "train", "demo", *smoke, "--folder", str(folder), "--resume", "auto"])
         if rest[:1] == ["train"]:
-            if _without(rest, "--seeds") != rest and folder.name == f"seed-{recipe.seed}":
+            if without(rest, "--seeds") != rest and folder.name == f"seed-{recipe.seed}":
                 folder = folder.parent  # that of all seeds
-            rest = _without(rest, "--resume", "--folder")
+            rest = without(rest, "--resume", "--folder")
             return shlex.join([*program, *rest, "--folder", str(folder), "--resume", "auto"])
     return f"regard.train(recipe, folder={str(folder)!r}, resume='auto'), with the recipe of {recipe.name!r} as it was"
-
-
-def _without(words: list[str], *options: str) -> list[str]:
-    """A command's words without these options and their values.
-
-    >>> _without(["train", "demo", "--folder", "here", "--resume=auto", "--smoke"], "--folder", "--resume")
-    ['train', 'demo', '--smoke']
-    """
-    left, rest = [], iter(words)
-    for word in rest:
-        if word in options:
-            next(rest, None)
-        elif not word.startswith(tuple(f"{option}=" for option in options)):
-            left.append(word)
-    return left
 
 
 def _finish(run: Run, loop: Loop) -> None:

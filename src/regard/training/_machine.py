@@ -52,6 +52,21 @@ def command() -> str:
     return shlex.join([*name, *sys.argv[1:]])
 
 
+def without(words: list[str], *options: str) -> list[str]:
+    """A command's words without these options and their values.
+
+    >>> without(["train", "demo", "--folder", "here", "--resume=auto", "--smoke"], "--folder", "--resume")
+    ['train', 'demo', '--smoke']
+    """
+    left, rest = [], iter(words)
+    for word in rest:
+        if word in options:
+            next(rest, None)
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            left.append(word)
+    return left
+
+
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout.strip()

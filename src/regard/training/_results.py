@@ -1,6 +1,7 @@
 """The last measurement of finished runs, on the test set, and the files that report it."""
 
 import json
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from regard.training._checkpoints import write_whole
 from regard.training._engine import train
 from regard.training._evaluation import FlipAveraged, score
 from regard.training._fabric import start
-from regard.training._machine import command, commit, hardware
+from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
 from regard.training._run import Run, load_run
@@ -150,10 +151,10 @@ def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None 
     evaluations = list(runs.evaluations.values())
     result: dict[str, Any] = {
         "recipe": name or runs.recipe.name,
-        "date": date.today().isoformat(),
+        "date": str(summaries[0].get("date") or date.today().isoformat())[:10],
         "hardware": summaries[0].get("hardware") or hardware(start().device),
-        "command": command(),
-        "commit": commit(),
+        "command": shlex.join(without(shlex.split(command()), "--result", "--folder")),  # what, not where
+        "commit": summaries[0].get("commit") or commit(),
         "seeds": list(runs.runs),
         "accuracy": [found["accuracy"] for found in evaluations],
         "accuracy_flip": [found.get("accuracy_flip") for found in evaluations],
