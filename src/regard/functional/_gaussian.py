@@ -11,7 +11,7 @@ from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._maps import matrices_for
 from regard.functional._mix import mix
-from regard.functional._plan import GaussianPlan, groups_for
+from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
 
 
 def gaussian_attention(
@@ -60,7 +60,11 @@ def gaussian_attention(
 def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:
     """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
-    if plan in ("auto", "separable") and not dropout and suits_kernel(value, call):
+    if plan != "dense" and not dropout and suits_kernel(value, call):
+        # A frozen plan spares multiplications, but on planes this small moving the values takes longer than those.
+        check_plan(plan)
+        if isinstance(plan, GaussianPlan):
+            check_plan_holds(plan, call)
         return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
     groups = groups_for(call, plan, value.device.type)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
