@@ -1,7 +1,7 @@
 """What in the speedrun matters? One thing changed at a time, judged by images held out from the training set.
 
     python benchmarks/ablation.py                       # a GPU; all rows, 8 epochs, two seeds
-    python benchmarks/ablation.py --names grid normal   # some of them
+    python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are taken as they are
 
 ``plan`` rows compute the same function another way: they differ in seconds alone.
 """
@@ -48,11 +48,14 @@ def dense(recipe: Recipe) -> Recipe:
 ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
     "speedrun": ("as it is", lambda recipe: recipe),
     "normal": ("init: heads anywhere", network(init="normal")),
-    "width-32": ("heads 32 wide instead of 64", network(head_dim=32)),
+    "flat": ("no merging: 6 blocks of 384 on 16×16", network(dim=384, depth=6, head_dim=64, hidden=1536, merge=())),
+    "width-16": ("heads half as wide", network(head_dim=16)),
+    "full-width": ("every head reads the whole token", network(head_dim=None, full_width=True)),
+    "no-decay": ("no weight decay", lambda recipe: replace(recipe, optimiser=replace(recipe.optimiser, matrix_weight_decay=0.0))),
     "adamw": ("AdamW alone", lambda recipe: replace(recipe, optimiser=AdamW(2e-3, weight_decay=0.05, center_factor=5.0))),
     "diagonal": ("covariance: a sharpness per axis", network(attention="gaussian-diagonal")),
     "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
-    "gated": ("a gate with content, 6 heads", network(attention="gated", heads=6, head_dim=None, init="normal")),
+    "gated": ("a gate with content, 8 heads", network(attention="gated", heads=8, head_dim=None, init="normal")),
     "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise")),
     "dense": ("plan: whole maps", dense),
     "no-kernels": ("plan: separable, without our kernels", lambda recipe: recipe),
@@ -80,15 +83,20 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     recipe = recipes.get("cifar10-speedrun")
     if options.smoke:
         recipe = recipe.smoke()
-        change = change if name in ("speedrun", "normal", "adamw", "dense", "no-kernels") else (lambda recipe: recipe)
+        change = (
+            change
+            if name in ("speedrun", "normal", "no-decay", "adamw", "dense", "no-kernels")
+            else (lambda recipe: recipe)
+        )
     else:
         recipe = replace(recipe, epochs=options.epochs, task=replace(recipe.task, validation=5000))
     recipe = change(replace(recipe, evaluate_every=recipe.epochs))
     os.environ["REGARD_KERNELS"] = "0" if name == "no-kernels" else "1"
     torch.compiler.reset()
     runs = train_seeds(
-        recipe, range(options.seeds), folder=options.folder / name, tensorboard=False, log_every=100, progress=False
-    )
+        recipe, range(options.seeds), folder=options.folder / name, resume="auto", tensorboard=False, log_every=100,
+        progress=False,
+    )  # fmt: skip
     print(name, runs, flush=True)
     summaries = [run.summary or {} for run in runs.runs.values()]
     accuracy = [100 * value for value in runs.accuracy()]

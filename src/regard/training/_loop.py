@@ -19,6 +19,7 @@ from regard.training._meter import Meter
 from regard.training._optimisers import optimiser_state, restore_optimisers, set_learning_rates
 from regard.training._recipe import Recipe, encode
 from regard.training._stop import NonFiniteError, StopRequest, TrainingInterrupted
+from regard.training._tasks import ImageTask
 from regard.training._watch import Watch
 
 
@@ -201,8 +202,10 @@ class Loop:
 
     def _compiled(self) -> Any:
         """On a GPU of its own a step is recorded and replayed: launching kernels one by one takes the host longer than
-        a small network takes the device. Gradients that outlive a step, or are exchanged, do not go with that."""
-        replays = self.fabric.device.type == "cuda" and self.fabric.world_size == 1 and self.recipe.accumulate == 1
+        a small network takes the device. Gradients that outlive a step or are exchanged do not go with that, nor do
+        batches of many shapes, each of which would be recorded."""
+        alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        replays = alone and self.recipe.accumulate == 1 and isinstance(self.task, ImageTask)
         return torch.compile(self.network, mode="reduce-overhead" if replays else None)
 
     def _compile(self) -> None:
