@@ -45,11 +45,11 @@ class StackedMuon(torch.optim.Muon):
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         for turned in (False, True):
-            chosen = [i for i, parameter in enumerate(parameters) if _is_flat(parameter) != turned]
+            ways = (directions.mT if turned else directions).unbind()
+            chosen = [pair for pair in zip(parameters, ways, strict=True) if _is_flat(pair[0]) != turned]
             if chosen:
-                moved = [directions[i].T if turned else directions[i] for i in chosen]
-                rate = _rate(group, parameters[chosen[0]].shape)
-                torch._foreach_add_([parameters[i] for i in chosen], moved, alpha=-rate)
+                targets, moves = map(list, zip(*chosen, strict=True))
+                torch._foreach_add_(targets, moves, alpha=-_rate(group, targets[0].shape))
 
     def _momentum(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
@@ -61,10 +61,11 @@ class StackedMuon(torch.optim.Muon):
 def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, epsilon: float) -> Tensor:
     """Roughly the nearest semi-orthogonal matrix to each of a stack (n, rows ≤ columns), in bfloat16: a few
     Newton–Schulz steps bring all singular values near one."""
+    # bmm and baddbmm, not @: a step's many small products cost the host more than the device.
     a, b, c = coefficients
     x = (matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(epsilon)).bfloat16()
     for _ in range(steps):
-        gram = x @ x.mT
+        gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
