@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._checks import describe
-from regard.inspect._layout import Layout, given_layout, inferred_layout
+from regard.inspect._layout import Layout, given_layout, layout_of
 from regard.inspect._maps import Call, Map, Maps, Missed
 from regard.inspect._seen import Seen, Selection, exact, largest_magnitude
 from regard.inspect._storage import Allotted, Storage, parse_size
@@ -193,20 +193,18 @@ class Capture:
         )
 
     def _layout(self, seen: Seen) -> Layout | None:
-        if seen.windows is not None:
-            return Layout(seen.windows.grid, 0)
-        if self.grid is not None:
+        if seen.windows is None and self.grid is not None:
             try:
                 return given_layout(seen.shape[3], self.grid, self.prefix, seen.name)
-            except ValueError:
-                return None  # another attention of the same model, over other tokens
-        if seen.grid is not None:
-            return Layout(seen.grid, seen.prefix or 0)
+            except ValueError:  # another attention of the same model, over other tokens
+                return None if seen.grid is None else layout_of(seen, [], None)
         watcher = self._watcher
         if watcher is None:
             return None
-        found = inferred_layout(seen.shape[3], watcher.names.parents(seen.name), watcher.patches)
-        return found if self.prefix is None or found is None or found.prefix == self.prefix else None
+        found = layout_of(seen, watcher.names.parents(seen.name), watcher.patches)
+        if seen.windows is not None or seen.grid is not None or self.prefix is None:
+            return found
+        return found if found is None or found.prefix == self.prefix else None
 
     # -- saying what happened ----------------------------------------------------------------------------------
 

@@ -88,8 +88,10 @@ class Cost:
             if row.depth <= depth and (not row.depth or row.multiply_adds or row.parameters):
                 same = (re.sub(r"\d+", "*", row.name), row.kind, row.multiply_adds, row.parameters, row.bytes)
                 groups.setdefault(same, []).append(row)
+        patterns = Counter(pattern for pattern, *_ in groups)
         for (pattern, kind, *_), rows in groups.items():
-            name = "  " * rows[0].depth + ((pattern if len(rows) > 1 else rows[0].name) or "(all)")
+            several = pattern if patterns[pattern] == 1 else _numbered(pattern, [row.name for row in rows])
+            name = "  " * rows[0].depth + ((several if len(rows) > 1 else rows[0].name) or "(all)")
             calls, multiply_adds, parameters, size = (
                 sum(getattr(row, part) for row in rows) for part in ("calls", "multiply_adds", "parameters", "bytes")
             )
@@ -324,6 +326,26 @@ def _size(tensor: Tensor) -> int:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided and not tensor.is_nested else id(tensor)
+
+
+def _numbered(pattern: str, names: list[str]) -> str:
+    """Names that differ by one number with all of those in its place, where the pattern alone would name others too.
+
+    >>> _numbered("blocks.*.norm", ["blocks.2.norm", "blocks.3.norm", "blocks.4.norm", "blocks.7.norm"])
+    'blocks.2–4,7.norm'
+    """
+    parts = [name.split(".") for name in names]
+    differing = [at for at, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
+    if len(differing) != 1 or not all(part[differing[0]].isdigit() for part in parts):
+        return pattern
+    ranges: list[list[int]] = []
+    for number in sorted(int(part[differing[0]]) for part in parts):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    shown = ",".join(f"{first}–{last}" if first != last else str(first) for first, last in ranges)
+    return ".".join([*parts[0][: differing[0]], shown, *parts[0][differing[0] + 1 :]])
 
 
 def _short(count: int, unit: str = "") -> str:

@@ -8,7 +8,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.inspect._names import Place
+from regard.inspect._seen import Seen
 
 # Prefix tokens of Hugging Face vision models, by model_type.
 _PREFIX = {
@@ -66,6 +71,45 @@ def _sides(grid: Any) -> tuple[int, ...]:
     if not sides or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
         raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {grid!r}")
     return sides
+
+
+def layout_of(seen: Seen, modules: list[nn.Module], patches: tuple[int, ...] | None) -> Layout | None:
+    """How the tokens of an attention lie: as it says itself, or as a module around it knows (:func:`inferred_layout`)."""
+    if seen.windows is not None:
+        return Layout(seen.windows.grid, 0)
+    if seen.grid is not None:
+        return Layout(seen.grid, seen.prefix or 0)
+    return inferred_layout(seen.shape[3], modules, patches)
+
+
+def running_grid(tokens: int, modules: list[nn.Module], place: Place) -> tuple[int, ...] | None:
+    """The grid that a block of our image encoder is given in this very call: it changes with the image's size, and from
+    block to block where tokens are merged. Attention to content alone is not told of it."""
+    if not any(getattr(module, "grids", None) and getattr(module, "prefix_tokens", None) == 0 for module in modules):
+        return None
+    grid = place.local("forward_intermediates", "grid")
+    return grid if isinstance(grid, tuple) and math.prod(grid) == tokens else None
+
+
+def merged_rows(
+    rows: Float[Tensor, "batch before inputs"], before: Layout | None, after: Layout | None
+) -> Float[Tensor, "batch after inputs"] | None:
+    """Where squares of tokens became one between two layers, that one's row: the mean of theirs. None where they did not.
+
+    >>> merged_rows(torch.eye(4)[None], Layout((2, 2), 0), Layout((1, 1), 0))
+    tensor([[[0.2500, 0.2500, 0.2500, 0.2500]]])
+    """
+    if before is None or after is None or before.prefix != after.prefix or len(before.grid) != len(after.grid):
+        return None
+    if (
+        any(fine % coarse for fine, coarse in zip(before.grid, after.grid, strict=True))
+        or rows.shape[1] != before.tokens
+    ):
+        return None
+    prefix, squares = rows[:, : before.prefix], rows[:, before.prefix :]
+    sides = [side for fine, coarse in zip(before.grid, after.grid, strict=True) for side in (coarse, fine // coarse)]
+    means = squares.unflatten(1, sides).mean(tuple(range(2, 2 + len(sides), 2)))
+    return torch.cat((prefix, means.flatten(1, -2)), 1)
 
 
 def inferred_layout(tokens: int, modules: list[nn.Module], patches: tuple[int, ...] | None) -> Layout | None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from regard._checks import describe
 from regard.inspect._capture import matches
+from regard.inspect._layout import Layout, layout_of, merged_rows
 from regard.inspect._seen import Seen, exact, group
-from regard.inspect._watch import watch
+from regard.inspect._watch import Watcher, watch
 from regard.inspect._windows import Windows
 
 
@@ -21,7 +22,7 @@ def relevance(
     target: int | Sequence[int] | Tensor | Callable[[Any], Tensor] | None = None,
     *,
     only: str | Sequence[str] | None = None,
-) -> Float[Tensor, "batch tokens tokens"]:
+) -> Float[Tensor, "batch outputs inputs"]:
     r"""How much each input token speaks for ``target``, at each token of the last layer.
 
     .. math:: R \leftarrow R + \bar A_l R, \qquad
@@ -29,39 +30,47 @@ def relevance(
         \frac{\partial y}{\partial A} = \frac{\partial y}{\partial O} V^\top
 
     The weights are recomputed beside the fused kernel and so are not in its graph; since O = A V, the gradient into A
-    is the gradient into O times Vᵀ, which any kernel allows.
+    is the gradient into O times Vᵀ, which any kernel allows. Where squares of tokens become one between two layers,
+    which their grids tell (16×16, then 8×8), that one's row of R begins as the mean of theirs.
 
     Args:
         model: any model that ``regard.capture`` understands, in eval or training mode; left as it is.
         x: the input: a tensor, a mapping (keyword arguments) or a sequence (positional arguments).
         target: the class, one for all or one per sample; None for the model's own answer; or a function of the model's
             output that gives the number(s) to explain.
-        only: patterns of names; self-attention over the same tokens in every layer is needed.
+        only: patterns of names; self-attention is needed, in every layer over the same tokens or over squares of those
+            before.
 
     Returns:
-        R, ``(batch, tokens, tokens)``, on the model's device. With a class token, ``R[:, 0, prefix:]`` is the picture;
-        without one, ``R.mean(1)``.
+        R, ``(batch, tokens of the last layer, tokens of the first)``, on the model's device. With a class token,
+        ``R[:, 0, prefix:]`` is the picture; without one, ``R.mean(1)``.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
     sink = _Gradients(only)
-    with torch.inference_mode(False), torch.enable_grad(), watch(model, sink, keeps_path=False):
+    with torch.inference_mode(False), torch.enable_grad(), watch(model, sink, keeps_path=False) as sink.watcher:
         output = call(model, x)
         score = _score(output, target)
         if not sink.found:
             raise ValueError(f"no attention of {type(model).__name__} was seen{sink.reasons()}")
         gradients = torch.autograd.grad(score, [one.probe for one in sink.found], allow_unused=True)
+    sink.watcher = None  # it refers back
     with torch.no_grad():
         steps = [one.step(gradient) for one, gradient in zip(sink.found, gradients, strict=True)]
         result = torch.eye(steps[0].shape[-1], dtype=steps[0].dtype, device=steps[0].device)
         result = result.expand(steps[0].shape[0], -1, -1)
+        before = sink.found[0].layout
         for one, step in zip(sink.found, steps, strict=True):
-            if step.shape != result.shape:
+            rows: Tensor | None = result
+            if step.shape[1] == step.shape[2] != result.shape[1]:
+                rows = merged_rows(result, before, one.layout)
+            if rows is None or step.shape != (len(rows), rows.shape[1], rows.shape[1]):
                 raise ValueError(
                     f"{one.name!r} attends from {step.shape[1]} to {step.shape[2]} tokens (batch {step.shape[0]}), not "
-                    f"over the {result.shape[1]} tokens of the others: choose self-attention with only="
+                    f"over the {result.shape[1]} tokens before it, nor over squares of them: choose self-attention with "
+                    "only="
                 )
-            result = result + step @ result
+            result, before = rows + step @ rows, one.layout
     return result
 
 
@@ -74,6 +83,7 @@ class _Found:
     value: Tensor
     probe: Tensor
     windows: Windows | None
+    layout: Layout | None
 
     def step(self, gradient: Tensor | None) -> Tensor:
         """(∂y/∂A ⊙ A)⁺, averaged over heads; zero where this attention does not reach the target."""
@@ -93,6 +103,7 @@ class _Gradients:
         self.only = only
         self.found: list[_Found] = []
         self.lost: list[str] = []
+        self.watcher: Watcher | None = None
 
     def wants(self, name: str) -> bool:
         return matches(name, self.only)
@@ -112,7 +123,9 @@ class _Gradients:
             weights, _ = seen.build(slice(None), slice(None))
         # On the path even where nothing before it asks for gradients (frozen weights, token numbers as input).
         probe = seen.output.view_as(seen.output) if seen.output.requires_grad else seen.output.detach().requires_grad_()
-        self.found.append(_Found(seen.name, weights, seen.value.detach(), probe, seen.windows))
+        watcher = self.watcher
+        layout = None if watcher is None else layout_of(seen, watcher.names.parents(seen.name), watcher.patches)
+        self.found.append(_Found(seen.name, weights, seen.value.detach(), probe, seen.windows, layout))
         return probe
 
     def reasons(self) -> str:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard._observe import Observation, listen
 from regard.inspect import _fast_path, _foreign, _handwritten, _kernels
+from regard.inspect._layout import running_grid
 from regard.inspect._names import Names, Place
 from regard.inspect._process import outer_watches, overrides, paused, watching
 from regard.inspect._seen import Seen, Sink, unreadable
@@ -86,7 +87,9 @@ class Watcher(TorchFunctionMode):
 
     def _tell(self, seen: Seen, place: Place, out: Any) -> Any:
         """``out`` is what the model goes on with, unless the sink puts another output in its place."""
-        seen.windows = windows_of(seen.shape, self.names.parents(place.name), place)
+        around = self.names.parents(place.name)
+        seen.windows = windows_of(seen.shape, around, place)
+        seen.grid = seen.grid or running_grid(seen.shape[3], around, place)
         self._last = weakref.ref(out[0] if isinstance(out, tuple) else out)
         with torch._C.DisableTorchFunction(), paused():
             new = self.sink.attended(seen)
