@@ -16,6 +16,7 @@ from PIL import Image
 
 import regard
 from regard.cli import _demo, _train, main
+from regard.training import Encoder, ImageTask, Recipe
 
 SMOKE = ["--smoke", "--accelerator", "cpu", "--no-tensorboard"]
 
@@ -207,6 +208,63 @@ class TestReport:
             assert main(arguments) == 1
             said = capsys.readouterr().err
             assert words.replace("looks at images", "networks that look at images") in said
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory):
+    """The folder of a network that merges tokens on the way up, 14 × 14 and then 7 × 7; and the grids that TensorBoard's
+    pictures of its heads were drawn on."""
+    folder, grids = tmp_path_factory.mktemp("merged") / "run", []
+    draw = regard.plots.heads
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regard.plots, "heads", lambda *args, **options: grids.append(args[2]) or draw(*args, **options))
+        task = ImageTask("fashion-mini", validation=10, limit=16)
+        network = Encoder(patch=2, dim=9, depth=2, hidden=4, merge=(1,))
+        recipe = Recipe("merged", task, network, epochs=1, batch_size=16)
+        regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=True, progress=False)
+    return folder, grids
+
+
+class TestMerging:
+    def test_the_command_line_says_where(self):
+        recipe, _ = _train.parse(regard.recipes.get("cifar10-speedrun"), ["--network.merge", "1", "3"])
+        assert recipe.network.merge == (1, 3)
+        assert _train.parse(recipe, ["--network.merge"])[0].network.merge == ()
+        assert _train.parse(recipe, [])[0].network.merge == (1, 3)
+
+    def test_heads_are_drawn_on_the_grid_of_their_own_layer(self, merged, tmp_path, monkeypatch):
+        folder, before = merged
+        grids, drawn = [(14, 14), (7, 7)], []
+        assert before == [grids] * 2  # at step 0 and at the last
+        draw = regard.plots.heads
+        monkeypatch.setattr(regard.plots, "heads", lambda *args, **rest: drawn.append(args[2]) or draw(*args, **rest))
+        output = tmp_path / "report.html"
+        assert main(["report", str(folder), "--samples", "10", "--output", str(output)]) == 0
+        assert drawn == [grids, grids]
+        assert "Of 18 heads" in output.read_text()
+        assert main(["evaluate", str(folder), "--accelerator", "cpu"]) == 0
+
+    def test_a_query_is_the_same_place_of_the_image_in_every_layer(self, merged, photo, tmp_path, capsys):
+        words = ["report", str(merged[0]), "--image", str(photo), "--output", str(tmp_path / "maps.png"), "--query"]
+        assert main([*words, "13", "12"]) == 0
+        assert main([*words, "14", "12"]) == 1
+        assert "a row and a column of the grid of tokens, (14, 14), got (14, 12)" in capsys.readouterr().err
+
+        from regard.training._pictures import attention_of, image_attention
+
+        network, inputs = regard.load_run(merged[0]).network(), torch.randn(1, 1, 28, 28)
+        figure = image_attention(network, inputs, torch.zeros(1, 28, 28, dtype=torch.uint8), query=(13, 4))
+        for layer, (found, place) in enumerate(
+            zip(attention_of(network, inputs).values(), (13 * 14 + 4, 6 * 7 + 2), strict=True)
+        ):
+            line = figure.axes[10 * layer : 10 * layer + 10]
+            side = found.grid[0]
+            [(marked,)] = [set(zip(*each.get_data(), strict=True)) for each in line[0].lines]
+            at = (place % side, place // side)
+            assert marked == tuple((each + 0.5) * 28 / side - 0.5 for each in at)
+            for head, panel in enumerate(line[1:]):
+                drawn = torch.from_numpy(panel.images[0].get_array().data).flatten()
+                torch.testing.assert_close(drawn, found.weights[0, head, place])
 
 
 class TestDemo:

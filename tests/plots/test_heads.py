@@ -87,6 +87,24 @@ def test_each_layer_has_a_panel_and_the_rest_stay_empty():
     assert [panel.get_title() for panel in named.axes] == ["early", "late"]
 
 
+def edges(panel):
+    """(rows, columns) of the outlined grid; the query's cell is outlined too."""
+    outlines = [patch for patch in panel.patches if not patch.get_fill()]
+    return [(patch.get_height(), patch.get_width()) for patch in outlines]
+
+
+def test_each_layer_is_drawn_in_its_own_grid_which_fills_its_panel():
+    center, sharpness = torch.tensor([[0.0, 1.0]]), torch.ones(1)
+    figure = plots.heads([center] * 3, [sharpness] * 3, [(16, 8), (8, 4), None])
+    assert [edges(panel) for panel in figure.axes[:3]] == [[(16, 8)], [(8, 4)], []]
+    heights = [abs(low - high) for low, high in (panel.get_ylim() for panel in figure.axes[:2])]
+    assert heights == pytest.approx([16 * 1.04, 8 * 1.04])
+    assert [markers(panel) for panel in figure.axes[:3]] == [[(1.0, 0.0)]] * 3
+    same = plots.heads([center] * 2, [sharpness] * 2, [(16, 8)] * 2)
+    one = plots.heads([center] * 2, [sharpness] * 2, (16, 8))
+    assert [panel.axis() for panel in same.axes] == [panel.axis() for panel in one.axes]
+
+
 def test_a_head_that_spreads_without_end_is_named_and_drawn_without_a_contour():
     panel = plots.heads(torch.zeros(2, 2), torch.tensor([0.0, 1.0])).axes[0]
     assert panel.get_title() == "2 heads\nno contour: head 0"
@@ -116,6 +134,9 @@ def test_trained_parameters_can_be_passed_as_they_are(tmp_path):
         ({"sharpness": [torch.ones(2)]}, TypeError, "center and sharpness must both be tensors or both lists"),
         ({"center": [torch.ones(2, 2)], "sharpness": []}, ValueError, "center has 1 layers but sharpness has 0"),
         ({"grid": (8,)}, ValueError, r"center has shape \(2, 2\) but grid \(8,\) has 1 axes"),
+        ({"grid": [(8, 8), None]}, ValueError, "grid has 2 entries, but there are 1 layers"),
+        ({"grid": [(8, 0)]}, ValueError, "grid must hold whole numbers of 1 or more"),
+        ({"grid": 8}, TypeError, "grid must be a tuple with the size of each axis"),
         ({"titles": ["a", "b"]}, ValueError, "titles has 2 entries, but there are 1 layers"),
         ({"columns": 0}, ValueError, "columns must be 1 or more, got 0"),
     ],

@@ -120,9 +120,9 @@ def _heads(run: Run) -> str | None:
     parts = []
     for moment in moments:
         found = trajectory.at(moment)
-        grids = set(trajectory.grids)  # one frame for all: where layers' grids differ, heads are drawn without
-        grid = trajectory.grid if len(grids) == 1 and len(trajectory.grid or ()) == found.center[0].shape[1] else None
-        figure = heads(list(found.center), list(found.sharpness), grid, titles=list(found.layers))
+        pairs = zip(trajectory.grids, found.center, strict=True)
+        grids = [grid if len(grid or ()) == center.shape[1] else None for grid, center in pairs]
+        figure = heads(list(found.center), list(found.sharpness), grids, titles=list(found.layers))
         step = trajectory.steps[moment]
         parts.append(paragraph(f"After step {step}:" if step else "Before training:"))
         parts.append(picture(figure, f"where each head looks from the query, after step {step}"))

@@ -74,7 +74,8 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
         raise ValueError(f"--image is for networks that look at images, and {run.recipe.name!r} does not")
     pixels = read_image(image, task.shape)
     network = run.network()
-    grid: Any = getattr(network, "grid", None)
+    grids: Any = getattr(network, "grids", None)
+    grid: Any = grids[0] if grids else getattr(network, "grid", None)
     if query is not None and (grid is None or not all(0 <= at < size for at, size in zip(query, grid, strict=True))):
         raise ValueError(f"--query must be a row and a column of the grid of tokens, {grid}, got {tuple(query)}")
     from regard.data import normalise

@@ -32,7 +32,7 @@ MASSES = (0.5, 0.9)
 def heads(
     center: Float[Tensor, "heads axes"] | Sequence[Float[Tensor, "_ _"]],
     sharpness: Float[Tensor, "heads *axes_or_matrix"] | Sequence[Float[Tensor, "..."]],
-    grid: Sequence[int] | None = None,
+    grid: Sequence[int] | Sequence[Sequence[int] | None] | None = None,
     *,
     titles: Sequence[str] | None = None,
     columns: int | None = None,
@@ -50,7 +50,8 @@ def heads(
     Args:
         center, sharpness: of one layer's heads, as for :func:`regard.gaussian_attention`, one or two axes; or a list of
             each with an entry per layer, drawn side by side.
-        grid: the size of each axis, outlined around the query in the middle. Without it the view fits the heads.
+        grid: the size of each axis, outlined around the query in the middle. Without it the view fits the heads. Layers
+            with grids of their own take a list, with an entry (or None) per layer: then each panel shows its own.
         titles: a name for each layer. Default: ``"layer 1"`` and so on.
         columns: panels side by side, at most 4 by default.
         path: where to save the picture.
@@ -61,15 +62,15 @@ def heads(
     '2 heads'
     """
     centers, sharpnesses = _layers(center, sharpness)
-    for number, (one_center, one_sharpness) in enumerate(zip(centers, sharpnesses, strict=True)):
+    for number, one_center in enumerate(centers):
         axes = one_center.shape[-1] if isinstance(one_center, Tensor) and one_center.ndim else 0
         if axes not in (1, 2):
             raise ValueError(f"center must be (heads, 1) or (heads, 2) to be drawn, got {describe(one_center)}")
         if axes != centers[0].shape[-1]:
             raise ValueError(f"center[{number}] has {axes} axes but center[0] has {centers[0].shape[-1]}")
-        check_gaussian(one_center, one_sharpness, (1,) * axes if grid is None else grid, None)
-    if grid is not None:
-        check_grid(grid)
+    grids = _grids(grid, len(centers))
+    for one_center, one_sharpness, own in zip(centers, sharpnesses, grids, strict=True):
+        check_gaussian(one_center, one_sharpness, (1,) * one_center.shape[-1] if own is None else own, None)
     if columns is not None:
         check_positive("columns", columns)
     if titles is not None and len(titles) != len(centers):
@@ -79,12 +80,15 @@ def heads(
     rows, columns = arrange(len(centers), columns)
     figure, panels = new_figure(rows, columns, width=4.0 if axes == 2 else 5.0, height=4.2 if axes == 2 else 3.2)
     draw = _draw_plane if axes == 2 else _draw_line
-    limits = _limits(centers, sharpnesses, grid)
+    limits = [_limits(centers, sharpnesses, grids[0])] * len(centers)
+    if len(set(grids)) > 1:  # a step is a token of that layer: one scale for all would be another place in the image
+        limits = [_limits([c], [s], own) for c, s, own in zip(centers, sharpnesses, grids, strict=True)]
     for number, panel in enumerate(panels):
         if number >= len(centers):
             panel.set_visible(False)
             continue
-        unbounded = draw(panel, plain(centers[number]), _matrices(centers[number], sharpnesses[number]), grid, limits)
+        matrices = _matrices(centers[number], sharpnesses[number])
+        unbounded = draw(panel, plain(centers[number]), matrices, grids[number], limits[number])
         count = f"{len(centers[number])} heads" if len(centers[number]) != 1 else "1 head"
         title = titles[number] if titles is not None else (f"layer {number + 1}" if len(centers) > 1 else count)
         if unbounded:
@@ -136,6 +140,18 @@ def _layers(center: Any, sharpness: Any) -> tuple[list[Tensor], list[Tensor]]:
     if not centers or len(centers) != len(sharpnesses):
         raise ValueError(f"center has {len(centers)} layers but sharpness has {len(sharpnesses)}")
     return centers, sharpnesses
+
+
+def _grids(grid: Any, layers: int) -> list[tuple[int, ...] | None]:
+    """One for each layer, checked."""
+    several = isinstance(grid, list | tuple) and any(each is None or isinstance(each, Sequence) for each in grid)
+    grids = list(grid) if several else [grid] * layers
+    if len(grids) != layers:
+        raise ValueError(f"grid has {len(grids)} entries, but there are {layers} layers")
+    for each in grids:
+        if each is not None:
+            check_grid(each)
+    return [None if each is None else tuple(each) for each in grids]
 
 
 def _matrices(center: Tensor, sharpness: Tensor) -> Tensor:

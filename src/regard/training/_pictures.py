@@ -46,8 +46,9 @@ def image_attention(
         network: any model that attends among the tokens of a grid; None comes back where none of it does.
         image: as the network takes it.
         pixels: as a person sees it.
-        query: (row, column) of the token that looks; the middle one by default. Layers with a class token show where
-            that looks instead, which is what the class is read from.
+        query: (row, column) of the token that looks, on the grid of the first layer; the middle one by default. In
+            layers with fewer tokens the one at that place looks. Layers with a class token show where that looks
+            instead, which is what the class is read from.
     """
     from regard.plots._figure import SEQUENTIAL, new_figure
 
@@ -56,6 +57,7 @@ def image_attention(
     if not shown:
         return None
     shown = shown[:MOST_LAYERS]
+    first = shown[0].layout().grid
     heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
     figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
     for panel in panels:
@@ -63,7 +65,9 @@ def image_attention(
     for row, found in enumerate(shown):
         layout = found.layout()
         rows, columns = layout.grid
-        at = (rows // 2, columns // 2) if query is None else query
+        at = (rows // 2, columns // 2)
+        if query is not None:
+            at = (query[0] * rows // first[0], query[1] * columns // first[1])
         line = panels[row * (heads + 1) : (row + 1) * (heads + 1)]
         _show_image(line[0], pixels)
         line[0].set_title(_short(found.name), fontsize=7)

@@ -14,6 +14,7 @@ from regard.training._meter import StepRecord
 from regard.training._recipe import Task
 
 AXES = ("row", "column")
+Grid = Sequence[int]
 
 
 class Board:
@@ -22,11 +23,13 @@ class Board:
     Args:
         folder: where they are.
         step: the run's step; what earlier files say about later steps is no longer shown.
-        grid: the shape of the tokens, outlined around heads.
+        grid: the shape of the tokens, outlined around heads; or, where blocks see different ones, one for each block.
         figures: about how many pictures of the heads are drawn in a run.
     """
 
-    def __init__(self, folder: Path, step: int, total: int, grid: Sequence[int] | None, figures: int = 5) -> None:
+    def __init__(
+        self, folder: Path, step: int, total: int, grid: Grid | Sequence[Grid] | None, figures: int = 5
+    ) -> None:
         self._file = EventFile(folder, step)
         self._grid = grid
         self._every = max(1, total // figures)
@@ -62,9 +65,16 @@ class Board:
             self._next_figure = step + self._every
             from regard.plots import heads as draw
 
-            grid = self._grid if self._grid and len(self._grid) == heads.center[0].shape[1] else None
-            figure = draw(list(heads.center), list(heads.sharpness), grid, titles=list(heads.layers))
+            grids = [self._grid_of(layer, c.shape[1]) for layer, c in zip(heads.layers, heads.center, strict=True)]
+            figure = draw(list(heads.center), list(heads.sharpness), grids, titles=list(heads.layers))
             self._file.figure(step, "heads", figure)
+
+    def _grid_of(self, layer: str, axes: int) -> Grid | None:
+        """By the number of its block, the first in its name, where each has a grid of its own."""
+        grid: Any = self._grid
+        if grid and not isinstance(grid[0], int):
+            grid = grid[int(layer.split(".")[1])]
+        return tuple(grid) if grid and len(grid) == axes else None
 
     def pictures(self, step: int, task: Task, network: nn.Module, examples: Any) -> None:
         """What the task draws of the network: attention maps of fixed held-out images, alignments of sentences."""
