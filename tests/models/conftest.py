@@ -57,6 +57,7 @@ MODELS: dict[str, Callable[[], Case]] = {
     "image-paper": lambda: Case(
         ImageEncoder(8, 3, dim=10, depth=2, heads=9, head_dim="full", norm="post", second_output=True), (_image(),), {}
     ),
+    "image-merged": lambda: Case(ImageEncoder(8, 3, dim=18, depth=2, heads=9, merge=(1,)), (_image(),), {}),
     "text": lambda: Case(
         TextEncoder(11, length=7, classes=3, dim=16, depth=2, heads=2), (_tokens(7),), {"keep": _keep()}
     ),

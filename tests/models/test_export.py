@@ -31,8 +31,8 @@ def gradients(model, call):
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 images = torch.randn(2, 3, 8, 8)
-for attention in ("gaussian", "gaussian-full", "relative", "gated"):
-    model = ImageEncoder(8, 3, dim=18, depth=1, heads=9, attention=attention)
+for attention, merge in (("gaussian", ()), ("gaussian", (0,)), ("gaussian-full", ()), ("relative", ()), ("gated", ())):
+    model = ImageEncoder(8, 3, dim=18, depth=1, heads=9, attention=attention, merge=merge)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(images), model(images), atol=1e-5, rtol=1e-4)
     pair = (gradients(model, lambda: run(images)) for run in (compiled, model))
@@ -54,7 +54,7 @@ def test_models_whose_code_the_shape_checks_hide_from_the_compiler():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # inside torch's exporter
-@pytest.mark.parametrize("name", ["vit-relative", "image-gaussian", "resnet"])
+@pytest.mark.parametrize("name", ["vit-relative", "image-gaussian", "image-merged", "resnet"])
 def test_onnx_gives_the_same_for_any_batch(name, build, tmp_path):
     case = build(name)
     case.model.train()
