@@ -157,6 +157,21 @@ def test_image_attention_is_what_capture_sees(client, trained, name):
     assert (told["label"], told["step"]) == (data.classes[data.test().labels[7]], run.checkpoints.steps()[-1])
 
 
+def test_a_run_that_merges_tokens_shows_each_layer_on_its_own_grid(client_of, tmp_path):
+    recipe = regard.recipes.get("cifar10-speedrun").smoke()
+    run = regard.train(recipe, folder=tmp_path / "merged", accelerator="cpu", tensorboard=False, progress=False)
+    client = client_of(tmp_path)
+    [listed] = client.get("/api/runs").json()
+    assert (listed["views"], listed["problem"]) == (["heads", "image"], None)
+    header, _ = payload(client.get("/api/runs/merged/heads"))
+    assert [layer["grid"] for layer in header["meta"]["layers"]] == [[14, 14], [7, 7]]
+    header, arrays = payload(client.get("/api/runs/merged/images/test/7/attention"))
+    assert [layer["grid"] for layer in header["meta"]["layers"]] == [[14, 14], [7, 7]]
+    data = recipe.task.data_set
+    inputs = regard.data.normalise(data.test().images[7:8], data.mean, data.std)
+    assert_same_maps(header, arrays, attention_of(run.network(), inputs))
+
+
 def test_an_image_that_is_sent_is_seen_like_the_same_one_of_the_test_set(client):
     content = client.get("/api/runs/vit/images/test/7").content
     sent = client.post("/api/runs/vit/attention", files={"image": ("any name", content)})

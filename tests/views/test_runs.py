@@ -1,6 +1,7 @@
 """What a run's folder has to show, for every kind of task."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def test_an_image_is_shown_with_the_maps_of_that_image(trained):
     grey = shown["image"].arrays["image"][..., 0]
     assert torch.equal(grey, examples.set.images[0, 0])
     assert all(layer["residual"] < 1e-4 for layer in shown["image"].meta["layers"])
+
+
+def test_layers_with_merged_tokens_are_shown_on_their_own_grids(trained):
+    for attention, sizes in (("gaussian", [14, 7]), ("content", [14, 7])):
+        recipe = regard.recipes.get("cifar10-speedrun").smoke()
+        network = replace(recipe.network, attention=attention, init="normal", head_dim=None, merge=(1,))
+        shown = run_payloads(trained(replace(recipe, name=f"merged-{attention}", network=network)))
+        assert list(shown) == ["heads", "image"]
+        for name, payload in shown.items():
+            assert [layer["grid"] for layer in payload.meta["layers"]] == [[n, n] for n in sizes], name
+        meta = shown["image"].meta
+        assert [layer["query_grid"] for layer in meta["layers"]] == [[n, n] for n in sizes]
+        assert not meta["notes"]
+        assert not meta["rollout"]  # the browser multiplies maps of equal size alone
 
 
 def test_a_sentence_that_is_read_and_written(trained):
