@@ -149,3 +149,15 @@ def test_merging_counts_and_the_table_tells_the_two_kinds_of_blocks_apart():
     names = [line.split()[0] for line in str(found).splitlines()[2:]]
     assert len(names) == len(set(names))
     assert {"blocks.0–1", "blocks.2–3", "blocks.0–1.attention", "blocks.2–3.attention"} <= set(names)
+
+
+def test_rollout_and_relevance_of_a_foreign_network_that_merges(timm):
+    swin = timm.models.swin_transformer.SwinTransformer(
+        img_size=32, patch_size=2, depths=(2, 1), num_heads=(2, 4), embed_dim=8, window_size=4, num_classes=3
+    )
+    swin, images = swin.double().eval(), torch.randn(1, 3, 32, 32, dtype=torch.float64)
+    maps = captured(swin, images)
+    assert [found.grid for found in maps.values()] == [(16, 16), (16, 16), (8, 8)]
+    below, above = (regard.rollout(Maps(list(maps.values())[part])) for part in (slice(0, 2), slice(2, 3)))
+    torch.testing.assert_close(regard.rollout(maps), above @ averaging(8, 8) @ below)
+    assert regard.relevance(swin, images).shape == (1, 64, 256)
