@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.functional._axis import axis_matrix
 from regard.functional.kernels import _launch
-from regard.functional.kernels._launch import Plane
+from regard.functional.kernels._cuts import Plane
 
 
 class MixPlane(torch.autograd.Function):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels import _launch
-from regard.functional.kernels._launch import Plane
+from regard.functional.kernels._cuts import Plane
 
 
 @torch.library.custom_op("regard::mix_plane", mutates_args=())
@@ -49,17 +49,13 @@ def _(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor, plane: list[int],
     needs_value: bool, needs_matrices: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _gradient_shapes(value, rows, columns, Plane(*plane), needs_value, needs_matrices)
+    return _gradient_shapes(value, rows, columns, needs_value, needs_matrices)
 
 
 def _gradient_shapes(
-    value: Tensor, rows: Tensor, columns: Tensor, plane: Plane, needs_value: bool, needs_matrices: bool
+    value: Tensor, rows: Tensor, columns: Tensor, needs_value: bool, needs_matrices: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_value = value.new_empty(0)
-    if needs_value:
-        by_value = _launch.empty_output(value, value.shape[1], value.shape[2])
-        if value.shape[1] != rows.shape[0] and not plane.is_small:
-            by_value = value.new_empty(value.shape)  # a sum over heads
+    by_value = _launch.empty_output(value, value.shape[1], value.shape[2]) if needs_value else value.new_empty(0)
     shapes = (rows.shape, columns.shape) if needs_matrices else ((0,), (0,))
     return (by_value, *(value.new_empty(shape, dtype=torch.float32) for shape in shapes))  # type: ignore[return-value]
 
@@ -129,8 +125,7 @@ def _(
     grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, half: Tensor, rows: Tensor, columns: Tensor,
     needs_value: bool, needs_heads: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    plane = Plane(rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
-    by_value, _, _ = _gradient_shapes(value, rows, columns, plane, needs_value, False)
+    by_value, _, _ = _gradient_shapes(value, rows, columns, needs_value, False)
     if not needs_heads:
         return by_value, value.new_empty(0), value.new_empty(0)
     return by_value, center.new_empty(center.shape), sharpness.new_empty(sharpness.shape)

@@ -1,0 +1,220 @@
+"""How a launch is cut: block sizes, what the kernel is compiled for, how many programs share the work, and what to try
+where a card has less room than the one the blocks were chosen on."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from triton.runtime.errors import OutOfResources
+
+SMALLEST_BLOCK = 16  # of the matrix units
+SMALL_PLANE = 256  # tokens, both sides rounded up to blocks: what a program keeps on the chip between two passes
+
+Tile = TypeVar("Tile")
+Result = TypeVar("Result")
+
+
+class Blocks(NamedTuple):
+    """How a kernel is cut: elements of a tile across the axis (of the whole plane, for planes), what the compiler is
+    told, and how many programs there are for each multiprocessor."""
+
+    elements: int
+    warps: int
+    stages: int
+    programs: int
+
+
+# By the longer side of the matrix. 64 and 128, and the planes below, were chosen by sweeps on an H200 in bfloat16; 16 and
+# 32 follow them and were not swept.
+FORWARD = {16: Blocks(256, 4, 4, 2), 32: Blocks(256, 4, 4, 1), 64: Blocks(128, 4, 4, 1), 128: Blocks(128, 8, 3, 1)}
+BACKWARD = {16: Blocks(256, 4, 3, 2), 32: Blocks(256, 4, 3, 1), 64: Blocks(128, 4, 3, 1), 128: Blocks(64, 8, 3, 1)}
+PLANE_FORWARD = Blocks(8192, 4, 3, 2)
+PLANE_BACKWARD = Blocks(4096, 4, 3, 8)
+SHARED_FORWARD = Blocks(8192, 4, 3, 0)
+SHARED_BACKWARD = Blocks(8192, 4, 4, 0)
+MAP_GRADIENT = Blocks(64, 8, 4, 1)  # elements: channels at a time
+
+
+class Cut(NamedTuple):
+    """One way to launch a kernel: what it is told, what it is compiled for, and how many programs each head gets."""
+
+    counts: tuple[int, ...]
+    constants: dict[str, Any]
+    programs: int
+
+
+class Cuts:
+    """The ways to launch one kernel on given shapes and strides, the best first. One for which the card has no room is
+    not tried again, so that the same launch is always cut alike: the cut decides the order of summation."""
+
+    def __init__(self, ways: Iterable[Cut]):
+        self.ways = tuple(ways)
+        self.first = 0
+
+    def launch(self, start: Callable[[Cut], Result]) -> Result | None:
+        """What ``start`` gives with the first that fits, or None. Triton says that one does not before anything runs."""
+        for at in range(self.first, len(self.ways)):
+            try:
+                return start(self.ways[at])
+            except OutOfResources:
+                self.first = at + 1
+        return None
+
+
+def fitted(blocks: Blocks, dtype: torch.dtype) -> Blocks:
+    """Float32 takes twice the room, and its products keep parts of their operands besides."""
+    if dtype.itemsize <= 2:
+        return blocks
+    return blocks._replace(elements=blocks.elements // 2, stages=max(1, blocks.stages - 2))
+
+
+@functools.cache
+def block(size: int) -> int:
+    return max(SMALLEST_BLOCK, 1 << (size - 1).bit_length())
+
+
+def parts_of(whole: int, part: int) -> int:
+    return -(-whole // part)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Float32 products in three TF32 parts keep float32's accuracy on the matrix units."""
+    return "tf32x3" if dtype == torch.float32 else "tf32"
+
+
+class Plane(NamedTuple):
+    """Outputs and inputs of both axes."""
+
+    row_outputs: int
+    row_inputs: int
+    column_outputs: int
+    column_inputs: int
+
+    @property
+    def blocks(self) -> tuple[int, int, int, int]:
+        return block(self.row_outputs), block(self.row_inputs), block(self.column_outputs), block(self.column_inputs)
+
+    @property
+    def is_small(self) -> bool:
+        return tokens_in_blocks(self) <= SMALL_PLANE
+
+
+@functools.cache
+def tokens_in_blocks(plane: Plane) -> int:
+    """The larger of inputs and outputs."""
+    rows_out, rows_in, columns_out, columns_in = plane.blocks
+    return max(rows_out, rows_in) * max(columns_out, columns_in)
+
+
+def tries(tiles: Iterable[Tile], stages: int) -> Iterator[tuple[Tile, int]]:
+    """The first tile with as many stages as were chosen, then with fewer; then the other tiles, with one."""
+    rest = iter(tiles)
+    first = next(rest)
+    yield from ((first, fewer) for fewer in range(stages, 0, -1))
+    yield from ((tile, 1) for tile in rest)
+
+
+def halves(size: int, least: int) -> list[int]:
+    """The size, its half, and so on while they are not below the least."""
+    found = [size]
+    while found[-1] // 2 >= least:
+        found.append(found[-1] // 2)
+    return found
+
+
+@functools.lru_cache(1024)
+def matrices_cut(plane: Plane, outputs: int) -> Cut:
+    """These two kernels keep a few rows of numbers between threads: there is no card on which they do not fit."""
+    rows, columns = plane.row_inputs, plane.column_inputs
+    constants: dict[str, Any] = {
+        "ROWS": rows, "COLUMNS": columns,
+        "BLOCK_OUTPUTS": outputs, "BLOCK_ROWS": block(rows), "BLOCK_COLUMNS": block(columns),
+        "num_warps": 4,
+    }  # fmt: skip
+    return Cut((), constants, parts_of(max(rows, columns), outputs))
+
+
+@functools.lru_cache(1024)
+def pass_cuts(
+    shape: torch.Size, dtype: torch.dtype, device: torch.device, width: int, others: int, items: int,
+    strides: tuple[int, ...], backward: bool, needs_x: bool = True, needs_a: bool = True,
+) -> Cuts:  # fmt: skip
+    """Of one axis, by matrices of this (heads, outputs, inputs) shape. Counts: tiles, those of the other axis, those of
+    the width, others, width."""
+    heads, outputs, inputs = shape
+    chosen = fitted((BACKWARD if backward else FORWARD)[max(block(outputs), block(inputs))], dtype)
+    widest = min(block(width), 64)
+    most = min(max(1, chosen.elements // widest), 1 << (others - 1).bit_length())
+    tiles = [(other, widest) for other in halves(most, 1)] + [(1, size) for size in halves(widest, SMALLEST_BLOCK)[1:]]
+    constants: dict[str, Any] = {
+        "OUTPUTS": outputs, "INPUTS": inputs, "BLOCK_OUTPUTS": block(outputs), "BLOCK_INPUTS": block(inputs),
+        "PRECISION": precision(dtype), "num_warps": chosen.warps,
+    }  # fmt: skip
+    if backward:
+        constants |= {"NEEDS_X": needs_x, "NEEDS_A": needs_a}
+
+    def cut(other_block: int, width_block: int, stages: int) -> Cut:
+        other_tiles, width_tiles = parts_of(others, other_block), parts_of(width, width_block)
+        count = items * other_tiles * width_tiles
+        sizes = {"BLOCK_OTHER": other_block, "BLOCK_WIDTH": width_block, "num_stages": stages}
+        programs = max(1, min(count, multiprocessors(device) * chosen.programs // heads))
+        return Cut((count, other_tiles, width_tiles, others, width), constants | sizes, programs)
+
+    return Cuts(cut(*tile, stages) for tile, stages in tries(tiles, chosen.stages))
+
+
+@functools.lru_cache(1024)
+def plane_cuts(
+    plane: Plane, dtype: torch.dtype, device: torch.device, heads: int, width: int, items: int,
+    strides: tuple[int, ...], shared: bool, backward: bool, needs_x: bool = True, needs_a: bool = True,
+) -> Cuts:  # fmt: skip
+    """Of a whole plane; a program takes as many channels as make the chosen elements. Counts: tiles, those of the width,
+    width, heads."""
+    table = (SHARED_BACKWARD if shared else PLANE_BACKWARD) if backward else SHARED_FORWARD if shared else PLANE_FORWARD
+    chosen = fitted(table, dtype)
+    names = ("R_OUT", "R_IN", "C_OUT", "C_IN")
+    constants: dict[str, Any] = dict(zip(names, plane, strict=True))
+    constants |= {f"B{name}": size for name, size in zip(names, plane.blocks, strict=True)}
+    constants |= {"SHARED": shared, "PRECISION": precision(dtype), "num_warps": chosen.warps}
+    if backward:
+        constants |= {"NEEDS_X": needs_x, "NEEDS_A": needs_a}
+
+    def cut(channels: int, stages: int) -> Cut:
+        width_tiles = parts_of(width, channels)
+        count = items * width_tiles
+        programs = count if shared else max(1, min(count, multiprocessors(device) * chosen.programs // heads))
+        return Cut((count, width_tiles, width, heads), constants | {"BE": channels, "num_stages": stages}, programs)
+
+    channels = max(SMALLEST_BLOCK, min(block(width), chosen.elements // tokens_in_blocks(plane)))
+    return Cuts(cut(*way) for way in tries(halves(channels, SMALLEST_BLOCK), chosen.stages))
+
+
+@functools.lru_cache(1024)
+def map_cuts(
+    outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, heads: int, width: int, items: int,
+    strides: tuple[int, ...],
+) -> Cuts:  # fmt: skip
+    """Of the gradient of a whole map. Counts: tiles, those of the width, width, heads."""
+    chosen = fitted(MAP_GRADIENT, dtype)
+    widest, most = min(block(width), chosen.elements), min(128, block(outputs))
+    tiles = [(most, size) for size in halves(widest, SMALLEST_BLOCK)]
+    tiles += [(rows, tiles[-1][1]) for rows in halves(most, SMALLEST_BLOCK)[1:]]
+    constants: dict[str, Any] = {
+        "OUTPUTS": outputs, "INPUTS": inputs, "BLOCK_INPUTS": block(inputs), "PRECISION": precision(dtype),
+        "num_warps": chosen.warps,
+    }  # fmt: skip
+
+    def cut(rows: int, channels: int, stages: int) -> Cut:
+        width_tiles = parts_of(width, channels)
+        count = items * width_tiles
+        sizes = {"BLOCK_OUTPUTS": rows, "BLOCK_WIDTH": channels, "num_stages": stages}
+        programs = max(1, min(count, multiprocessors(device) * chosen.programs // (heads * parts_of(outputs, rows))))
+        return Cut((count, width_tiles, width, heads), constants | sizes, programs)
+
+    return Cuts(cut(*tile, stages) for tile, stages in tries(tiles, chosen.stages))
