@@ -1,0 +1,111 @@
+"""The kernels launched on a card that is not there: compiled for it, and refused where it has too little room.
+
+``python absent_card.py ARCHITECTURE SHARED_BYTES CASES`` takes the cases as JSON and prints, for each, what was compiled
+and what room it needs. Not run under Triton's interpreter, which compiles nothing.
+"""
+
+import json
+import sys
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
+from triton.runtime import driver
+
+from regard.functional import kernels
+from regard.functional.kernels import _plain
+
+HEADS = 3
+
+
+class Card:
+    """As much of a driver as Triton asks for on the way to a launch; the launch itself does nothing."""
+
+    def __init__(self, architecture, shared):
+        self.target, self.shared = GPUTarget("cuda", architecture, 32), shared
+        self.utils = self
+        self.seen = []
+
+    def get_current_target(self):
+        return self.target
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, _):
+        return 0
+
+    def get_device_properties(self, _):
+        return {"max_shared_mem": self.shared}
+
+    def launcher_cls(self, source, metadata):
+        self.seen.append({"kernel": source.fn.__name__, "shared": metadata.shared, "fits": False})
+        return lambda *_: None
+
+    def load_binary(self, *_):
+        self.seen[-1]["fits"] = True
+        return "module", "function", 0, 0, 1024
+
+    def unload_module(self, _):
+        pass
+
+
+def attend(grid, width, dtype, value_heads=HEADS, outputs=None, learned="both"):
+    """Forward and backward, as in eager use."""
+    value = torch.zeros(2, value_heads, grid[0] * grid[1], width, dtype=getattr(torch, dtype))
+    learnable = [torch.zeros(HEADS, 2), torch.zeros(HEADS, 2)]
+    if outputs is not None:
+        learnable = [torch.zeros(HEADS, m, k) for m, k in zip(outputs, grid, strict=True)]
+    value.requires_grad_(learned != "heads")
+    for tensor in learnable:
+        tensor.requires_grad_(learned != "value")
+    if outputs is None:
+        out = kernels.gaussian_plane(value, *learnable, tuple(grid))
+    else:
+        out = kernels.mix_plane(value, *learnable)
+    out.sum().backward()
+
+
+@triton.jit
+def branches_of_unequal_shapes(target, SMALL: tl.constexpr, LARGE: tl.constexpr):
+    if tl.program_id(0) == 0:
+        i = tl.arange(0, SMALL)
+        tl.store(target + i, i)
+    else:
+        i = tl.arange(0, LARGE)
+        tl.store(target + i, i)
+
+
+def refuses_what_does_not_compile():
+    try:
+        branches_of_unequal_shapes[2,](torch.zeros(64, dtype=torch.int32), SMALL=16, LARGE=64)
+    except CompilationError:
+        return True
+    return False
+
+
+def main():
+    card = Card(int(sys.argv[1]), int(sys.argv[2]))
+    driver.set_active(card)
+    mix, matrix_gradient = _plain.mix, _plain.matrix_gradient
+
+    def noted(function):
+        def call(*tensors):
+            card.seen.append({"kernel": "plain", "shared": 0, "fits": True})
+            return function(*tensors)
+
+        return call
+
+    _plain.mix, _plain.matrix_gradient = noted(mix), noted(matrix_gradient)
+    found = []
+    for case in json.loads(sys.argv[3]):
+        card.seen = []
+        attend(**case)
+        found.append(card.seen)
+    print(json.dumps({"launches": found, "refuses": refuses_what_does_not_compile()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Every kernel compiles for real cards, with the blocks it is really launched with. Needs no GPU: Triton brings the whole
+compiler. The interpreter, which runs the other tests here, takes programs that the compiler does not."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or importlib.util.find_spec("triton.backends.nvidia") is None,
+    reason="this Triton has no compiler for NVIDIA's cards",
+)
+
+SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: H100 and H200, A100, RTX 30 and A10
+ALL = {
+    "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
+    "map_gradient",
+}  # fmt: skip
+
+
+def case(grid, width, dtype, **more):
+    return {"grid": grid, "width": width, "dtype": dtype, **more}
+
+
+HOPPER = [
+    case((40, 70), 16, "bfloat16"),
+    case((40, 70), 64, "float32", value_heads=1),
+    case((8, 8), 16, "float32"),
+    case((16, 16), 64, "bfloat16"),
+    case((16, 16), 64, "bfloat16", value_heads=1),
+    case((16, 16), 128, "float32", value_heads=1),
+    case((64, 64), 64, "bfloat16", learned="heads"),
+    case((128, 128), 128, "bfloat16"),
+    case((128, 128), 64, "float32"),
+    case((5, 7), 16, "float32", value_heads=1),
+    case((5, 7), 16, "float32", learned="value"),
+    case((20, 6), 64, "bfloat16", outputs=(3, 2)),
+]
+AMPERE = [case((40, 70), 64, "bfloat16"), case((16, 16), 128, "bfloat16", value_heads=1), case((8, 8), 64, "float32")]
+CROWDED = [case((128, 128), 64, "bfloat16"), case((16, 16), 64, "bfloat16", value_heads=1)]
+TOO_LARGE = case((128, 8), 64, "float32", learned="heads")
+
+
+def launches(architecture, cases, cache):
+    """Of each case, what was compiled, and whether the card had room for it."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(cache), "REGARD_TYPECHECK": "0"}
+    script = Path(__file__).with_name("absent_card.py")
+    command = [sys.executable, script, str(architecture), str(SHARED[architecture]), json.dumps(cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert found["refuses"]  # it is the compiler that ran
+    return found["launches"]
+
+
+@pytest.mark.parametrize(("architecture", "cases"), [(90, HOPPER), (80, AMPERE)], ids=["hopper", "ampere"])
+def test_every_kernel_compiles_and_fits_at_the_first_try(architecture, cases, tmp_path):
+    found = launches(architecture, cases, tmp_path)
+    assert {launch["kernel"] for each in found for launch in each} == ALL
+    for each in found:
+        for launch in each:
+            assert launch["fits"], launch
+            assert launch["shared"] <= SHARED[architecture]
+            if launch["kernel"].startswith("matrices"):
+                assert launch["shared"] <= 2**14  # these two have no other way, and need none
+
+
+def test_on_a_smaller_card_blocks_get_smaller_and_then_torch_takes_over(tmp_path):
+    *small, last = launches(86, [*CROWDED, TOO_LARGE], tmp_path)
+    for each in small:
+        assert not all(launch["fits"] for launch in each)
+        assert "plain" not in {launch["kernel"] for launch in each}
+    assert "plain" in {launch["kernel"] for launch in last}
+    for each in (*small, last):
+        assert all(launch["fits"] == (launch["shared"] <= SHARED[86]) for launch in each)
