@@ -1,5 +1,6 @@
 """A run that is killed, stopped, damaged or out of room, and what a resumed one makes of it."""
 
+import dataclasses
 import errno
 import io
 import itertools
@@ -237,6 +238,19 @@ class TestResumeWords:
     def test_another_recipe_is_refused_with_what_differs(self, train_toy, copied):
         with pytest.raises(ValueError, match="epochs: 3 and 4"):
             train_toy(folder=copied.folder, resume="auto", epochs=4)
+
+    def test_a_run_from_before_a_field_existed_goes_on_with_its_default(self, toy, tmp_path):
+        from regard.training._engine import _check_same
+        from regard.training._recipe import encode
+
+        recipe = toy.toy_recipe()
+        begun = encode(recipe)
+        del begun["schedule"]["final"]  # Schedule's own default is what the run was begun with
+        checkpoint = _checkpoints.Checkpoint(tensors={}, state={"recipe": begun, "versions": {}})
+        _check_same(recipe, checkpoint, tmp_path)
+        other = dataclasses.replace(recipe, schedule=dataclasses.replace(recipe.schedule, final=0.1))
+        with pytest.raises(ValueError, match=r"final: 0\.0 and 0\.1"):
+            _check_same(other, checkpoint, tmp_path)
 
     def test_a_path_goes_on_in_another_folder(self, train_toy, whole, tmp_path):
         for path in (whole.checkpoints.path(6), whole.folder):

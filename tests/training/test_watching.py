@@ -59,6 +59,20 @@ class TestHeads:
         assert run.heads.layers == ("blocks.0.attention",)
         assert run.heads.sharpness[0].shape == (2, *shape)
 
+    @pytest.mark.parametrize(
+        ("merge", "grids"), [((), ((8, 8), (8, 8))), ((1,), ((8, 8), (4, 4))), ((0,), ((4, 4), (4, 4)))]
+    )
+    def test_every_layer_has_the_grid_it_sees(self, tmp_path, merge, grids):
+        from regard.models import ImageEncoder
+        from regard.training._heads import HeadLog, Trajectory
+
+        network = ImageEncoder(16, 2, dim=9, depth=2, hidden=4, merge=merge)
+        log = HeadLog(tmp_path / "heads.jsonl", network, network.grid, 1)
+        log.note(0)
+        log.write()
+        log.lines.flush()
+        assert Trajectory.read(log.path).grids == grids
+
     def test_long_runs_leave_about_two_hundred_moments(self, toy, tmp_path):
         from regard.training._heads import HeadLog
 

@@ -23,7 +23,7 @@ from regard.training._fabric import start, total_over_processes
 from regard.training._loop import Loop
 from regard.training._machine import command, commit, hardware, versions, without
 from regard.training._progress import say
-from regard.training._recipe import Recipe, differences, encode
+from regard.training._recipe import Recipe, decode, differences, encode
 from regard.training._run import HEADS, METRICS, SUMMARY, Run, RunLock
 from regard.training._tensorboard import Board
 from regard.training._watch import Watch
@@ -196,8 +196,10 @@ def _last_good(run: Run, resume: Any, first: bool) -> Checkpoint | None:
 
 
 def _check_same(recipe: Recipe, checkpoint: Checkpoint, folder: Path) -> None:
-    """Going on by another recipe would give a result that belongs to neither."""
-    if different := differences(checkpoint.state["recipe"], encode(recipe)):
+    """Going on by another recipe would give a result that belongs to neither. A field that did not exist when the run
+    was begun has its default."""
+    begun = encode(decode(checkpoint.state["recipe"]))
+    if different := differences(begun, encode(recipe)):
         raise ValueError(
             f"the run in {folder} was begun by another recipe (then and now): {'; '.join(different)}. "
             f"Give the same settings again, or choose another folder"

@@ -157,9 +157,9 @@ class HeadLog:
         return written
 
     def _grids(self) -> list[list[int]] | None:
-        """Of each layer, where the network has several: its blocks see fewer tokens on the way up."""
+        """Of each layer, where they are not the network's own: its blocks see fewer tokens on the way up."""
         grids: Any = getattr(self.network, "grids", None)
-        if grids is None or len(set(grids)) == 1:
+        if grids is None or set(grids) == {tuple(self.grid or ())}:
             return None
         return [list(grids[int(name.split(".")[1])]) for name in self.layers]
 
