@@ -9,16 +9,34 @@ import torch
 from torch import Tensor
 
 
-class StackedMuon(torch.optim.Muon):
+class StackedMuon(torch.optim.Optimizer):
     """:class:`torch.optim.Muon` whose Newton–Schulz iteration runs once for all matrices of a shape, turned or not.
 
     A small network on a GPU spends longer on launching one matrix's products after another's than on the products.
+    Filters (out, in, height, width) are stepped as the matrices (out, in · height · width) that they are.
+
+    Args:
+        params: matrices and filters, or groups of them.
+        lr: scaled for each by √max(1, rows / columns); by ``adjust_lr_fn="match_rms_adamw"`` as its name says.
+        weight_decay, momentum, nesterov, adjust_lr_fn: as torch's.
 
     >>> weights = [torch.nn.Parameter(torch.randn(4, 8)) for _ in range(2)] + [torch.nn.Parameter(torch.randn(8, 4))]
     >>> optimiser = StackedMuon(weights, lr=0.1, weight_decay=0.0)
     >>> sum((weight ** 3).sum() for weight in weights).backward()
     >>> optimiser.step()
     """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
+        super().__init__(params, {**defaults, "adjust_lr_fn": adjust_lr_fn})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -30,23 +48,25 @@ class StackedMuon(torch.optim.Muon):
             alike: dict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    alike[(*sorted(parameter.shape), parameter.dtype, parameter.device)].append(parameter)
+                    sides = sorted((parameter.shape[0], parameter.shape[1:].numel()))
+                    alike[(*sides, parameter.dtype, parameter.device)].append(parameter)
             for parameters in alike.values():
                 self._step_alike(parameters, group)
         return loss
 
     def _step_alike(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        averages = [self._momentum(parameter) for parameter in parameters]
+        matrices = [as_matrix(parameter, parameter) for parameter in parameters]
+        gradients = [as_matrix(parameter.grad, parameter) for parameter in parameters if parameter.grad is not None]
+        averages = [as_matrix(self._momentum(parameter), parameter) for parameter in parameters]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         updates = torch._foreach_lerp(gradients, averages, group["momentum"]) if group["nesterov"] else averages
         flat = torch.stack([update if _is_flat(update) else update.T for update in updates])
-        directions = orthogonal(flat, group["ns_coefficients"], group["ns_steps"], group["eps"]).to(flat.dtype)
+        directions = orthogonal(flat).to(flat.dtype)
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         for turned in (False, True):
             ways = (directions.mT if turned else directions).unbind()
-            chosen = [pair for pair in zip(parameters, ways, strict=True) if _is_flat(pair[0]) != turned]
+            chosen = [pair for pair in zip(matrices, ways, strict=True) if _is_flat(pair[0]) != turned]
             if chosen:
                 targets, moves = map(list, zip(*chosen, strict=True))
                 torch._foreach_add_(targets, moves, alpha=-_rate(group, targets[0].shape))
@@ -58,12 +78,24 @@ class StackedMuon(torch.optim.Muon):
         return state["momentum_buffer"]
 
 
-def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, epsilon: float) -> Tensor:
+def as_matrix(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A row for each output; the parameter itself as a view, so that it can be stepped in place. What order the columns
+    are in does not matter to the nearest orthogonal matrix: they follow the parameter's memory.
+
+    >>> as_matrix(torch.zeros(8, 4, 3, 3), torch.zeros(8, 4, 3, 3)).shape
+    torch.Size([8, 36])
+    """
+    if tensor.ndim == 2:
+        return tensor
+    return (tensor if parameter.is_contiguous() else tensor.movedim(1, -1)).flatten(1)
+
+
+def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Roughly the nearest semi-orthogonal matrix to each of a stack (n, rows ≤ columns), in bfloat16: a few
-    Newton–Schulz steps bring all singular values near one."""
+    Newton–Schulz steps bring all singular values near one. The coefficients are torch's."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = (matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)).bfloat16()
     # bmm and baddbmm, not @: a step's many small products cost the host more than the device.
-    a, b, c = coefficients
-    x = (matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(epsilon)).bfloat16()
     for _ in range(steps):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

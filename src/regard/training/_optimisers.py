@@ -102,13 +102,15 @@ class Muon(AdamW):
     """Muon for the matrices of hidden layers, AdamW for everything else.
 
     Muon's step along a matrix is the nearest (semi-)orthogonal matrix to its momentum. It is meant for matrices that
-    map features to features, whose parameters are called ``weight``: embeddings, the classifier, heads' positions,
-    vectors and convolutions stay with AdamW.
+    map features to features, whose parameters are called ``weight``: embeddings, the classifier, heads' positions and
+    vectors stay with AdamW.
 
     Args:
         matrix_learning_rate: of the matrices, scaled by √max(1, rows / columns) for each.
         matrix_weight_decay: of the matrices.
         matrix_momentum: of the matrices (Nesterov's).
+        convolutions: whether filters are taken as matrices (out, in · height · width) too; those of depthwise
+            convolutions never are.
         apart: patterns of names that are left to AdamW although they are matrices.
 
     >>> from regard.training import Muon
@@ -121,6 +123,7 @@ class Muon(AdamW):
     matrix_learning_rate: float = 0.02
     matrix_weight_decay: float = 0.0
     matrix_momentum: float = 0.95
+    convolutions: bool = False
     apart: tuple[str, ...] = (
         "head.*",
         "fc.*",
@@ -136,7 +139,8 @@ class Muon(AdamW):
         matrices, rest = [], []
         for name, parameter, decays in parameters_of(network):
             is_weight = "weight" in name.rpartition(".")[2] and id(parameter) not in embeddings
-            hidden = is_weight and decays and parameter.ndim == 2
+            is_matrix = parameter.ndim == 2 or (self.convolutions and parameter.ndim > 2 and parameter.shape[1] > 1)
+            hidden = is_weight and decays and is_matrix
             if hidden and not any(fnmatch(name, pattern) for pattern in self.apart):
                 matrices.append((name, parameter))
             else:
