@@ -38,7 +38,7 @@ PUBLISHED = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", nargs="+", default=list(PUBLISHED), choices=list(PUBLISHED))
-    parser.add_argument("--epochs", type=int, help="default: the short recipe's 30")
+    parser.add_argument("--epochs", type=int, help="default: the short recipe's own")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("runs") / "reproduction")
     parser.add_argument("--output", type=Path, default=RESULTS)
