@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import regard
+from regard.training._heads import Trajectory
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -63,9 +64,21 @@ def trained_heads(path: Path, run: Path | None) -> None:
     network = _trained(run).network()
     layers = [module for module in network.modules() if isinstance(module, regard.GaussianAttention)]
     figure = regard.plots.heads(
-        [layer.center.detach() for layer in layers], [layer.sharpness.detach() for layer in layers], network.grid
+        [layer.center.detach() for layer in layers], [layer.sharpness.detach() for layer in layers], network.grids
     )
     figure.savefig(path, dpi=90)
+
+
+@picture
+def speedrun_heads(path: Path, run: Path | None) -> None:
+    """Of a run of cifar10-speedrun; its heads.jsonl is all that is needed."""
+    trajectory = None if run is None else Trajectory.read(run / "heads.jsonl")
+    if trajectory is None:
+        raise ValueError("this picture is of a run's heads.jsonl: pass --run FOLDER")
+    last = trajectory.at(-1)
+    titles = [f"block {at}, {'×'.join(map(str, grid or ()))} tokens" for at, grid in enumerate(trajectory.grids, 1)]
+    figure = regard.plots.heads(list(last.center), list(last.sharpness), list(trajectory.grids), titles=titles)
+    figure.savefig(path, dpi=80)
 
 
 @picture
