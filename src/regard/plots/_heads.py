@@ -103,8 +103,9 @@ def heads(
     else:
         key = f"grey: the query; thick: {inner} of the mass, thin: {outer}"
     figure.suptitle(f"Where heads look from the query\n{key}", fontsize=10)
-    if rows > 1 and (engine := figure.get_layout_engine()) is not None:
-        engine.set(h_pad=0.12)  # squares of equal steps: a row's labels would reach into the next one's titles
+    if rows > 1:  # squares of equal steps: a row's labels would reach into the next one's titles
+        engine: Any = figure.get_layout_engine()
+        engine.set(h_pad=0.12)
     return finish(figure, path)
 
 
