@@ -299,3 +299,59 @@ def test_nested_tensors_outside_of_the_fast_path_are_missed_with_the_reason():
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(q, q, q)
     assert "nested" in maps.missed[0].reason
+
+
+class HeadsBeforeWindows(nn.Module):
+    """Attention within windows, the heads before them: (batch, heads, windows, tokens, width), as Hiera and NesT do."""
+
+    def __init__(self, heads, by_hand):
+        super().__init__()
+        self.num_heads, self.by_hand = heads, by_hand
+        self.projection = nn.Linear(12, 3 * 12)
+
+    def parts(self, x):
+        batch, windows, tokens, _ = x.shape
+        return self.projection(x).reshape(batch, windows, tokens, 3, self.num_heads, -1).permute(3, 0, 4, 1, 2, 5)
+
+    def forward(self, x, keep=None):
+        query, key, value = self.parts(x)
+        if self.by_hand:
+            out = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1) @ value
+        else:
+            out = early_name(query, key, value, attn_mask=keep)
+        return out.permute(0, 2, 3, 1, 4).flatten(3)
+
+
+@pytest.mark.parametrize(
+    ("heads", "by_hand", "masked"), [(1, False, False), (3, False, False), (3, False, True), (3, True, False)]
+)
+def test_heads_before_windows_are_heads_and_windows_count_to_the_batch(heads, by_hand, masked):
+    model, x = HeadsBeforeWindows(heads, by_hand).eval(), torch.randn(2, 5, 4, 12)
+    keep = torch.rand(1, 1, 5, 4, 4).gt(0.3) | torch.eye(4).bool() if masked else None
+    arguments = (x,) if keep is None else (x, keep)
+    with torch.no_grad():
+        plain = model(*arguments)
+        with regard.capture(model) as maps:
+            assert torch.equal(model(*arguments), plain)
+        query, key, _ = model.parts(x)
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
+        expected = scores.softmax(-1).transpose(1, 2).flatten(0, 1)  # (batch · windows, heads, tokens, tokens)
+    assert maps[0].weights.shape == (10, heads, 4, 4)
+    torch.testing.assert_close(maps[0].weights, expected)
+    assert maps[0].residual < 1e-5
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("method", ["gate", "leave_out"])
+def test_a_head_before_windows_is_changed_as_that_head(by_hand, method):
+    model, x = HeadsBeforeWindows(3, by_hand).eval(), torch.randn(2, 5, 4, 12)
+
+    def of_the_second(output, labels):
+        return output[..., 4:8].square().flatten(1).sum(1)
+
+    found = regard.inspect.importance(model, [(x, torch.zeros(2).long())], method=method, loss=of_the_second)
+    (scores,) = found.scores.values()
+    assert scores.shape == (3,)
+    assert scores[1].abs() > 0.1
+    assert (scores[[0, 2]] == 0).all()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.inspect._names import Place
-from regard.inspect._seen import Seen, Selection, canonical, exact, heads_of, product_error
+from regard.inspect._seen import Seen, Selection, canonical, exact, heads_of, product_error, uncanonical
 from regard.inspect._softmax import Product
 
 
@@ -54,7 +54,9 @@ def seen(place: Place, product: Product, out: Tensor) -> Seen:
         against="product",
         output=output,
         value=value,
-        restore=lambda new: product.restore(new.reshape(plain.shape)),
+        restore=lambda new: product.restore(
+            uncanonical(new, (*shape[:-1], plain.shape[-1]), heads).reshape(plain.shape)
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.inspect._names import Place
-from regard.inspect._seen import Scores, Seen, Selection, canonical, heads_of, product_error
+from regard.inspect._seen import Scores, Seen, Selection, canonical, heads_of, product_error, uncanonical
 
 _aten = torch.ops.aten
 
@@ -86,6 +86,8 @@ def seen_sdpa(
     if hasattr(mask, "_materialize"):  # torch.nn.attention.bias: a mask that is only described
         mask = mask._materialize(query.device)
     if mask is not None:
+        if mask.ndim != 2 and out.ndim > 4:
+            mask = mask.expand(*out.shape[:-2], *mask.shape[-2:])
         mask = canonical(_batched(mask, out), heads) if mask.ndim != 2 else mask
     keep = mask if mask is not None and mask.dtype is torch.bool else None
     bias = mask if keep is None else None
@@ -112,8 +114,8 @@ def seen_sdpa(
         against=against,
         output=output,
         value=value,
-        logsumexp=_arranged(evidence.logsumexp, output),
-        restore=lambda new: new.reshape(out.shape),
+        logsumexp=_arranged(evidence.logsumexp, output) if out.ndim < 5 else None,  # in the order of other axes
+        restore=lambda new: uncanonical(new, tuple(out.shape), heads),
         kernel=evidence.kernel or "math",
     )
 

@@ -183,16 +183,41 @@ def _part(mask: Tensor, rows: Selection, heads: Selection) -> Tensor:
     return mask
 
 
-def canonical(x: Tensor, heads: int = 1) -> Tensor:
+def canonical(x: Tensor, heads: int | None = None) -> Tensor:
     """``(batch, heads, tokens, width)`` from any number of leading axes; three axes are ``(batch·heads, …)`` where the
-    module says how many heads it has."""
+    module says how many heads it has. What else leads (windows, blocks) is counted to the batch."""
     if x.ndim == 4:
         return x
     if x.ndim == 2:
         return x[None, None]
     if x.ndim == 3:
-        return x.unflatten(0, (-1, heads)) if heads > 1 and x.shape[0] % heads == 0 else x[:, None]
-    return x.flatten(0, -4)
+        return (
+            x.unflatten(0, (-1, heads)) if heads is not None and heads > 1 and x.shape[0] % heads == 0 else x[:, None]
+        )
+    return x.movedim(heads_axis(tuple(x.shape), heads), -3).flatten(0, -4)
+
+
+def uncanonical(x: Tensor, shape: tuple[int, ...], heads: int | None) -> Tensor:
+    """Back to ``shape``, from what :func:`canonical` made of it.
+
+    >>> x = torch.randn(2, 3, 5, 4, 8)
+    >>> torch.equal(uncanonical(canonical(x, 3), (2, 3, 5, 4, 8), 3), x)
+    True
+    """
+    if len(shape) < 5:
+        return x.reshape(shape)
+    axis = heads_axis(shape, heads)
+    moved = [*shape[:axis], *shape[axis + 1 : -2], shape[axis], *shape[-2:]] if axis >= 0 else list(shape)
+    return x.reshape(moved).movedim(-3, axis)
+
+
+def heads_axis(shape: tuple[int, ...], heads: int | None) -> int:
+    """Where the heads are: before the tokens, unless there are not as many as the module says, but right after the batch.
+
+    >>> heads_axis((8, 3, 49, 64, 32), 3), heads_axis((8, 49, 3, 64, 32), 3)
+    (1, -3)
+    """
+    return 1 if len(shape) > 4 and heads is not None and shape[-3] != heads == shape[1] else -3
 
 
 def unreadable(x: Any) -> str | None:
@@ -210,10 +235,10 @@ def unreadable(x: Any) -> str | None:
     return None
 
 
-def heads_of(module: nn.Module | None) -> int:
-    """How many heads a module says it has, by the names in use; 1 where it does not say."""
+def heads_of(module: nn.Module | None) -> int | None:
+    """How many heads a module says it has, by the names in use; None where it does not say."""
     for attribute in ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head"):
         count = getattr(module, attribute, None)
         if isinstance(count, int) and not isinstance(count, bool):
             return count
-    return 1
+    return None
