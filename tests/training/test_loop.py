@@ -139,9 +139,10 @@ class TestNonFinite:
         assert stopped.value.step == step
         assert stopped.value.indices == loader.index(0, step - 1).tolist()
         assert "7" in str(stopped.value)
-        lines = regard.load_run(tmp_path / "run").metrics
-        assert [line["step"] for line in lines] == list(range(1, step + 1))
-        assert lines[-1]["loss"] is None
+        run = regard.load_run(tmp_path / "run")
+        assert [line["step"] for line in run.metrics] == list(range(1, step + 1))
+        assert run.metrics[-1]["loss"] is None
+        assert run.heads.steps == tuple(range(step))  # where heads were before, and nothing of what is nowhere
 
     def test_nothing_spoilt_is_ever_saved(self, train_toy, toy, tmp_path):
         with pytest.raises(NonFiniteError):

@@ -67,7 +67,7 @@ class TestHeads:
         from regard.training._heads import HeadLog, Trajectory
 
         network = ImageEncoder(16, 2, dim=9, depth=2, hidden=4, merge=merge)
-        log = HeadLog(tmp_path / "heads.jsonl", network, network.grid, 1)
+        log = HeadLog(tmp_path / "heads.jsonl", network, 1)
         log.note(0)
         log.write()
         log.lines.flush()
@@ -78,7 +78,7 @@ class TestHeads:
 
         network = toy.ToyModule(0.0, batch_norm=False)
         for total in (1, 7, 199, 200, 1000, 46_900):
-            log = HeadLog(tmp_path / "heads.jsonl", network, None, total)
+            log = HeadLog(tmp_path / "heads.jsonl", network, total)
             due = [step for step in range(total + 1) if log.is_due(step)]
             assert due[0] == 0
             assert due[-1] == total
@@ -219,7 +219,7 @@ class TestReading:
 
 def test_heads_of_a_moment_stay_as_they_were():
     layer = regard.GaussianAttention(8, 2)
-    before = Heads.of(layer)
+    before = Heads.of({"": layer})
     place = layer.center.detach().clone()
     with torch.no_grad():
         layer.positions.center.add_(1)

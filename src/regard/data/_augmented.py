@@ -90,12 +90,12 @@ class AugmentedImages:
         images = self._bytes.index_select(0, index).to(self.device, non_blocking=True)
         labels = self._labels[index].to(self.device, non_blocking=True)
         index = index.to(self.device, non_blocking=True)
-        draws = self._draws(seed, epoch)
         if augmentation.crop or augmentation.flip != "none":
+            draws = self._draws(seed, epoch)
             images = move(images, draws.shift[index], draws.mirror[index], border=augmentation.border)
         images = normalise(images, self.set.mean, self.set.std)
         if augmentation.cutout:
-            images = cutout(images, draws.corner[index], augmentation.cutout)
+            images = cutout(images, self._draws(seed, epoch).corner[index], augmentation.cutout)
         return images, labels
 
     def _draws(self, seed: int, epoch: int) -> "EpochDraws":

@@ -20,6 +20,7 @@ from regard.training._checkpoints import (
     reporting_full_disk,
 )
 from regard.training._fabric import start, total_over_processes
+from regard.training._heads import layer_grids
 from regard.training._loop import Loop
 from regard.training._machine import command, commit, hardware, versions, without
 from regard.training._progress import say
@@ -96,8 +97,7 @@ def train(
         if tensorboard is None:
             tensorboard = importlib.util.find_spec("tensorboard") is not None
         if first and tensorboard and loop.step < loop.total:
-            grid: Any = getattr(loop.network, "grids", None) or getattr(loop.network, "grid", None)
-            watch.board = Board(run.folder / "tensorboard", loop.step, loop.total, grid)
+            watch.board = Board(run.folder / "tensorboard", loop.step, loop.total, layer_grids(loop.network))
         is_new = loop.step < loop.total
         try:
             with reporting_full_disk(run.folder, "run's files", 0):

@@ -12,7 +12,7 @@ Numbers have seven significant digits. A network without Gaussian heads leaves n
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,23 @@ def gaussian_layers(network: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def layer_grids(network: nn.Module) -> dict[str, tuple[int, ...] | None]:
+    """The tokens that each of those layers sees, where the network says: one ``grid`` for all, or ``grids`` by the block
+    that a layer is in, which is the first number in its name.
+
+    >>> from regard.models import ImageEncoder
+    >>> layer_grids(ImageEncoder(16, 2, dim=9, depth=2, merge=(1,)))
+    {'blocks.0.attention': (8, 8), 'blocks.1.attention': (4, 4)}
+    """
+    grid: Any = getattr(network, "grid", None)
+    grids: Any = getattr(network, "grids", None)
+    numbers = {
+        name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in gaussian_layers(network)
+    }
+    found = {name: grids[number] if grids and number is not None else grid for name, number in numbers.items()}
+    return {name: None if own is None else tuple(own) for name, own in found.items()}
+
+
 @dataclass(frozen=True)
 class Heads:
     """The heads of all layers at one moment: by layer, ``center`` (heads, axes) and ``sharpness`` (heads, …)."""
@@ -52,14 +69,17 @@ class Heads:
     sharpness: tuple[Float[Tensor, "..."], ...]
 
     @classmethod
-    def of(cls, network: nn.Module) -> "Heads":
-        """As they are now, in float32, where the network is: nobody waits for the device."""
-        layers = gaussian_layers(network)
+    def of(cls, layers: Mapping[str, nn.Module]) -> "Heads":
+        """Of :func:`gaussian_layers`, as they are now, in float32, where the network is: nobody waits for the device."""
         with torch.no_grad():
             # Copies: the parameters themselves go on moving.
             center = tuple(layer.center.detach().float().clone() for layer in layers.values())  # type: ignore[operator]
             sharpness = tuple(layer.sharpness.detach().float().clone() for layer in layers.values())  # type: ignore[operator]
         return cls(tuple(layers), center, sharpness)
+
+    @property
+    def are_finite(self) -> bool:
+        return all(bool(values.isfinite().all()) for values in (*self.center, *self.sharpness))
 
     def on_host(self) -> "Heads":
         center, sharpness = (tuple(each.cpu() for each in values) for values in (self.center, self.sharpness))
@@ -74,7 +94,7 @@ class Trajectory:
         steps: when.
         layers: names of the layers.
         grid: the tokens' shape, where it is known.
-        grids: of each layer, where they are known.
+        grids: of each layer, where they are known; ``grid`` for all by default.
         center: for each layer (steps, heads, axes).
         sharpness: for each layer (steps, heads), (steps, heads, axes) or (steps, heads, axes, axes).
     """
@@ -85,6 +105,10 @@ class Trajectory:
     center: tuple[Float[Tensor, "_ _ _"], ...]
     sharpness: tuple[Float[Tensor, "..."], ...]
     grids: tuple[tuple[int, ...] | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.grids:
+            object.__setattr__(self, "grids", (self.grid,) * len(self.layers))
 
     @classmethod
     def read(cls, path: Path) -> "Trajectory | None":
@@ -101,13 +125,11 @@ class Trajectory:
         if header is None or not moments:
             return None
         layers = range(len(header["layers"]))
-        grid = None if header["grid"] is None else tuple(header["grid"])
-        grids = header.get("grids")  # files of older versions have none
         return cls(
             steps=tuple(moment["step"] for moment in moments),
             layers=tuple(header["layers"]),
-            grid=grid,
-            grids=tuple(map(tuple, grids)) if grids else (grid,) * len(layers),
+            grid=None if header["grid"] is None else tuple(header["grid"]),
+            grids=tuple(map(tuple, header.get("grids") or ())),  # files of older versions have none
             center=tuple(torch.tensor([moment["center"][layer] for moment in moments]) for layer in layers),
             sharpness=tuple(torch.tensor([moment["sharpness"][layer] for moment in moments]) for layer in layers),
         )
@@ -127,7 +149,6 @@ class HeadLog:
 
     path: Path
     network: nn.Module
-    grid: Sequence[int] | None
     total: int
     moments: int = 200
     lines: Lines = dataclasses.field(init=False)
@@ -143,25 +164,23 @@ class HeadLog:
 
     def note(self, step: int) -> None:
         """Remember where the heads are now; :meth:`write` says it."""
-        self._noted.append((step, Heads.of(self.network)))
+        self._noted.append((step, Heads.of(self.layers)))
 
     def write(self) -> list[tuple[int, Heads]]:
-        """What was noted since, to the file. Waits for the device."""
+        """What was noted since, to the file, but for heads that are nowhere: of those the loss tells. Waits for the
+        device."""
         written = [(step, heads.on_host()) for step, heads in self._noted]
+        written = [(step, heads) for step, heads in written if heads.are_finite]
         self._noted.clear()
         if written and self.lines.size == 0:
-            grid = None if self.grid is None else list(self.grid)
-            self.lines.add({"version": 1, "grid": grid, "grids": self._grids(), "layers": list(self.layers)})
+            grid: Any = getattr(self.network, "grid", None)
+            grids = list(layer_grids(self.network).values())
+            own = None if set(grids) == {None if grid is None else tuple(grid)} else grids
+            header = {"grid": None if grid is None else list(grid), "grids": own, "layers": list(self.layers)}
+            self.lines.add({"version": 1, **header})
         for step, heads in written:
             self.lines.add({"step": step, "center": _rounded(heads.center), "sharpness": _rounded(heads.sharpness)})
         return written
-
-    def _grids(self) -> list[list[int]] | None:
-        """Of each layer, where they are not the network's own: its blocks see fewer tokens on the way up."""
-        grids: Any = getattr(self.network, "grids", None)
-        if grids is None or set(grids) == {tuple(self.grid or ())}:
-            return None
-        return [list(grids[int(name.split(".")[1])]) for name in self.layers]
 
 
 def _rounded(values: Any) -> Any:

@@ -104,8 +104,8 @@ class Loop:
 
             self._stop_clock()
             asked = self._any_process(stop.asked)
+            self.watch.heads(self)  # before a look that may end the run
             self._look()
-            self.watch.heads(self)
             if evaluates and self.validation is not None:
                 self.latest = score(self.fabric, self.task, self.evaluated, self.validation)
                 self.watch.evaluated(self, epoch, self.latest)
@@ -191,6 +191,7 @@ class Loop:
         spoilt = [name for name, value in values.items() if not value.isfinite().all()]
         if self.step == 0 or not spoilt:
             return
+        self.watch.heads(self)
         self._look()  # an earlier loss may tell more
         indices = self._indices(self.step)
         raise NonFiniteError(self.watch.spoilt(self.step, spoilt, indices), self.step, indices) from error
@@ -204,9 +205,11 @@ class Loop:
         """On a GPU of its own a step is recorded and replayed: launching kernels one by one takes the host longer than
         a small network takes the device. Gradients that outlive a step or are exchanged do not go with that, nor do
         batches of many shapes, each of which would be recorded."""
+        return torch.compile(self.network, mode="reduce-overhead" if self._replays() else None)
+
+    def _replays(self) -> bool:
         alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        replays = alone and self.recipe.accumulate == 1 and isinstance(self.task, ImageTask)
-        return torch.compile(self.network, mode="reduce-overhead" if replays else None)
+        return alone and self.recipe.accumulate == 1 and isinstance(self.task, ImageTask)
 
     def _compile(self) -> None:
         """Run a step's forward and backward pass for nothing, so that compilation is over before the clock runs: once
@@ -216,7 +219,7 @@ class Loop:
         begin = time.perf_counter()
         buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         epoch, at = divmod(self.step, len(self.loader))
-        for _ in range(3 if self.fabric.device.type == "cuda" else 1):
+        for _ in range(3 if self._replays() else 1):
             self._backward(self.loader.batch(epoch, at))
             self._forget_gradients()
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """TensorBoard: scalars, learning rates, where heads look, attention maps and alignments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,13 @@ class Board:
     Args:
         folder: where they are.
         step: the run's step; what earlier files say about later steps is no longer shown.
-        grid: the shape of the tokens, outlined around heads; or, where blocks see different ones, one for each block.
+        grids: the shape of the tokens that each layer sees, outlined around its heads.
         figures: about how many pictures of the heads are drawn in a run.
     """
 
-    def __init__(
-        self, folder: Path, step: int, total: int, grid: Grid | Sequence[Grid] | None, figures: int = 5
-    ) -> None:
+    def __init__(self, folder: Path, step: int, total: int, grids: Mapping[str, Grid | None], figures: int = 5) -> None:
         self._file = EventFile(folder, step)
-        self._grid = grid
+        self._grids = grids
         self._every = max(1, total // figures)
         self._next_figure = step
         self._total = total
@@ -70,11 +68,8 @@ class Board:
             self._file.figure(step, "heads", figure)
 
     def _grid_of(self, layer: str, axes: int) -> Grid | None:
-        """By the number of its block, the first in its name, where each has a grid of its own."""
-        grid: Any = self._grid
-        if grid and not isinstance(grid[0], int):
-            grid = grid[int(layer.split(".")[1])]
-        return tuple(grid) if grid and len(grid) == axes else None
+        grid = self._grids.get(layer)
+        return grid if grid is not None and len(grid) == axes else None
 
     def pictures(self, step: int, task: Task, network: nn.Module, examples: Any) -> None:
         """What the task draws of the network: attention maps of fixed held-out images, alignments of sentences."""

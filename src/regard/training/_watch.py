@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.training._evaluation import Score
 from regard.training._heads import HeadLog
@@ -140,8 +140,7 @@ class Watch:
 
     def _log_of(self, loop: "Loop") -> HeadLog:
         if self._head_log is None:
-            grid: Any = getattr(loop.network, "grid", None)
-            self._head_log = HeadLog(self.run.folder / HEADS, loop.network, grid, loop.total)
+            self._head_log = HeadLog(self.run.folder / HEADS, loop.network, loop.total)
         return self._head_log
 
 

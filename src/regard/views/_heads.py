@@ -44,8 +44,7 @@ def payload(what: Any) -> Payload:
 def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:
     arrays: dict[str, Tensor] = {}
     layers = []
-    grids = found.grids or (found.grid,) * len(found.layers)
-    heads = zip(found.layers, grids, found.center, found.sharpness, strict=True)
+    heads = zip(found.layers, found.grids, found.center, found.sharpness, strict=True)
     for number, (layer, grid, center, sharpness) in enumerate(heads):
         axes = center.shape[-1]
         if axes not in (1, 2):
