@@ -80,17 +80,12 @@ def main() -> None:
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     what, change = ROWS[name]
-    recipe = recipes.get("cifar10-speedrun")
+    recipe = change(recipes.get("cifar10-speedrun"))
     if options.smoke:
         recipe = recipe.smoke()
-        change = (
-            change
-            if name in ("speedrun", "normal", "no-decay", "adamw", "dense", "no-kernels")
-            else (lambda recipe: recipe)
-        )
     else:
         recipe = replace(recipe, epochs=options.epochs, task=replace(recipe.task, validation=5000))
-    recipe = change(replace(recipe, evaluate_every=recipe.epochs))
+    recipe = replace(recipe, evaluate_every=recipe.epochs)
     os.environ["REGARD_KERNELS"] = "0" if name == "no-kernels" else "1"
     torch.compiler.reset()
     runs = train_seeds(

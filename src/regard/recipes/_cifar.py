@@ -87,6 +87,7 @@ def _short(recipe: Recipe) -> Recipe:
         epochs=15,
         batch_size=500,
         clip=1.0,
+        evaluate_every=1,
     )
 
 
