@@ -21,7 +21,7 @@ import torch
 import regard
 from _measure import RESULTS, hardware, print_table, write_rows
 from regard import recipes
-from regard.training import train_seeds, write_result
+from regard.training import Recipe, train_seeds, write_result
 
 # What the paper's table says, after 300 epochs of its own recipe (per cent).
 PUBLISHED = {
@@ -52,13 +52,17 @@ def main() -> None:
     print(write_rows("reproduction", path, rows, machine, seeds=options.seeds))
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> Recipe:
+    """The network's short recipe, measured at its end alone."""
     recipe = recipes.get(f"{name}-short")
-    if options.smoke:
+    if smoke:
         recipe = recipe.smoke()
-    if options.epochs:
-        recipe = dataclasses.replace(recipe, epochs=options.epochs)
-    recipe = dataclasses.replace(recipe, evaluate_every=recipe.epochs)
+    epochs = epochs or recipe.epochs
+    return dataclasses.replace(recipe, epochs=epochs, evaluate_every=epochs)
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
     folder = options.folder / name
     runs = train_seeds(
         recipe, range(options.seeds), folder=folder, resume="auto", evaluate=True, tensorboard=False, log_every=100

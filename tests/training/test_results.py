@@ -124,6 +124,21 @@ def test_finished_members_are_not_trained_again(seeds):
     assert "held out" in str(again)
 
 
+def test_finished_members_are_measured_once(seeds, monkeypatch):
+    def again(run, **options):
+        measured.append(run.folder.name)
+        return actual(run, **options)
+
+    measured, actual = [], evaluate_run
+    monkeypatch.setattr("regard.training._results.evaluate_run", again)
+    folder = seeds.runs[0].folder.parent
+    kept = seeds.runs[2].evaluation
+    evaluate_run(seeds.runs[2], which="best", accelerator="cpu")  # not what seeds are compared by
+    found = train_seeds(seeds.recipe, [0, 2], folder=folder, resume="auto", evaluate=True, **QUIET)
+    assert measured == ["seed-2"]
+    assert found.evaluations == {0: seeds.evaluations[0], 2: kept}
+
+
 def test_a_result_file_has_what_the_design_says(seeds, tmp_path):
     result = write_result(seeds, tmp_path / "results" / "tiny.json")
     assert json.loads((tmp_path / "results" / "tiny.json").read_text())["seeds"] == [0, 2]

@@ -17,11 +17,9 @@ from regard.training._fabric import start
 from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
-from regard.training._run import Run, load_run
+from regard.training._run import EVALUATION, Run, load_run
 from regard.training._sequences import CaseConversion, said_right
 from regard.training._tasks import ImageTask
-
-EVALUATION = "evaluation.json"
 
 
 def evaluate_run(
@@ -103,22 +101,30 @@ def train_seeds(
         seeds: which.
         folder: where the runs' folders go.
         resume: as for :func:`train`; ``"auto"`` takes finished runs as they are.
-        evaluate: whether to measure each on the test set at the end.
+        evaluate: whether to measure each on the test set at the end; what was measured of a finished run still holds.
         options: passed on to :func:`train`.
     """
     if len(set(seeds)) < len(seeds) or not seeds:
         raise ValueError(f"seeds must be distinct, and at least one, got {list(seeds)}")
     done = SeedRuns(recipe, tuple(seeds))
     for seed in seeds:
+        own = Path(folder) / f"seed-{seed}"
         try:
-            run = train(replace(recipe, seed=seed), folder=Path(folder) / f"seed-{seed}", resume=resume, **options)
+            known = _known(Run(own))
+            run = train(replace(recipe, seed=seed), folder=own, resume=resume, **options)
             if evaluate:
-                done.evaluations[seed] = evaluate_run(run, accelerator=options.get("accelerator", "auto"))
+                done.evaluations[seed] = known or evaluate_run(run, accelerator=options.get("accelerator", "auto"))
             done.runs[seed] = run
         except Exception as error:
             done.errors[seed] = f"{type(error).__name__}: {error}"
             say(f"seed {seed} failed, going on with the others. {done.errors[seed]}")
     return done
+
+
+def _known(run: Run) -> dict[str, Any] | None:
+    """What was measured of a run that had come to its end: going on with it changes nothing."""
+    found = run.evaluation
+    return found if run.summary and found and found["which"] == "last" else None
 
 
 def epoch_log(run: Run) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@
       summary.json          what the run came to: steps, seconds, parameters, accuracy on what was held out, machine;
                             train_seconds are those of the steps, without compiling, evaluating, saving and drawing,
                             and process_seconds the processor's time in them
+      evaluation.json       what it came to on the test set, once that was measured
 """
 
 import json
@@ -30,6 +31,7 @@ from regard.training._lines import read_lines
 from regard.training._recipe import Recipe, decode, encode
 
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
+EVALUATION = "evaluation.json"
 
 
 class Run:
@@ -74,7 +76,15 @@ class Run:
     @property
     def summary(self) -> dict[str, Any] | None:
         """What the run came to; None as long as it is not finished."""
-        path = self.folder / SUMMARY
+        return self._read(SUMMARY)
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """What it came to on the test set; None as long as :func:`evaluate_run` has not measured it."""
+        return self._read(EVALUATION)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def checkpoint(self, which: int | str = "last") -> Checkpoint:
