@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,20 +29,29 @@ replace = dataclasses.replace
 class DenseEncoder(Encoder):
     """An encoder whose heads form their whole maps."""
 
+    plan: ClassVar[str] = "dense"
+
     def build(self, task: Any) -> torch.nn.Module:
         network = super().build(task)
         for module in network.modules():
             if hasattr(module, "plan"):
-                module.plan = "dense"
+                module.plan = self.plan
         return network
+
+
+@dataclass(frozen=True)
+class SeparableEncoder(DenseEncoder):
+    """An encoder whose heads work along one axis after the other."""
+
+    plan: ClassVar[str] = "separable"
 
 
 def network(**changes: Any) -> Callable[[Recipe], Recipe]:
     return lambda recipe: replace(recipe, network=replace(recipe.network, **changes))
 
 
-def dense(recipe: Recipe) -> Recipe:
-    return replace(recipe, network=DenseEncoder(**dataclasses.asdict(recipe.network)))
+def planned(kind: type[Encoder]) -> Callable[[Recipe], Recipe]:
+    return lambda recipe: replace(recipe, network=kind(**dataclasses.asdict(recipe.network)))
 
 
 ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
@@ -57,8 +66,8 @@ ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
     "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
     "gated": ("a gate with content, 8 heads", network(attention="gated", heads=8, head_dim=None, init="normal")),
     "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise")),
-    "dense": ("plan: whole maps", dense),
-    "no-kernels": ("plan: separable, without our kernels", lambda recipe: recipe),
+    "dense": ("plan: whole maps", planned(DenseEncoder)),
+    "no-kernels": ("plan: separable, without our kernels", planned(SeparableEncoder)),
 }  # fmt: skip
 
 

@@ -5,12 +5,14 @@ Each network by one short, equal recipe, several seeds, on the official test set
     python benchmarks/reproduction.py                                  # a GPU; the seven networks, three seeds each
     python benchmarks/reproduction.py --epochs 10 --seeds 3
     python benchmarks/reproduction.py --names a6-gaussian resnet18
+    python benchmarks/reproduction.py --collect                        # the table again, from the files of the networks
 
 Every network's result file has the form of all trained recipes; the table goes into one more.
 """
 
 import argparse
 import dataclasses
+import json
 import statistics
 from datetime import date
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 import torch
 
 import regard
-from _measure import RESULTS, hardware, print_table, write_rows
+from _measure import RESULTS, print_table, write_rows
 from regard import recipes
 from regard.training import Recipe, train_seeds, write_result
 
@@ -42,14 +44,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("runs") / "reproduction")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--collect", action="store_true", help="train nothing: the table of the result files there are")
     parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
     options = parser.parse_args()
     torch._dynamo.config.recompile_limit = 64
-    rows = [measure(name, options) for name in options.names]
+    results = {name: found(name, options) if options.collect else trained(name, options) for name in options.names}
+    rows = [row(name, result, options) for name, result in results.items()]
     print_table(rows, list(rows[0]))
-    machine = hardware("cuda" if torch.cuda.is_available() else "cpu")
+    machines = {result["hardware"] for result in results.values()}
     path = options.output / f"reproduction-{date.today().isoformat()}.json"
-    print(write_rows("reproduction", path, rows, machine, seeds=options.seeds))
+    elsewhere = {"torch": None} if options.collect else {}  # that of this machine says nothing about the runs
+    print(write_rows("reproduction", path, rows, ", ".join(sorted(machines)), **elsewhere))
 
 
 def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> Recipe:
@@ -61,16 +66,29 @@ def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> R
     return dataclasses.replace(recipe, epochs=epochs, evaluate_every=epochs)
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Train every seed that is not finished yet; what the result file says."""
     recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
-    folder = options.folder / name
     runs = train_seeds(
-        recipe, range(options.seeds), folder=folder, resume="auto", evaluate=True, tensorboard=False, log_every=100
-    )
+        recipe, range(options.seeds), folder=options.folder / name, resume="auto", evaluate=True, tensorboard=False,
+        log_every=100,
+    )  # fmt: skip
     print(runs, flush=True)
-    result = write_result(runs, options.output / f"{recipe.name}-{date.today().isoformat()}.json")
-    with torch.device("meta"):
-        network = recipe.network.build(recipe.task)
+    return write_result(runs, options.output / f"{recipe.name}-{date.today().isoformat()}.json")
+
+
+def found(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The newest result file."""
+    files = sorted(options.output.glob(f"{name}-short-*.json"))
+    if not files:
+        raise SystemExit(f"{options.output} has no result file of {name}-short: leave out --collect to train it")
+    result: dict[str, Any] = json.loads(files[-1].read_text("utf-8"))
+    return result
+
+
+def row(name: str, result: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
+    network = recipe.network.build(recipe.task)
     counted = regard.cost(network, (1, *recipe.task.shape))
     accuracy = [100 * value for value in result["accuracy"]]
     return {
@@ -81,7 +99,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "deviation": round(statistics.stdev(accuracy), 2) if len(accuracy) > 1 else None,
         "seeds": len(accuracy),
         "seconds": round(statistics.mean(result["train_seconds"]), 1),
-        "epochs": recipe.epochs,
+        "epochs": len(result["log"][0]),
         "published, 300 epochs": PUBLISHED[name],
     }
 

@@ -15,7 +15,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from results import Result, load, replace_tables
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/comparison.md", "docs/costs.md", "docs/guides/train.md", "docs/theory/index.md")
+PAGES = (
+    "README.md",
+    "docs/comparison.md",
+    "docs/costs.md",
+    "docs/guides/reproduction.md",
+    "docs/guides/speedrun.md",
+    "docs/guides/train.md",
+    "docs/theory/index.md",
+)
 
 
 def updated(page: str, text: str, results: Sequence[Result] | None = None) -> str:

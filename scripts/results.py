@@ -140,8 +140,13 @@ def _yes(value: bool) -> str:
 
 def _training(results: Sequence[Result], prefix: str) -> str:
     rows = []
-    # A recipe with changes, such as "fashion-vit (epochs 1)", is a trial and stays in its file.
-    latest = {(r["recipe"], r["hardware"]): r for r in results if "recipe" in r and "(" not in r["recipe"]}
+    # A recipe with changes, such as "fashion-vit (epochs 1)", is a trial and stays in its file; the short forms of the
+    # paper's networks have a table of their own.
+    latest = {
+        (r["recipe"], r["hardware"]): r
+        for r in results
+        if "recipe" in r and "(" not in r["recipe"] and not r["recipe"].endswith("-short")
+    }
     for result in sorted(latest.values(), key=lambda r: (r["recipe"], r["hardware"])):
         # A CPU may have been shared with others: there the processor's own time is what training costs.
         clock = "train_seconds" if "NVIDIA" in result["hardware"] else "process_seconds"
@@ -160,6 +165,46 @@ def _training(results: Sequence[Result], prefix: str) -> str:
         f"Seconds are the clock's on a GPU and the processor's on a CPU (– where they were not kept). "
         f"Each is `regard train RECIPE --result FILE`."
     )
+
+
+def _reproduction(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "reproduction")
+    head = ["network", "parameters", "multiply-adds / image", "accuracy, %", "training", "published, 300 epochs"]
+    rows = [
+        [f"`{row['network']}`", f"{row['parameters'] / 1e6:.2f} M", f"{row['multiply-adds (M)']:,} M",
+         f"{row['accuracy']:.2f}" + (f" ± {row['deviation']:.2f}" if row["deviation"] is not None else ""),
+         f"{row['seconds']:.0f} s", "–" if row["published, 300 epochs"] is None else f"{row['published, 300 epochs']}"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    epochs = _same(row["epochs"] for row in result["rows"])
+    text = f"Test accuracy without flip averaging after {epochs} epochs, mean ± standard deviation of "
+    text += f"{_same(row['seeds'] for row in result['rows'])} seeds. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _ablation(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "ablation")
+    head = ["what is changed", "parameters", "held out, %", "difference", "ms / step"]
+    base = result["rows"][0]
+    rows = []
+    for row in result["rows"]:
+        spread = f" ± {row['deviation']:.2f}" if row["deviation"] is not None else ""
+        difference = "" if row is base else f"{row['held out'] - base['held out']:+.2f}".replace("-", "−")
+        rows.append(
+            [row["what"], f"{row['parameters'] / 1e6:.2f} M", f"{row['held out']:.2f}{spread}", difference,
+             f"{row['ms / step']:.1f}"]
+        )  # fmt: skip
+    text = f"Accuracy on 5,000 images held out from the training set, after {result['epochs']} epochs on the others, "
+    text += f"mean ± standard deviation of {result['seeds']} seeds. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _same(values: Iterable[Any]) -> Any:
+    """The one value that all rows share: a table that says it once must not hide another."""
+    found = set(values)
+    if len(found) != 1:
+        raise ValueError(f"the rows of one table differ where they must not: {sorted(found)}")
+    return found.pop()
 
 
 def _percent(values: Sequence[float]) -> str:
@@ -221,5 +266,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
     "training": _training,
+    "reproduction": _reproduction,
+    "ablation": _ablation,
     "cost-model": _cost_model,
 }

@@ -45,11 +45,22 @@ def test_tables_are_in_step_with_the_result_files(tables):
 
 def test_a_new_result_changes_a_table_and_an_older_one_does_not(tables):
     results = tables.load()
-    run = next(found for found in results if "recipe" in found)
+    run = next(found for found in results if found.get("recipe") == "cifar10-speedrun")
     newer = {**run, "date": "2999-01-01", "accuracy": [0.5, 0.7], "seeds": [0, 1], "file": "newer.json"}
     older = {**newer, "date": "2000-01-01"}
     assert "60.00 ± 14.14" in tables.updated("README.md", README, [*results, newer])
     assert tables.updated("README.md", README, [older, *results]) == tables.updated("README.md", README, results)
+
+
+def test_rows_that_were_not_trained_alike_do_not_make_a_table(tables):
+    results = tables.load()
+    page = "docs/guides/reproduction.md"
+    text = (ROOT / page).read_text("utf-8")
+    made = next(found for found in results if found.get("benchmark") == "reproduction")
+    longer = {**made["rows"][0], "epochs": 99}
+    unequal = {**made, "date": "2999-01-01", "rows": [longer, *made["rows"][1:]]}
+    with pytest.raises(ValueError, match="differ where they must not"):
+        tables.updated(page, text, [*results, unequal])
 
 
 def test_a_marker_without_its_end_is_refused(tables):

@@ -3,7 +3,6 @@
 A block that is marked ``py`` instead of ``python`` is shown and not run: it needs a GPU or a download.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -79,13 +78,6 @@ def test_the_guide_names_every_recipe():
     named = set(re.findall(r"`([\w-]+)`", text))
     for name in recipes.names():
         assert {name, name.removesuffix("-short")} & named, name
-
-
-def test_the_age_of_the_kernels_times_is_that_of_their_file():
-    results = sorted((DOCS.parent / "benchmarks" / "results").glob("gaussian-cuda-*.json"))
-    commit = json.loads(results[-1].read_text("utf-8"))["commit"]
-    kernels = (DOCS / "theory" / "index.md").read_text("utf-8").partition("## Kernels\n")[2].partition("\n## ")[0]
-    assert f"commit {commit}" in kernels, f"the newest times are of {commit}; say whether the kernels were there"
 
 
 def test_the_changelog_names_every_command():

@@ -95,7 +95,7 @@ def test_a6_is_the_papers_network_by_the_papers_recipe():
         assert regard.recipes.get(name).network.attention == kind
         short = regard.recipes.get(f"{name}-short")
         assert short.network == dataclasses.replace(regard.recipes.get(name).network, dropout=0.0)
-        assert short.epochs * 20 == 300
+        assert short.epochs * 30 == 300
 
 
 def test_the_poolings_differ_in_the_pooling_alone():

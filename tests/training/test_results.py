@@ -124,6 +124,19 @@ def test_finished_members_are_not_trained_again(seeds):
     assert "held out" in str(again)
 
 
+@pytest.mark.parametrize(
+    ("typed", "written"),
+    [
+        (["/somewhere/bin/regard", "train", "tiny", "--result", "r.json"], "regard train tiny"),
+        (["benchmarks/reproduction.py", "--seeds", "3", "--output", "there"], "python benchmarks/reproduction.py --seeds 3"),
+        (["/home/me/mine.py", "--folder", "there"], "python mine.py"),
+    ],
+)  # fmt: skip
+def test_a_result_file_says_what_was_typed_and_not_where(seeds, tmp_path, monkeypatch, typed, written):
+    monkeypatch.setattr("sys.argv", typed)
+    assert write_result(seeds, tmp_path / "result.json")["command"] == written
+
+
 def test_finished_members_are_measured_once(seeds, monkeypatch):
     def again(run, **options):
         measured.append(run.folder.name)

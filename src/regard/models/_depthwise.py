@@ -44,14 +44,16 @@ class DepthwiseMixing(nn.Module):
             head_dim = dim if full_width else dim // heads
         self.dim, self.heads, self.head_dim = dim, heads, head_dim
         self.value = None if full_width else nn.Linear(dim, heads * head_dim)
-        groups = dim if full_width else heads * head_dim
-        self.mixing = nn.Conv2d(groups, heads * head_dim, kernel, padding=kernel // 2, groups=groups, bias=False)
+        self.mixing = nn.Conv2d(
+            heads * head_dim, heads * head_dim, kernel, padding=kernel // 2, groups=heads * head_dim, bias=False
+        )
         self.output = nn.Linear(heads * head_dim, dim)
 
     def forward(self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None) -> Tensor:
         """``(batch, rows, columns, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out."""
         tokens, grid = flat_tokens(x, grid, 2, self.dim)
-        value = tokens if self.value is None else self.value(tokens)
+        # Libraries are slow where a channel has several kernels, so each kernel gets a copy of its channel.
+        value = tokens.repeat_interleave(self.heads, -1) if self.value is None else self.value(tokens)
         image = value.unflatten(1, grid).permute(0, 3, 1, 2)  # channels last in memory, as cuDNN likes it
         mixed = self.mixing(image).permute(0, 2, 3, 1).flatten(1, 2)
         return like_input(self.output(mixed), x, grid)

@@ -196,7 +196,9 @@ def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            # Copies, in memory that lies as torch's own does: products may round otherwise where it does not, and a
+            # file that is written over must not change a model that was read from it.
+            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     saved_with = json.loads(metadata["regard"]) if "regard" in metadata else config

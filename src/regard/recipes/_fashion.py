@@ -86,7 +86,8 @@ def fashion_vit_attention() -> Recipe:
 def fashion_gaussian() -> Recipe:
     """Gaussian heads that start anywhere, on Fashion-MNIST: watch them move.
 
-    Expected: not yet run.
+    Expected: 90.0 % of the 10,000 test images, 90.2 % with flip averaging; 115 s of training on one NVIDIA H200
+    that other runs shared (benchmarks/results/fashion-gaussian-h200-2026-11-15.json).
     Command: ``regard train fashion-gaussian``
     """
     return Recipe(

@@ -46,9 +46,12 @@ def commit() -> str:
 
 def command() -> str:
     """The command line that is running, as a shell takes it."""
-    name = [Path(sys.argv[0]).name]
-    if name == ["__main__.py"]:
-        name = ["python", "-m", ".".join(Path(sys.argv[0]).parts[-3:-1])]
+    program = Path(sys.argv[0])
+    name = [program.name]
+    if program.name == "__main__.py":
+        name = ["python", "-m", ".".join(program.parts[-3:-1])]
+    elif program.suffix == ".py":
+        name = ["python", program.name if program.is_absolute() else program.as_posix()]
     return shlex.join([*name, *sys.argv[1:]])
 
 

@@ -159,7 +159,7 @@ def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None 
         "recipe": name or runs.recipe.name,
         "date": str(summaries[0].get("date") or date.today().isoformat())[:10],
         "hardware": summaries[0].get("hardware") or hardware(start().device),
-        "command": shlex.join(without(shlex.split(command()), "--result", "--folder")),  # what, not where
+        "command": shlex.join(without(shlex.split(command()), "--result", "--folder", "--output")),  # what, not where
         "commit": summaries[0].get("commit") or commit(),
         "seeds": list(runs.runs),
         "accuracy": [found["accuracy"] for found in evaluations],
