@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { Payload } from "../src/core/payload";
 import { erf, gaussianMap, type HeadsMeta, inverseErf, Moments, principalAxes, reach, sharpness } from "../src/views/heads/moments";
-import { rangeOf, shade } from "../src/views/heads/range";
+import { plane } from "../src/views/heads/draw";
+import { isMerged, likelyScale, rangesOf, shade } from "../src/views/heads/range";
 
 function random(seed: number): () => number {
   return () => ((seed = (seed * 16807) % 2147483647) / 2147483647);
@@ -102,10 +103,73 @@ describe("moments", () => {
   });
 
   it("are all in the range that is shown", () => {
-    const range = rangeOf(moments, false);
+    const [range] = rangesOf(moments, false, "image");
     expect(range.rows).toBeGreaterThanOrEqual(2.5);
-    expect(rangeOf(moments, true).rows).toBe(4.5);
+    expect(rangesOf(moments, true, "image")[0].rows).toBe(4.5);
     expect(shade(range.low, range)).toBe(0);
     expect(shade(range.high, range)).toBe(1);
+  });
+});
+
+/** One head per layer, at a moment: its offset in tokens and the layer's grid. */
+function still(layers: { away: number; grid: [number, number] | null }[]): Moments {
+  const meta: HeadsMeta = { name: "", steps: [0], curve: [], layers: layers.map(({ grid }, l) => ({ name: `layer${l}`, heads: 1, axes: 2, grid })) };
+  const values = Float32Array.from(layers.flatMap(({ away }) => [0, away, 4, 0, 0, 4]));
+  const arrays = Object.fromEntries(
+    layers.flatMap((_, l) => [
+      [`center${l}`, { dtype: "float32", shape: [1, 1, 2], offset: 24 * l, length: 8 }],
+      [`sharpness${l}`, { dtype: "float32", shape: [1, 1, 2, 2], offset: 24 * l + 8, length: 16 }],
+    ]),
+  );
+  return new Moments(new Payload({ view: "heads", version: 1, meta, arrays: JSON.parse(JSON.stringify(arrays)) }, values.buffer));
+}
+
+describe("layers whose tokens were merged", () => {
+  const moments = still([{ away: 4, grid: [16, 16] }, { away: 2, grid: [8, 8] }, { away: -1, grid: [8, 8] }]);
+  const size = { width: 302, height: 326 };
+
+  it("show one part of the image: as far on it is as far in the panel", () => {
+    for (const wholeGrid of [false, true]) {
+      const ranges = rangesOf(moments, wholeGrid, "image");
+      expect(ranges[0].columns).toBeCloseTo(2 * ranges[1].columns, 10);
+      expect(ranges[2]).toEqual(ranges[1]);
+      const x = ranges.map((range, l) => plane(range, size, 2, 1).x(moments.at(l, 0, 0).column));
+      expect(x[1]).toBeCloseTo(x[0], 8); // two tokens of 8 × 8 are four of 16 × 16
+      const middle = plane(ranges[2], size, 2, 1).x(0);
+      expect(2 * (middle - x[2])).toBeCloseTo(x[1] - middle, 8);
+      expect(plane(ranges[1], size, 2, 1).unit).toBeCloseTo(2 * plane(ranges[0], size, 2, 1).unit, 8);
+    }
+  });
+
+  it("may be shown each by itself, as large as its own heads need", () => {
+    const ranges = rangesOf(moments, false, "layer");
+    expect(ranges[0].columns).toBeGreaterThan(4.5);
+    expect(ranges[0].columns).toBeLessThan(5.5);
+    expect(ranges[2].columns).toBe(2);
+    expect(ranges[0].rows / ranges[0].columns).toBeCloseTo(ranges[2].rows / ranges[2].columns, 10);
+    expect(new Set(ranges.map(({ low, high }) => `${low} ${high}`)).size).toBe(1); // colours are the same for all
+  });
+
+  it("begin with each by itself where some heads would lie in a heap", () => {
+    expect(likelyScale(moments)).toBe("image");
+    expect(likelyScale(still([{ away: 1, grid: [56, 56] }, { away: 3, grid: [7, 7] }]))).toBe("layer");
+  });
+
+  it("are told from layers with one grid, which have one scale in any case", () => {
+    expect(isMerged(moments.layers)).toBe(true);
+    const equal = still([{ away: 4, grid: [8, 8] }, { away: 1, grid: [8, 8] }]);
+    expect(isMerged(equal.layers)).toBe(false);
+    for (const scale of ["image", "layer"] as const) {
+      const [a, b] = rangesOf(equal, false, scale);
+      expect(a).toEqual(b);
+      expect(a.columns).toBeGreaterThan(4.5);
+    }
+  });
+
+  it("without a grid have their tokens for a unit, and a grid of one token does not make all others small", () => {
+    const [known, unknown, one] = rangesOf(still([{ away: 1, grid: [8, 8] }, { away: 6, grid: null }, { away: 0, grid: [1, 1] }]), false, "image");
+    expect(unknown.columns).toBeGreaterThan(6.5);
+    expect(unknown.columns).toBeLessThan(8);
+    expect([known.columns, one.columns]).toEqual([8, 1]);
   });
 });

@@ -1,11 +1,14 @@
 import { describe, expect, it } from "vitest";
 import type { NumberArray } from "../src/core/payload";
+import { themes } from "../src/core/theme";
 import { widestRow } from "../src/maps/atlas";
 import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
-import { cellOf, centerOf, type ImageAbout, queryIn, queryName } from "../src/maps/place";
-import { Rollout } from "../src/maps/rollout";
+import { drawOverlay, places, whoIsAt } from "../src/maps/overlay";
+import { cellOf, centerOf, type ImageAbout, isElsewhere, isMerged, type Query, queryIn, queryName } from "../src/maps/place";
+import { becameOf, Rollout } from "../src/maps/rollout";
 import { isSpecial, makeTable, shrink, threshold, top, visible } from "../src/maps/table";
+import numbers from "./numbers.json";
 
 const about = (more: Partial<LayerAbout> = {}): LayerAbout => ({
   name: "layer", heads: [0, 1], queries: 3, keys: 3, rows: null, residual: 1e-7, agrees: true, against: "kernel", kind: "sdpa", kernel: null, calls: 1, joined: false, ...more,
@@ -60,6 +63,30 @@ describe("rollout", () => {
       product = [0, 1, 2, 3].map((i) => [0, 1, 2, 3].map((j) => 0.5 * product[i][j] + 0.5 * [0, 1, 2, 3].reduce((sum, k) => sum + mean[i * 4 + k] * product[k][j], 0)));
       for (let q = 0; q < 4; q++) rollout.row(l, q).forEach((x, k) => expect(x).toBeCloseTo(product[q][k], 5));
     });
+  });
+
+  it("is the library's where squares of tokens become one on the way", () => {
+    for (const { prefix, grids, weights: maps, rollout: expected } of numbers.rollout) {
+      const merged = grids.map((grid: number[], l: number) => {
+        const [heads, tokens] = [maps[l].length, maps[l][0].length];
+        const data = Float32Array.from((maps[l] as number[][][]).flat(2));
+        return new Layer(about({ heads: Array.from({ length: heads }, (_, h) => h), queries: tokens, keys: tokens, grid, prefix }), { shape: [heads, tokens, tokens], data, scale: null, block: data.length });
+      });
+      const one = new Rollout(merged);
+      (expected as number[][][]).forEach((product, l) => {
+        one.work(l, 1000);
+        expect(one.done(l)).toBe(true);
+        const found = one.matrix(l);
+        expect(found.length).toBe(product.length * merged[0].keys);
+        product.flat().forEach((x, i) => expect(found[i]).toBeCloseTo(x, 6));
+      });
+    }
+    expect(numbers.rollout.length).toBeGreaterThan(3);
+  });
+
+  it("knows which token each became a part of", () => {
+    expect(Array.from(becameOf({ grid: [2, 4], prefix: 1 }, { grid: [1, 2], prefix: 1 }))).toEqual([0, 1, 1, 2, 2, 1, 1, 2, 2]);
+    expect(Array.from(becameOf({ grid: [6], prefix: 0 }, { grid: [2], prefix: 0 }))).toEqual([0, 0, 0, 1, 1, 1]);
   });
 
   it("has rows that sum to one, and says when all are known", () => {
@@ -148,6 +175,17 @@ describe("a heat map", () => {
   });
 });
 
+/** Boxes that are drawn thick, first the query's, then the one under the pointer. */
+function outlines(about: ImageAbout, query: Query, over: Query, size: { width: number; height: number }): number[][] {
+  const found: number[][] = [];
+  const pen = new Proxy({} as Record<string, unknown>, {
+    get: (kept, name: string) => kept[name] ?? (name === "strokeRect" ? (...box: number[]) => kept.lineWidth === 4 && found.push(box) : name === "measureText" ? () => ({ width: 10 }) : () => undefined),
+  });
+  const state = { about, row: new Float32Array(about.keys), max: 1, image: null, heat: null, style: "map" as const, smooth: false, query, pinned: true, over, aspect: 1 };
+  drawOverlay(state, [])(pen as never, size, themes.light);
+  return found;
+}
+
 describe("tokens on an image", () => {
   const image = (more: Partial<ImageAbout>): ImageAbout => ({ ...about(), grid: [2, 3], prefix: 1, query_grid: [2, 3], query_prefix: 1, ...more });
 
@@ -155,6 +193,30 @@ describe("tokens on an image", () => {
     expect(queryIn(image({}), { prefix: null, y: 0.9, x: 0.1 })).toBe(1 + 3);
     expect(queryIn(image({ query_grid: [4, 6], query_prefix: 0 }), { prefix: null, y: 0.9, x: 0.1 })).toBe(18);
     for (let i = 0; i < 2; i++) for (let j = 0; j < 3; j++) expect(cellOf([2, 3], centerOf([2, 3], i, j))).toEqual([i, j]);
+  });
+
+  it("of merged layers are larger: the outline of one of 8 × 8 is four of 16 × 16", () => {
+    const fine = image({ grid: [16, 16], query_grid: [16, 16], prefix: 0, query_prefix: 0 });
+    const coarse = image({ grid: [8, 8], query_grid: [8, 8], prefix: 0, query_prefix: 0 });
+    const size = { width: 322, height: 358 }; // 320 pixels for an image of 32: ten for each
+    const p = places(coarse, 1, size.width);
+    const at = whoIsAt(coarse, 1, p.x + 10 * 13.5, p.y + 10 * 21.5, size)!; // pixel (21, 13)
+    expect([queryName(coarse, at, true), queryName(fine, at, true)]).toEqual(["patch (5, 3) of 8 × 8", "patch (10, 6) of 16 × 16"]);
+    // Layers that look from an 8 × 8 patch at 16 × 16 (rollout) outline each by its own.
+    const rolled = { ...coarse, grid: fine.grid };
+    const over = whoIsAt(rolled, 1, p.x + 10 * 0.5, p.y + 10 * 3.5, size)!; // pixel (3, 0)
+    const boxes = (about: ImageAbout) => outlines(about, at, over, size).map(([x, y, w, h]) => [x - p.x, y - p.y, w, h].map((n) => Math.round(n) / 10));
+    expect(boxes(coarse)).toEqual([[12, 20, 4, 4], [0, 0, 4, 4]]);
+    expect(boxes(fine)).toEqual([[12, 20, 2, 2], [0, 2, 2, 2]]);
+    expect(boxes(rolled)).toEqual([[12, 20, 4, 4], [0, 2, 2, 2]]);
+    expect([isMerged([fine, coarse]), isMerged([fine, fine])]).toEqual([true, false]);
+  });
+
+  it("are asked anew as soon as any layer's patch under the pointer is another", () => {
+    const both = [image({ grid: [4, 4], query_grid: [4, 4] }), image({ grid: [2, 2], query_grid: [2, 2] })];
+    const [a, b, c] = [0.1, 0.2, 0.3].map((x) => ({ prefix: null, y: 0.1, x }));
+    expect([isElsewhere(both, a, b), isElsewhere(both, a, c), isElsewhere(both.slice(1), a, c)]).toEqual([false, true, false]);
+    expect([isElsewhere(both, a, null), isElsewhere(both, null, null), isElsewhere(both, a, { ...a, prefix: 0 })]).toEqual([true, false, true]);
   });
 
   it("include prefix tokens, and queries that are no tokens of the grid", () => {

@@ -164,6 +164,20 @@ def image_maps():
 
 
 @pytest.fixture(scope="session")
+def merged_maps():
+    """Of an encoder that sees an image of 32 × 32 in 16 × 16 tokens, and from its third layer on in 8 × 8; its image."""
+    from regard.models import ImageEncoder
+
+    torch.manual_seed(3)
+    model = ImageEncoder(32, 5, dim=24, depth=4, heads=3, attention="content", merge=(2,))
+    for name, weight in model.blocks.named_parameters():
+        if "attention" in name and weight.ndim == 2:
+            weight.data *= 4
+    image = torch.rand(3, 32, 32)
+    return captured(model, image[None]), image
+
+
+@pytest.fixture(scope="session")
 def run(tmp_path_factory):
     """A finished training of a small network of Gaussian heads."""
     from regard.training import AdamW, Encoder, ImageTask, Recipe

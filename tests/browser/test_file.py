@@ -1,6 +1,7 @@
 """Views saved as one file: opened from disk with the network off, every control changes what is drawn."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -239,6 +240,104 @@ class TestImage:
         page.get_by_label("layer", exact=True).select_option("0")
         look.point(page, ".rg-main", 0.95, 0.1)
         assert "large · mean over heads · from patch (0, 5)" in look.subtitle(page)
+
+
+def rounded(maps):
+    """As a browser gets them: in bytes."""
+    arrays = regard.show(maps).payload.arrays
+    calls = [replace(found.latest, stored=arrays[f"map{i}"].values[None]) for i, found in enumerate(maps.values())]
+    return Maps(Map(name, [call]) for name, call in zip(maps, calls, strict=True))
+
+
+class TestMergedTokens:
+    """Layers that see the image in patches of different sizes: 16 × 16, then 8 × 8."""
+
+    @pytest.fixture
+    def page(self, open_file, merged_maps):
+        maps, image = merged_maps
+        return open_file(regard.show(maps, image=image))
+
+    def pixel(self, page, look, row, column):
+        """Move to a pixel of the image of 32 × 32."""
+        width = page.locator(".rg-main canvas").bounding_box()["width"]
+        return look.point(page, ".rg-main", width * (column + 0.5) / 32, 2 + width * (row + 0.5) / 32)
+
+    def test_a_patch_is_as_large_as_its_layer_has_it(self, page, look):
+        self.pixel(page, look, 20, 12)
+        first, thumbnails = look.pixels(page, ".rg-main"), look.pixels(page, ".rg-atlas")
+        assert "from patch (5, 3) of 8 × 8" in look.subtitle(page)
+        self.pixel(page, look, 23, 15)  # of the same 4 × 4 pixels, but another patch of the layers below
+        assert look.pixels(page, ".rg-main") == first
+        assert look.pixels(page, ".rg-atlas") != thumbnails
+        self.pixel(page, look, 24, 15)
+        assert "from patch (6, 3) of 8 × 8" in look.subtitle(page)
+        page.get_by_label("layer", exact=True).select_option("0")
+        assert "from patch (12, 7) of 16 × 16" in look.subtitle(page)
+        self.pixel(page, look, 25, 13)
+        assert "from patch (12, 6) of 16 × 16" in look.subtitle(page)
+
+    @pytest.mark.parametrize("layer", [1, 2, 3])
+    def test_rollout_is_the_one_of_the_library(self, page, look, merged_maps, layer):
+        maps, _ = merged_maps
+        page.get_by_label("layer", exact=True).select_option(str(layer))
+        page.get_by_label("head", exact=True).select_option("rollout")
+        page.mouse.click(*self.pixel(page, look, 20, 12))
+        query, size = ((10, 6), 16) if layer < 2 else ((5, 3), 8)
+        row, exact = (
+            regard.rollout(each[: layer + 1])[0, query[0] * size + query[1]] for each in (rounded(maps), maps)
+        )
+        assert float((row - exact).abs().max()) < 0.02 * float(exact.max())  # bytes hold so much of the maps
+        for patch in (int(row.argmax()), 0, 37, 255):
+            self.pixel(page, look, 2 * (patch // 16) + 1, 2 * (patch % 16))
+            text = look.subtitle(page)
+            assert f"rollout · from patch {query} of {size} × {size}" in text
+            assert f"patch ({patch // 16}, {patch % 16}) of 16 × 16 gets" in text
+            # Two digits are said.
+            assert percent_in(text.rpartition("gets")[2]) == pytest.approx(float(row[patch]), rel=0.051)
+
+    def test_names_say_which_layer_has_which_patches(self, page):
+        options = page.get_by_label("layer", exact=True).locator("option").all_inner_texts()
+        assert [text.rpartition(" · ")[2] for text in options] == ["16 × 16", "16 × 16", "8 × 8", "8 × 8"]
+
+    def test_as_tokens_the_rollout_has_the_first_layer_s_keys(self, open_file, look, merged_maps):
+        maps, _ = merged_maps
+        page = open_file(regard.show(maps))
+        page.get_by_label("head", exact=True).select_option("rollout")
+        page.wait_for_timeout(300)
+        assert page.locator(".rg-main canvas").get_attribute("aria-label") == "heat map of 64 × 256 tokens"
+        page.locator(".rg-main canvas").focus()
+        page.keyboard.press("ArrowDown")
+        row = regard.rollout(rounded(maps))[0, 0]
+        best = int(row.argmax())
+        assert f"“(0, 0)” looks at “({best // 16}, {best % 16})” {said(float(row.max()))}" in look.subtitle(page)
+
+    def test_heads_of_merged_layers_share_one_scale_of_the_image(self, open_file, look):
+        from regard.training import Trajectory
+
+        def at(row, column):
+            return torch.tensor([[[float(row), float(column)]]])
+
+        sharpness = (torch.full((1, 1), 9.0),) * 3
+        centers = at(0, 4), at(0, 2), at(0, -1)
+        found = Trajectory((0,), ("a", "b", "c"), None, centers, sharpness, ((16, 16), (8, 8), (8, 8)))
+        page = open_file(regard.show(found))
+        scale = page.get_by_label("one scale for all layers")
+        assert scale.is_checked()
+        width = page.locator(".rg-panels canvas").nth(0).bounding_box()["width"]
+        place = next(x for x in range(int(width / 2), int(width)) if "a head 0" in self.heads_at(page, look, 0, x))
+        assert "looks (0, 4.00) away, in tokens of 16 × 16" in look.subtitle(page)
+        assert "b head 0 · looks (0, 2.00) away, in tokens of 8 × 8" in self.heads_at(page, look, 1, place)
+        assert "head" not in self.heads_at(page, look, 2, place)
+        assert "c head 0" in self.heads_at(page, look, 2, width / 2 - (place - width / 2) / 2)
+        page.mouse.move(0, 0)
+        before = look.pixels(page, ".rg-panels", 2)
+        scale.uncheck()
+        assert look.pixels(page, ".rg-panels", 2) != before
+
+    def heads_at(self, page, look, panel, x):
+        box = page.locator(".rg-panels canvas").nth(panel).bounding_box()
+        look.point(page, ".rg-panels", x, 24 + (box["height"] - 26) / 2, panel)
+        return look.subtitle(page)
 
 
 class TestTokens:

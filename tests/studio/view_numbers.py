@@ -14,6 +14,7 @@ import regard
 from regard.convert._bounds import shift_leak, tail
 from regard.convert._from_conv import ConvolutionalAttention
 from regard.functional._axis import axis_matrix
+from regard.inspect import Call, Layout, Map, Maps
 from regard.reference import convolution, worked_example
 
 FILE = Path(__file__).parents[2] / "frontend" / "test" / "numbers.json"
@@ -37,7 +38,13 @@ SHARP = (0.25, 1.5, 6.0)  # exact in float32, which the layer keeps its sharpnes
 def numbers() -> dict[str, Any]:
     """Everything, in float64, as JSON takes it (∞ as a word)."""
     torch.manual_seed(0)
-    return {"softargmax": _softargmax(), "attention": _attention(), "axis": _axis(), "convolution": _convolution()}
+    return {
+        "softargmax": _softargmax(),
+        "attention": _attention(),
+        "axis": _axis(),
+        "convolution": _convolution(),
+        "rollout": _rollout(),
+    }
 
 
 def _softargmax() -> list[dict[str, Any]]:
@@ -141,6 +148,34 @@ def _convolution() -> dict[str, Any]:
             }
         )
     return {"image": image[0, 0].tolist(), "kernel": kernel.tolist(), "cases": cases}
+
+
+def _rollout() -> list[dict[str, Any]]:
+    """Of layers whose tokens are merged on the way, and of some whose are not; up to each of them."""
+    cases = []
+    for prefix, grids in (
+        (0, [(4, 4), (2, 2)]),
+        (1, [(2, 4), (2, 4), (1, 2), (1, 1)]),
+        (2, [(3, 1), (3, 1)]),
+        (0, [(6,), (2,)]),
+        (0, [(2, 2, 2), (1, 2, 1)]),
+    ):
+        layers = [Layout(grid, prefix) for grid in grids]
+        weights = [torch.randn(1, 2, each.tokens, each.tokens).double().mul(2).softmax(-1) for each in layers]
+        weights[0][:, :, 1] = 0  # nothing to attend to
+        maps = Maps(
+            Map(f"layer{number}", [Call(each, 1, None, None, None, "nothing", "given", layout=layout)])
+            for number, (each, layout) in enumerate(zip(weights, layers, strict=True))
+        )
+        cases.append(
+            {
+                "prefix": prefix,
+                "grids": [list(grid) for grid in grids],
+                "weights": [each[0].tolist() for each in weights],
+                "rollout": [regard.rollout(maps[: number + 1])[0].tolist() for number in range(len(maps))],
+            }
+        )
+    return cases
 
 
 def _native(layer: ConvolutionalAttention, image: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -85,6 +85,38 @@ class TestImages:
         assert (payload.view, payload.meta["image"]) == ("image", False)
         assert payload.meta["layers"][0]["prefix"] == 1
 
+    def test_rollout_is_offered_where_the_library_has_one(self):
+        def maps(*layouts, rows=None):
+            made = []
+            for grid, prefix in layouts:
+                tokens = math.prod(grid) + prefix
+                weights = torch.rand(1, 2, 2 if rows else tokens, tokens).softmax(-1)
+                layout = regard.inspect.Layout(grid, prefix)
+                made.append(Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout))
+            return Maps(Map(f"layer{number}", [call]) for number, call in enumerate(made))
+
+        cases = [
+            (((4, 4), 0), ((2, 2), 0)),
+            (((8, 8), 1), ((4, 4), 1), ((4, 4), 1), ((2, 2), 1)),  # as a Swin, and with a class token
+            (((6, 4), 0), ((2, 2), 0)),
+            (((2, 2), 0), ((4, 4), 0)),  # tokens do not become more
+            (((4, 4), 0), ((3, 3), 0)),
+            (((4, 4), 1), ((2, 2), 0)),  # and a class token does not go
+        ]
+        for layouts in cases:
+            found = maps(*layouts)
+            try:
+                regard.rollout(found)
+            except ValueError:
+                offered = False
+            else:
+                offered = True
+            assert offered == (cases.index(layouts) < 3)
+            assert regard.show(found, image=torch.rand(3, 8, 8)).payload.meta["rollout"] == offered
+            assert regard.show(found).payload.meta["rollout"] == offered
+        some = maps(((4, 4), 0), ((2, 2), 0), rows=(0, 1))
+        assert not regard.show(some, image=torch.rand(3, 8, 8)).payload.meta["rollout"]
+
     def test_a_query_that_pools_is_asked_by_number(self):
         model = VisionTransformer(16, 4, 3, dim=16, depth=2, heads=2, pool="attention")
         maps = captured(model, torch.randn(1, 3, 16, 16))

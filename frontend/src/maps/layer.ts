@@ -17,6 +17,9 @@ export interface LayerAbout {
   kernel: string | null;
   calls: number;
   joined: boolean;
+  /** How the keys lie, where it is known: so many tokens before a grid, row by row. */
+  grid?: number[] | null;
+  prefix?: number;
 }
 
 /** Which of a layer's maps: a head (by its place), all of them in the middle, or all layers up to here. */

@@ -10,6 +10,13 @@ export interface ImageAbout extends LayerAbout {
   query_prefix: number;
 }
 
+/** Whether layers see the image in patches of different sizes, so that a patch's place alone does not say which it is. */
+export function isMerged(abouts: ImageAbout[]): boolean {
+  return abouts.some((about) => String(about.grid) !== String(abouts[0].grid));
+}
+
+export const sizeText = (grid: number[]): string => grid.join(" × ");
+
 /** Who looks: a prefix token by its number, or a place of the image, as shares of its height and width. */
 export interface Query {
   prefix: number | null;
@@ -24,6 +31,13 @@ export function queryIn(about: ImageAbout, query: Query): number {
   if (query.prefix !== null && query.prefix < prefix) return query.prefix;
   const [row, column] = cellOf(grid, query);
   return prefix + row * grid[1] + column;
+}
+
+/** Whether a place is in other patches than another is: layers may have grids of different sizes, for queries and keys. */
+export function isElsewhere(abouts: ImageAbout[], a: Query | null, b: Query | null): boolean {
+  if (a === null || b === null || a.prefix !== b.prefix) return a !== b;
+  const differ = (grid: [number, number] | null) => grid !== null && String(cellOf(grid, a)) !== String(cellOf(grid, b));
+  return abouts.some((about) => differ(about.query_grid) || differ(about.grid));
 }
 
 /** Row and column of a place. */
@@ -43,10 +57,13 @@ export function prefixName(number: number, count: number, onGrid: boolean): stri
   return number === 0 ? "class token" : `prefix ${number}`;
 }
 
-export function queryName(about: ImageAbout, query: Query): string {
+export function queryName(about: ImageAbout, query: Query, sized = false): string {
   const number = queryIn(about, query);
   if (number < about.query_prefix) return prefixName(number, about.query_prefix, about.query_grid !== null);
   const at = number - about.query_prefix;
-  const columns = about.query_grid![1];
-  return `patch (${Math.floor(at / columns)}, ${at % columns})`;
+  return patchName(about.query_grid!, at, sized);
+}
+
+export function patchName(grid: [number, number], number: number, sized: boolean): string {
+  return `patch (${Math.floor(number / grid[1])}, ${number % grid[1]})${sized ? ` of ${sizeText(grid)}` : ""}`;
 }

@@ -1,13 +1,18 @@
-// Rollout: one token traced back through all layers, R = Â_L ⋯ Â_1 with Â = ½ I + ½ mean over heads, row by row.
+// Rollout: one token traced back through all layers, R = Â_L ⋯ Â_1 with Â = ½ I + ½ mean over heads, row by row. Where
+// squares of tokens became one between two layers, that one is an equal share of each of them: as regard.rollout has it.
 
-import type { Layer } from "./layer";
+import type { Layer, LayerAbout } from "./layer";
 
-export class Rollout {
+export class Rollout<About extends LayerAbout = LayerAbout> {
   private readonly rows = new Map<number, Map<number, Float32Array>>();
+  private readonly merged = new Map<number, Uint32Array>();
 
-  constructor(private readonly layers: Layer[]) {}
+  constructor(private readonly layers: Layer<About>[]) {}
 
-  /** Row `query` of the product of the first layers up to `layer`, (tokens). */
+  /** Whose tokens are the product's columns: the first layer's, however few are left on the way. */
+  get source(): Layer<About> { return this.layers[0]; }
+
+  /** Row `query` of the product of the first layers up to `layer`, (tokens of the first layer). */
   row(layer: number, query: number): Float32Array {
     let known = this.rows.get(layer);
     if (!known) this.rows.set(layer, (known = new Map()));
@@ -17,11 +22,11 @@ export class Rollout {
   }
 
   private trace(layer: number, query: number): Float32Array {
-    const tokens = this.layers[layer].queries;
-    let row = new Float32Array(tokens);
+    let row = new Float32Array(this.layers[layer].queries);
     row[query] = 1;
     for (let l = layer; l >= 0; l--) {
       const mean = this.layers[l].mean();
+      const tokens = this.layers[l].queries;
       const next = new Float32Array(tokens);
       for (let q = 0; q < tokens; q++) {
         const weight = row[q];
@@ -37,9 +42,20 @@ export class Rollout {
           for (let k = 0; k < tokens; k++) next[k] += factor * mean[start + k];
         }
       }
-      row = next;
+      row = l > 0 ? this.apart(l, next) : next;
     }
     return row;
+  }
+
+  /** A row over a layer's tokens as one over those of the layer before. */
+  private apart(layer: number, row: Float32Array<ArrayBuffer>): Float32Array<ArrayBuffer> {
+    const [before, after] = [this.layers[layer - 1], this.layers[layer]];
+    if (before.queries === after.queries) return row;
+    let became = this.merged.get(layer);
+    if (!became) this.merged.set(layer, (became = becameOf(before.about, after.about)));
+    const counts = new Uint32Array(after.queries);
+    for (const token of became) counts[token]++;
+    return Float32Array.from(became, (token) => row[token] / counts[token]);
   }
 
   /** Whether all rows up to `layer` are known. */
@@ -53,11 +69,29 @@ export class Rollout {
     for (let q = 0; q < this.layers[layer].queries && performance.now() < end; q++) this.row(layer, q);
   }
 
-  /** What is known of the whole product, (tokens · tokens); rows to come are 0. */
+  /** What is known of the whole product, (tokens · tokens of the first layer); rows to come are 0. */
   matrix(layer: number): Float32Array {
-    const tokens = this.layers[layer].queries;
-    const out = new Float32Array(tokens * tokens);
-    for (const [q, row] of this.rows.get(layer) ?? []) out.set(row, q * tokens);
+    const columns = this.source.keys;
+    const out = new Float32Array(this.layers[layer].queries * columns);
+    for (const [q, row] of this.rows.get(layer) ?? []) out.set(row, q * columns);
     return out;
   }
+}
+
+type Lie = Pick<LayerAbout, "grid" | "prefix">;
+
+/** Which token of the layer after each token of the layer before became a part of: prefix tokens stay, squares become one. */
+export function becameOf(before: Lie, after: Lie): Uint32Array {
+  const [fine, coarse] = [before.grid!, after.grid!];
+  const out = new Uint32Array(before.prefix! + fine.reduce((a, b) => a * b));
+  for (let i = 0; i < out.length; i++) {
+    let [rest, at, stride] = [i - before.prefix!, 0, 1];
+    for (let axis = fine.length - 1; axis >= 0; axis--) {
+      at += Math.floor(((rest % fine[axis]) * coarse[axis]) / fine[axis]) * stride;
+      rest = Math.floor(rest / fine[axis]);
+      stride *= coarse[axis];
+    }
+    out[i] = i < before.prefix! ? i : after.prefix! + at;
+  }
+  return out;
 }

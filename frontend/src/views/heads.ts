@@ -7,10 +7,11 @@ import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
 import { useTheme } from "../core/theme";
 import { percent, shortNames } from "../maps/layer";
+import { sizeText } from "../maps/place";
 import { drawPanel, headAt, panelHeight, type PanelState } from "./heads/draw";
 import { drawCurve, drawHistory, drawLegend, drawMap, historyHeight, type InspectorState, mapHeight } from "./heads/inspector";
 import { type HeadsMeta, Moments, sharpness } from "./heads/moments";
-import { type Range, rangeOf } from "./heads/range";
+import { isMerged, likelyScale, type Range, rangesOf, type Scale } from "./heads/range";
 import type { ViewProps } from "./index";
 
 interface Place {
@@ -26,15 +27,17 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const last = meta.steps.length - 1;
   const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
   const grids = meta.layers.some((layer) => layer.grid !== null);
+  const merged = useMemo(() => isMerged(meta.layers), [payload]);
 
   const [time, setTime] = useState(last);
   const [playing, setPlaying] = useState(false);
   const [kernel, setKernel] = useState(() => likelyKernel(meta));
   const [trails, setTrails] = useState(true);
   const [wholeGrid, setWholeGrid] = useState(false);
+  const [scale, setScale] = useState<Scale>(() => likelyScale(moments));
   const [locked, setLocked] = useState<Place | null>(null);
   const [hovered, setHovered] = useState<Place | null>(null);
-  const range = useMemo(() => rangeOf(moments, wholeGrid), [moments, wholeGrid]);
+  const ranges = useMemo(() => rangesOf(moments, wholeGrid, scale), [moments, wholeGrid, scale]);
   // A run that goes on brings a longer trajectory; who looked at its end goes on looking at its end.
   const end = useRef(last);
   useEffect(() => {
@@ -75,6 +78,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
     { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another head", run: (key) => nextHead(key === "ArrowDown" ? 1 : -1) },
     { keys: ["c"], means: "convolution behind", run: () => setKernel(Number(kernels[(kernels.indexOf(String(kernel)) + 1) % kernels.length])) },
     { keys: ["t"], means: "trails", run: () => setTrails(!trails) },
+    ...(merged ? [{ keys: ["l"], means: "one scale for all layers", run: () => setScale(scale === "image" ? "layer" : "image") }] : []),
     ...(grids ? [{ keys: ["g"], means: "whole grid", run: () => setWholeGrid(!wholeGrid) }] : []),
     { keys: ["Escape"], shown: "Esc", means: "no head picked", run: () => (setLocked(null), setHovered(null)) },
   ];
@@ -85,19 +89,20 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
       : null}
     <${Select} label="convolution" value=${String(kernel)} options=${kernels.map((k) => [k, k === "0" ? "none" : flat ? k : `${k} × ${k}`])} onChange=${(value: string) => setKernel(Number(value))} />
     <${Toggle} label="trails" checked=${trails} onChange=${setTrails} />
+    ${merged ? html`<${Toggle} label="one scale for all layers" checked=${scale === "image"} onChange=${(on: boolean) => setScale(on ? "image" : "layer")} />` : null}
     ${grids ? html`<${Toggle} label="whole grid" checked=${wholeGrid} onChange=${setWholeGrid} />` : null}
   `;
   const missing = meta.layers.reduce((sum, layer, l) => sum + Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, time)).filter((head) => !(sharpness(head, layer.axes) > 0)).length, 0);
   const footer = html`
     <span>${flat ? "thick: half of a head's weight lies inside; thin: 90 %" : "solid: half of a head's weight lies inside; dashed: 90 %; +: the query"}</span>
-    <span>offsets are key − query${flat ? "" : ", rows down"}</span>
+    <span>offsets are key − query${flat ? "" : ", rows down"}${merged ? ", in tokens of the head's own layer, and so is sharpness: a square is one of them" : ""}</span>
     ${meta.layers.some((layer) => layer.fitted) ? html`<span>centers and sharpness are those of the Gaussians that fit the maps best</span>` : html`<span>centers and sharpness are the heads' own parameters: nothing is reconstructed, the residual is 0</span>`}
     ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head spreads" : "heads spread"} without end and ${missing === 1 ? "has" : "have"} no contour</span>` : null}
   `;
   return html`<${Frame}
     name="heads"
     title=${meta.name ? `Heads over training · ${meta.name}` : "Heads over training"}
-    subtitle=${describe(moments, meta, time, active)}
+    subtitle=${describe(moments, meta, time, active, merged)}
     host=${host}
     keys=${keys}
     controls=${controls}
@@ -106,9 +111,9 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
     ${meta.curve.length > 1 && last > 0 ? html`<${Curve} meta=${meta} moments=${moments} time=${time} onGo=${go} />` : null}
     <div class="rg-heads">
       <div class="rg-panels" style=${{ "--rg-count": columnsFor(meta.layers.length) }}>
-        ${meta.layers.map((_, l) => html`<${Panel} key=${l} state=${{ moments, layer: l, title: meta.layers.length > 1 ? `layer ${names[l]}` : names[l], time, range, kernel, trails, active: active?.layer === l ? active.head : null, locked: locked !== null && !hovered }} onHover=${setHovered} onPick=${(place: Place | null) => setLocked(place && locked && place.layer === locked.layer && place.head === locked.head ? null : place)} />`)}
+        ${meta.layers.map((_, l) => html`<${Panel} key=${l} state=${{ moments, layer: l, title: meta.layers.length > 1 ? `layer ${names[l]}` : names[l], sized: merged, time, range: ranges[l], kernel, trails, active: active?.layer === l ? active.head : null, locked: locked !== null && !hovered }} onHover=${setHovered} onPick=${(place: Place | null) => setLocked(place && locked && place.layer === locked.layer && place.head === locked.head ? null : place)} />`)}
       </div>
-      <${Inspector} moments=${moments} place=${active} time=${time} range=${range} />
+      <${Inspector} moments=${moments} place=${active} time=${time} range=${ranges[0]} />
     </div>
   <//>` as VNode;
 }
@@ -177,17 +182,18 @@ function likelyKernel(meta: HeadsMeta): number {
   return exact && side % 2 === 1 && side >= 3 && side <= 7 ? side : 3;
 }
 
-function describe(moments: Moments, meta: HeadsMeta, time: number, place: Place | null): string {
+function describe(moments: Moments, meta: HeadsMeta, time: number, place: Place | null, merged: boolean): string {
   const step = moments.step(time);
   const when = meta.steps.length === 1 ? "" : step === 0 ? "before training" : `step ${step.toLocaleString("en")}`;
   const before = meta.curve.filter(([at]) => at <= step);
   const right = before.length ? `${percent(before[before.length - 1][1])} of held-out ${meta.layers.every(({ axes }) => axes === 2) ? "images" : "samples"} right` : "";
   if (!place) return [when, right].filter(Boolean).join(" · ") || `${meta.layers.length} layers`;
   const head = moments.at(place.layer, place.head, time);
-  const { name, axes } = meta.layers[place.layer];
+  const { name, axes, grid } = meta.layers[place.layer];
   const number = (x: number) => (Math.abs(x) < 0.005 ? "0" : x.toFixed(2).replace("-", "−"));
   const center = axes === 2 ? `looks (${number(head.row)}, ${number(head.column)}) away` : `looks ${number(head.column)} away`;
+  const unit = merged && grid ? `, in tokens of ${sizeText(grid)}` : "";
   const sharp = sharpness(head, axes);
   const fit = head.fit === null ? "" : `fit ${head.fit.toFixed(2)}`;
-  return [when, `${name} head ${moments.number(place.layer, place.head)}`, center, sharp > 0 ? `sharpness ${sharp.toPrecision(3)}` : "no sharpness", fit].filter(Boolean).join(" · ");
+  return [when, `${name} head ${moments.number(place.layer, place.head)}`, `${center}${unit}`, sharp > 0 ? `sharpness ${sharp.toPrecision(3)}` : "no sharpness", fit].filter(Boolean).join(" · ");
 }

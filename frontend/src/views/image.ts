@@ -10,7 +10,7 @@ import { useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, blockRows, type Strip } from "../maps/atlas";
 import { type Choice, fitChoice, type Layer, layersOf, percent, shortNames, type Which } from "../maps/layer";
 import { drawOverlay, largest, overlayHeight, overlayTable, patchPixels, type Style, whoIsAt } from "../maps/overlay";
-import { cellOf, centerOf, type ImageAbout, prefixName, type Query, queryIn, queryName } from "../maps/place";
+import { cellOf, centerOf, type ImageAbout, prefixName, type Query, isElsewhere, isMerged, patchName, queryIn, queryName, sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import { top } from "../maps/table";
@@ -29,6 +29,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const layers = useMemo(() => layersOf<ImageAbout>(payload), [payload]);
   const rollout = useMemo(() => (meta.rollout ? new Rollout(layers) : null), [layers]);
   const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
+  const merged = useMemo(() => isMerged(meta.layers), [payload]);
   const original = useMemo(() => (meta.image ? imageOf(payload, false) : null), [payload]);
   const grey = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
 
@@ -46,7 +47,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const locked = fitChoice(chosen, layers);
   const shown = hovered ? fitChoice(hovered, layers) : locked;
   const layer = layers[shown.layer];
-  const about = layer.about;
+  // Rollout goes back to the first layer's patches, which may be smaller than those that ask.
+  const about = shown.which === "rollout" && rollout ? { ...layer.about, grid: rollout.source.about.grid, prefix: rollout.source.about.prefix } : layer.about;
   // Colours of weights and colours of the image would not be told apart.
   const image = style === "colour" ? grey : original;
   const aspect = image ? image.height / image.width : about.grid[0] / about.grid[1];
@@ -85,7 +87,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   ];
 
   const controls = html`
-    <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
+    <${Select} label="layer" value=${String(locked.layer)} options=${layers.map(({ about }, i) => [String(i), merged ? `${about.name} · ${sizeText(about.grid)}` : about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
     ${image ? html`<${Choices} label="overlay" value=${style} options=${[["colour", "Colour"], ["spotlight", "Spotlight"], ["map", "Map"]]} onChange=${setStyle} />` : null}
     ${style === "map" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
@@ -93,7 +95,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     <${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />
     ${layers.length > 1 ? html`<${Choices} label="thumbnails" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
   `;
-  const parts = { layers, names, rollout, image, query, shown, locked, style, opacity, smooth, block, shared, aspect };
+  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shared, aspect };
   const hover = (at: Query | null) => {
     setOver(at);
     if (at && !pinned && (at.prefix === null || at.prefix < about.query_prefix)) setQuery(at);
@@ -108,7 +110,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="image"
     title="Image attention"
-    subtitle=${describe(layer, shown, query, row, pinned ? over : null)}
+    subtitle=${describe(about, shown, query, row, pinned ? over : null, merged)}
     host=${host}
     keys=${keys}
     controls=${controls}
@@ -155,7 +157,6 @@ function Main(props: MainProps) {
   const place = over && over.prefix === null ? over : null;
   const draw = drawOverlay({ about, row, max, image, heat, style, smooth, query, pinned, over: place, aspect }, props.chipNames);
   const find = (x: number, y: number, size: Size) => whoIsAt(about, aspect, x, y, size);
-  const cell = (at: Query | null) => (at ? queryIn(about, at) : -1);
   return html`<${Picture}
     class="rg-main"
     draw=${draw}
@@ -165,7 +166,7 @@ function Main(props: MainProps) {
     focusable
     onPoint=${(x: number, y: number, _: unknown, size: Size) => {
       const at = find(x, y, size);
-      if (cell(at) !== cell(over) || (at === null) !== (over === null)) props.onHover(at);
+      if (isElsewhere(props.layers.map((layer) => layer.about), at, over)) props.onHover(at);
     }}
     onLeave=${() => props.onHover(null)}
     onPress=${(x: number, y: number, _: unknown, size: Size) => props.onPick(find(x, y, size))}
@@ -252,12 +253,11 @@ function imageOf(payload: Payload, grey: boolean): HTMLCanvasElement {
   });
 }
 
-function describe(layer: Layer<ImageAbout>, shown: Choice, query: Query, row: Float32Array | null, over: Query | null): string {
-  const { about } = layer;
+function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Array | null, over: Query | null, merged: boolean): string {
   const head = typeof shown.which === "number" ? `head ${about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
-  const start = `${about.name} · ${head} · from ${queryName(about, query)}`;
+  const start = `${about.name} · ${head} · from ${queryName(about, query, merged)}`;
   if (!row) return `${start} · not captured`;
-  const where = (i: number) => `patch (${Math.floor(i / about.grid[1])}, ${i % about.grid[1]})`;
+  const where = (i: number) => patchName(about.grid, i, merged);
   if (over && over.prefix === null) {
     const [r, c] = cellOf(about.grid, over);
     const i = r * about.grid[1] + c;

@@ -11,6 +11,7 @@ import { Atlas, type AtlasRow, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, paint, type Scale, type Viewport, whole, zoomed } from "../maps/heat";
 import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import { isSpecial, makeTable, shrink, type Table, top, visible, wholeMatrix } from "../maps/table";
@@ -62,9 +63,11 @@ export function TokensView({ payload, host }: ViewProps): VNode {
       Array.from({ length: about.keys }, (_, i) => (reads ? reads[i] : String(i))),
     ];
   };
+  // Rollout goes back to the first layer's tokens, which may be more than this one's.
+  const read = shown.which === "rollout" && rollout ? rollout.source : layer;
   const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
   const table = useMemo(
-    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), layer.keys, ...labels(layer.about), hide),
+    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), read.keys, labels(layer.about)[0], labels(read.about)[1], hide),
     [layer, shown.which, shown.layer, hide, worked],
   );
   const heads = useMemo(
@@ -87,7 +90,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setView(whole);
     setOver(null);
     setPinned(null);
-  }, [payload, hide, layer.queries, layer.keys]);
+  }, [payload, hide, layer.queries, read.keys]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
   const choose = (layerAt: number, which: Which) => {
@@ -121,7 +124,9 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   ];
 
   const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
-  const axes: [string, string] = [AXES[layer.about.asks ?? ""] ?? "queries", AXES[layer.about.reads ?? ""] ?? "keys"];
+  // Places on an image, in patches of several sizes, say little without the size.
+  const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
+  const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
   const controls = html`
     <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />

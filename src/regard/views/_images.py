@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard._checks import describe
 from regard.inspect import Layout, Maps
-from regard.views._maps import Sheet, arrays, notes, sheets
+from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
 
 MOST_PIXELS = 768  # of a side: a browser shows no more of it, and a file stays small
@@ -33,7 +33,7 @@ def payload(
         "layers": [sheet.about for sheet in shown],
         "notes": notes(maps, left_out),
         "image": image is not None,
-        "rollout": _rolls_out(shown),
+        "rollout": rolls_out(shown),
     }
     pixels = {} if image is None else {"image": as_pixels(image, sample)}
     return Payload("image", meta, {**arrays(shown), **pixels})
@@ -56,12 +56,6 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
         query_prefix=sheet.about["queries"] if place is None else place.prefix,
     )
     return sheet
-
-
-def _rolls_out(shown: list[Sheet]) -> bool:
-    """Whether all layers attend among the same tokens, so that their maps can be multiplied."""
-    sizes = {(about["queries"], about["keys"], about["rows"] is None) for about in (sheet.about for sheet in shown)}
-    return len(shown) > 1 and len(sizes) == 1 and all(queries == keys and whole for queries, keys, whole in sizes)
 
 
 def as_pixels(image: Any, sample: int = 0) -> Tensor:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from regard._checks import describe
-from regard.inspect import Call, Map, Maps
+from regard.inspect import Call, Layout, Map, Maps
+from regard.inspect._layout import merged_rows
 from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that is slow to load, and of one that cannot be
@@ -98,6 +99,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(f"the weights of {found.name!r} must be numbers of 0 or more, to be shown as a map")
     shown = Map(found.name, list(calls))
     latest = found.latest
+    layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
     about = {
         "name": found.name,
         "heads": list(latest.heads or range(weights.shape[0])),
@@ -111,6 +113,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "kernel": latest.kernel,
         "calls": len(found.calls),
         "joined": len(calls) > 1,
+        "grid": None if layout is None else list(layout.grid),
+        "prefix": 0 if layout is None else layout.prefix,
     }
     return Sheet(found, weights, about)
 
@@ -138,6 +142,23 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
     return {f"map{number}": Scaled.rows(sheet.weights) for number, sheet in enumerate(shown)}
+
+
+def rolls_out(shown: list[Sheet]) -> bool:
+    """Whether the maps can be multiplied: all rows of attention among the same tokens in every layer, or among squares of
+    those before, which their grids tell, as :func:`regard.rollout` has it."""
+    abouts = [sheet.about for sheet in shown]
+    square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
+    return square and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
+
+
+def _follows(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    if before["keys"] == after["keys"]:
+        return True
+    layouts = (
+        None if each["grid"] is None else Layout(tuple(each["grid"]), each["prefix"]) for each in (before, after)
+    )
+    return merged_rows(torch.empty(1, before["keys"], 1), *layouts) is not None
 
 
 def notes(maps: Maps, left_out: Sequence[str] = ()) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from regard._checks import describe
 from regard.inspect import Maps
-from regard.views._maps import Sheet, arrays, notes, sheets
+from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
 
 # Parts of the names that models give to attention from what is written to what was read.
@@ -20,12 +20,11 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     for sheet in shown:
         asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
         sheet.about.update(asks=asks, reads=reads)
-    sizes = {(about["queries"], about["keys"], about["rows"] is None) for about in (sheet.about for sheet in shown)}
     meta = {
         "layers": [sheet.about for sheet in shown],
         "tokens": lists,
         "notes": notes(maps),
-        "rollout": len(shown) > 1 and len(sizes) == 1 and all(q == k and whole for q, k, whole in sizes),
+        "rollout": rolls_out(shown),
     }
     return Payload("tokens", meta, arrays(shown))
 

@@ -5,6 +5,7 @@ import { css } from "../../core/colour";
 import type { Pen } from "../../core/pen";
 import type { Theme } from "../../core/theme";
 import { fitted } from "../../maps/atlas";
+import { sizeText } from "../../maps/place";
 import { type Head, type Moments, principalAxes, reach, sharpness } from "./moments";
 import { type Range, shade } from "./range";
 
@@ -12,6 +13,8 @@ export interface PanelState {
   moments: Moments;
   layer: number;
   title: string;
+  /** Whether its grid is to be said: other layers have other ones. */
+  sized: boolean;
   time: number;
   range: Range;
   /** Size of the kernel behind; 0 for none. */
@@ -53,7 +56,14 @@ export function drawPanel(state: PanelState): Draw {
     pen.font = `600 12px ${theme.font}`;
     pen.textAlign = "left";
     pen.textBaseline = "middle";
-    pen.fillText(fitted(pen, state.title, size.width - 4), 2, 10);
+    const title = fitted(pen, state.title, size.width - 4);
+    pen.fillText(title, 2, 10);
+    if (state.sized && layer.grid) {
+      const left = 2 + pen.measureText(title).width + 8;
+      pen.font = `12px ${theme.font}`;
+      pen.fillStyle = theme.muted;
+      pen.fillText(fitted(pen, `${sizeText(layer.grid)} tokens`, size.width - left - 2), left, 10);
+    }
     pen.save();
     pen.beginPath();
     pen.rect(1, TITLE, size.width - 2, size.height - TITLE - 1);

@@ -163,6 +163,11 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
     pen.moveTo(8, y(0));
     pen.lineTo(size.width - 8, y(0));
     pen.stroke();
+    // A run may have been looked at before the first moment that is known of its heads.
+    pen.save();
+    pen.beginPath();
+    pen.rect(4, 0, size.width - 8, size.height);
+    pen.clip();
     pen.strokeStyle = theme.hover;
     pen.lineWidth = 1.8;
     pen.beginPath();
@@ -174,7 +179,9 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
       pen.arc(x(step), y(value), 2.4, 0, 2 * Math.PI);
       pen.fill();
     }
+    pen.restore();
     pen.strokeStyle = theme.accent;
+    pen.lineWidth = 1.8;
     pen.beginPath();
     pen.moveTo(x(moments.step(time)), 2);
     pen.lineTo(x(moments.step(time)), size.height - 2);
