@@ -69,6 +69,14 @@ def test_layers_with_merged_tokens_are_shown_on_their_own_grids(trained):
         assert meta["rollout"]
 
 
+def test_the_report_s_picture_says_the_grid_of_each_layer_where_they_differ():
+    center, sharpness = [torch.zeros(1, 2)] * 2, [torch.ones(1)] * 2
+    merged = regard.plots.heads(center, sharpness, [(16, 16), (8, 8)], titles=["a", "b"])
+    assert [panel.get_title() for panel in merged.axes[:2]] == ["a, 16×16 tokens", "b, 8×8 tokens"]
+    same = regard.plots.heads(center, sharpness, [(8, 8), (8, 8)], titles=["a", "b"])
+    assert [panel.get_title() for panel in same.axes[:2]] == ["a", "b"]
+
+
 def test_a_sentence_that_is_read_and_written(trained):
     run = trained(regard.recipes.get("case-transformer").smoke())
     shown = run_payloads(run)

@@ -91,6 +91,8 @@ def heads(
         unbounded = draw(panel, plain(centers[number]), matrices, grids[number], limits[number])
         count = f"{len(centers[number])} heads" if len(centers[number]) != 1 else "1 head"
         title = titles[number] if titles is not None else (f"layer {number + 1}" if len(centers) > 1 else count)
+        if len(set(grids)) > 1 and (own := grids[number]) is not None:
+            title += f", {'×'.join(map(str, own))} tokens"
         if unbounded:
             title += f"\nno contour: {'heads' if len(unbounded) > 1 else 'head'} {', '.join(map(str, unbounded))}"
         if axes == 2:
