@@ -109,6 +109,12 @@ describe("moments", () => {
     expect(shade(range.low, range)).toBe(0);
     expect(shade(range.high, range)).toBe(1);
   });
+
+  it("have colours that do not tell apart what hardly differs", () => {
+    const [{ low, high }] = rangesOf(still([{ away: 1, grid: [8, 8] }, { away: 2, grid: [8, 8] }]), false, "image"); // all of sharpness 4
+    expect(high / low).toBeCloseTo(1.5, 8);
+    expect(shade(4, { low, high })).toBeCloseTo(0.5, 8);
+  });
 });
 
 /** One head per layer, at a moment: its offset in tokens and the layer's grid. */

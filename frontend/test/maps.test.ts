@@ -40,8 +40,9 @@ describe("a layer", () => {
 
   it("is found again among fewer layers and heads", () => {
     const layers = [new Layer(about(), weights(2, 3, 3, 1)), new Layer(about({ heads: [0] }), weights(1, 3, 3, 1))];
-    expect(fitChoice({ layer: 7, which: 1 }, layers)).toEqual({ layer: 1, which: 0 });
-    expect(fitChoice({ layer: 0, which: "mean" }, layers)).toEqual({ layer: 0, which: "mean" });
+    expect(fitChoice({ layer: 7, which: 1 }, layers, true)).toEqual({ layer: 1, which: 0 });
+    expect(fitChoice({ layer: 0, which: "mean" }, layers, true)).toEqual({ layer: 0, which: "mean" });
+    expect([true, false].map((rollout) => fitChoice({ layer: 0, which: "rollout" }, layers, rollout).which)).toEqual(["rollout", "mean"]);
   });
 
   it("says what its residual is, and when it is too large", () => {

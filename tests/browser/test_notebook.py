@@ -77,6 +77,19 @@ def test_image_attention(open_notebook, look, image_maps):
     assert page.evaluate("() => window.model.saved") > 0
 
 
+def test_merged_tokens_are_picked_by_their_number_in_their_own_layer(open_notebook, look, merged_maps):
+    maps, image = merged_maps
+    page = open_notebook(regard.show(maps, image=image))
+    page.get_by_label("head", exact=True).select_option("rollout")
+    width = page.locator(".rg-main canvas").bounding_box()["width"]
+    page.mouse.click(*look.point(page, ".rg-main", width * 13.5 / 32, 2 + width * 21.5 / 32))
+    assert "of 16 × 16 gets" in look.subtitle(page)
+    assert selection(page) == {"layer": list(maps)[-1], "head": "rollout", "query": 5 * 8 + 3}
+    page.get_by_label("layer", exact=True).select_option("0")
+    look.settle(page)
+    assert selection(page) == {"layer": next(iter(maps)), "head": "rollout", "query": 10 * 16 + 6}
+
+
 def test_token_attention(open_notebook, look, text_maps):
     page = open_notebook(regard.show(text_maps, tokens=[f"w{i}" for i in range(8)]))
     before = look.pixels(page, ".rg-main")

@@ -76,9 +76,9 @@ export class Layer<About extends LayerAbout = LayerAbout> {
 }
 
 /** The same choice among other layers, or the nearest that there is. */
-export function fitChoice(choice: Choice, layers: Layer[]): Choice {
+export function fitChoice(choice: Choice, layers: Layer[], rollout: boolean): Choice {
   const layer = Math.min(choice.layer, layers.length - 1);
-  const { which } = choice;
+  const which = choice.which === "rollout" && !rollout ? "mean" : choice.which;
   return { layer, which: typeof which === "number" ? Math.min(which, layers[layer].heads - 1) : which };
 }
 

@@ -95,7 +95,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const missing = meta.layers.reduce((sum, layer, l) => sum + Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, time)).filter((head) => !(sharpness(head, layer.axes) > 0)).length, 0);
   const footer = html`
     <span>${flat ? "thick: half of a head's weight lies inside; thin: 90 %" : "solid: half of a head's weight lies inside; dashed: 90 %; +: the query"}</span>
-    <span>offsets are key − query${flat ? "" : ", rows down"}${merged ? ", in tokens of the head's own layer, and so is sharpness: a square is one of them" : ""}</span>
+    <span>offsets are key − query${flat ? "" : ", rows down"}${merged ? "; a square is a token of that layer, the unit of its offsets and sharpness" : ""}</span>
     ${meta.layers.some((layer) => layer.fitted) ? html`<span>centers and sharpness are those of the Gaussians that fit the maps best</span>` : html`<span>centers and sharpness are the heads' own parameters: nothing is reconstructed, the residual is 0</span>`}
     ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head spreads" : "heads spread"} without end and ${missing === 1 ? "has" : "have"} no contour</span>` : null}
   `;

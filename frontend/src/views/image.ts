@@ -44,8 +44,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const [block, setBlock] = useState(layers.length === 1);
   const [shared, setShared] = useState(false);
 
-  const locked = fitChoice(chosen, layers);
-  const shown = hovered ? fitChoice(hovered, layers) : locked;
+  const locked = fitChoice(chosen, layers, meta.rollout);
+  const shown = hovered ? fitChoice(hovered, layers, meta.rollout) : locked;
   const layer = layers[shown.layer];
   // Rollout goes back to the first layer's patches, which may be smaller than those that ask.
   const about = shown.which === "rollout" && rollout ? { ...layer.about, grid: rollout.source.about.grid, prefix: rollout.source.about.prefix } : layer.about;

@@ -50,10 +50,10 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [worked, setWorked] = useState(0);
   const [all, setAll] = useState(false);
 
-  const locked = fitChoice(chosen, layers);
+  const locked = fitChoice(chosen, layers, meta.rollout);
   // All heads of a layer at once are coloured arcs over their mean; a head that is pointed at is shown alone.
   const together = all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
-  const shown: Choice = hovered ? fitChoice(hovered, layers) : together ? { layer: locked.layer, which: "mean" } : locked;
+  const shown: Choice = hovered ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
   const layer = layers[shown.layer];
   const labels = (about: TokenAbout): [string[], string[]] => {
     const rows = about.rows ?? Array.from({ length: about.queries }, (_, i) => i);

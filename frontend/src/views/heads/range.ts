@@ -11,6 +11,8 @@ export interface Range {
   high: number;
 }
 
+const LEAST = 1.5; // how often the ramp's start goes into its end
+
 type Axis = "rows" | "columns";
 
 /** What has one size in all panels: the image, so that places can be compared, or what each layer's heads need. */
@@ -85,8 +87,10 @@ function ramp(moments: Moments): [low: number, high: number] {
       if (value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
   });
-  if (low < high) return [low, high];
-  return high > 0 ? [high / 2, high * 2] : [0.1, 1];
+  if (high === 0) return [0.1, 1];
+  // Heads that hardly differ are not to look as different as can be.
+  const wider = Math.max(1, Math.sqrt(LEAST / (high / low)));
+  return [low / wider, high * wider];
 }
 
 /** A layer's heads at about fifty moments, the last one among them. */
