@@ -160,9 +160,10 @@ def _training(results: Sequence[Result], prefix: str) -> str:
              f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))"]
         )  # fmt: skip
     head = ["recipe", "accuracy, %", "with flip averaging", "seeds", "parameters", "training", "hardware, date"]
+    missing = " (– where they were not kept)" if any(row[5] == "–" for row in rows) else ""
     return (
         f"{_markdown(head, rows)}\n\nTest accuracy, mean ± standard deviation over seeds; compilation not counted. "
-        f"Seconds are the clock's on a GPU and the processor's on a CPU (– where they were not kept). "
+        f"Seconds are the clock's on a GPU and the processor's on a CPU{missing}. "
         f"Each is `regard train RECIPE --result FILE`."
     )
 

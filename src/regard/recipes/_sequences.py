@@ -33,7 +33,7 @@ def case_rnn() -> Recipe:
     """A recurrent encoder–decoder: all it knows of a sentence is one state. Sentences of 8 to 24 characters.
 
     Expected: 76.3 % of characters where it is told the right ones so far, 46.7 % where it writes by itself (75 % in
-    sentences of 8, 34 % in sentences of 24); 97 s of processor time, on one thread of an AMD EPYC
+    sentences of 8, 34 % in sentences of 24); 86 s of processor time, on one thread of an AMD EPYC
     (benchmarks/results/case-rnn-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-rnn``
     """
@@ -45,7 +45,7 @@ def case_rnn_attention() -> Recipe:
     """The same recurrent network, with attention: it may look back at every state of the encoder.
 
     Expected: 100 % of characters, told the right ones or not; 94 % in sentences of 32 and 35 % in sentences of 72, three
-    times as long as any in training; 656 s on one thread of an AMD EPYC that did other work too
+    times as long as any in training; 242 s of processor time, on one thread of an AMD EPYC
     (benchmarks/results/case-rnn-attention-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-rnn-attention``
     """
@@ -57,7 +57,7 @@ def case_transformer() -> Recipe:
     """The transformer on the same task.
 
     Expected: 99.99 % of characters, told the right ones or not; 77 % in sentences of 32 and 34 % in sentences of 72, three
-    times as long as any in training; 157 s of processor time, on one thread of an AMD EPYC
+    times as long as any in training; 147 s of processor time, on one thread of an AMD EPYC
     (benchmarks/results/case-transformer-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-transformer``
     """
