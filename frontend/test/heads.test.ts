@@ -147,25 +147,27 @@ describe("layers whose tokens were merged", () => {
     }
   });
 
-  it("may be shown each by itself, as large as its own heads need", () => {
-    const ranges = rangesOf(moments, false, "layer");
+  it("may be shown each grid by itself, as large as its own heads need", () => {
+    const ranges = rangesOf(moments, false, "grid");
     expect(ranges[0].columns).toBeGreaterThan(4.5);
     expect(ranges[0].columns).toBeLessThan(5.5);
-    expect(ranges[2].columns).toBe(2);
+    expect(ranges[1].columns).toBeGreaterThan(2.5);
+    expect(ranges[1].columns).toBeLessThan(3.5);
+    expect(ranges[2]).toEqual(ranges[1]); // of the same grid
     expect(ranges[0].rows / ranges[0].columns).toBeCloseTo(ranges[2].rows / ranges[2].columns, 10);
     expect(new Set(ranges.map(({ low, high }) => `${low} ${high}`)).size).toBe(1); // colours are the same for all
   });
 
-  it("begin with each by itself where some heads would lie in a heap", () => {
+  it("begin with each grid by itself where some heads would lie in a heap", () => {
     expect(likelyScale(moments)).toBe("image");
-    expect(likelyScale(still([{ away: 1, grid: [56, 56] }, { away: 3, grid: [7, 7] }]))).toBe("layer");
+    expect(likelyScale(still([{ away: 1, grid: [56, 56] }, { away: 3, grid: [7, 7] }]))).toBe("grid");
   });
 
   it("are told from layers with one grid, which have one scale in any case", () => {
     expect(isMerged(moments.layers)).toBe(true);
     const equal = still([{ away: 4, grid: [8, 8] }, { away: 1, grid: [8, 8] }]);
     expect(isMerged(equal.layers)).toBe(false);
-    for (const scale of ["image", "layer"] as const) {
+    for (const scale of ["image", "grid"] as const) {
       const [a, b] = rangesOf(equal, false, scale);
       expect(a).toEqual(b);
       expect(a.columns).toBeGreaterThan(4.5);

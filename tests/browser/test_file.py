@@ -330,9 +330,10 @@ class TestMergedTokens:
         assert "head" not in self.heads_at(page, look, 2, place)
         assert "c head 0" in self.heads_at(page, look, 2, width / 2 - (place - width / 2) / 2)
         page.mouse.move(0, 0)
-        before = look.pixels(page, ".rg-panels", 2)
+        before = look.pixels(page, ".rg-panels", 0)
         scale.uncheck()
-        assert look.pixels(page, ".rg-panels", 2) != before
+        assert look.pixels(page, ".rg-panels", 0) != before
+        assert "scales of their own" in page.locator(".rg-footer").inner_text()
 
     def heads_at(self, page, look, panel, x):
         box = page.locator(".rg-panels canvas").nth(panel).bounding_box()

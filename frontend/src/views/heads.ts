@@ -78,7 +78,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
     { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another head", run: (key) => nextHead(key === "ArrowDown" ? 1 : -1) },
     { keys: ["c"], means: "convolution behind", run: () => setKernel(Number(kernels[(kernels.indexOf(String(kernel)) + 1) % kernels.length])) },
     { keys: ["t"], means: "trails", run: () => setTrails(!trails) },
-    ...(merged ? [{ keys: ["l"], means: "one scale for all layers", run: () => setScale(scale === "image" ? "layer" : "image") }] : []),
+    ...(merged ? [{ keys: ["l"], means: "one scale for all layers", run: () => setScale(scale === "image" ? "grid" : "image") }] : []),
     ...(grids ? [{ keys: ["g"], means: "whole grid", run: () => setWholeGrid(!wholeGrid) }] : []),
     { keys: ["Escape"], shown: "Esc", means: "no head picked", run: () => (setLocked(null), setHovered(null)) },
   ];
@@ -89,13 +89,14 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
       : null}
     <${Select} label="convolution" value=${String(kernel)} options=${kernels.map((k) => [k, k === "0" ? "none" : flat ? k : `${k} × ${k}`])} onChange=${(value: string) => setKernel(Number(value))} />
     <${Toggle} label="trails" checked=${trails} onChange=${setTrails} />
-    ${merged ? html`<${Toggle} label="one scale for all layers" checked=${scale === "image"} onChange=${(on: boolean) => setScale(on ? "image" : "layer")} />` : null}
+    ${merged ? html`<${Toggle} label="one scale for all layers" checked=${scale === "image"} onChange=${(on: boolean) => setScale(on ? "image" : "grid")} />` : null}
     ${grids ? html`<${Toggle} label="whole grid" checked=${wholeGrid} onChange=${setWholeGrid} />` : null}
   `;
   const missing = meta.layers.reduce((sum, layer, l) => sum + Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, time)).filter((head) => !(sharpness(head, layer.axes) > 0)).length, 0);
   const footer = html`
     <span>${flat ? "thick: half of a head's weight lies inside; thin: 90 %" : "solid: half of a head's weight lies inside; dashed: 90 %; +: the query"}</span>
     <span>offsets are key − query${flat ? "" : ", rows down"}${merged ? "; a square is a token of that layer, the unit of its offsets and sharpness" : ""}</span>
+    ${merged && scale === "grid" ? html`<span>layers of different grids are drawn to scales of their own</span>` : null}
     ${meta.layers.some((layer) => layer.fitted) ? html`<span>centers and sharpness are those of the Gaussians that fit the maps best</span>` : html`<span>centers and sharpness are the heads' own parameters: nothing is reconstructed, the residual is 0</span>`}
     ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head spreads" : "heads spread"} without end and ${missing === 1 ? "has" : "have"} no contour</span>` : null}
   `;

@@ -62,7 +62,8 @@ export function drawPanel(state: PanelState): Draw {
       const left = 2 + pen.measureText(title).width + 8;
       pen.font = `12px ${theme.font}`;
       pen.fillStyle = theme.muted;
-      pen.fillText(fitted(pen, `${sizeText(layer.grid)} tokens`, size.width - left - 2), left, 10);
+      const [short, long] = [sizeText(layer.grid), `${sizeText(layer.grid)} tokens`];
+      pen.fillText(pen.measureText(long).width <= size.width - left - 2 ? long : short, left, 10);
     }
     pen.save();
     pen.beginPath();

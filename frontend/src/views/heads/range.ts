@@ -15,13 +15,15 @@ const LEAST = 1.5; // how often the ramp's start goes into its end
 
 type Axis = "rows" | "columns";
 
-/** What has one size in all panels: the image, so that places can be compared, or what each layer's heads need. */
-export type Scale = "image" | "layer";
+/** One scale of the image for all layers, so that places can be compared, or for each grid what its layers' heads need. */
+export type Scale = "image" | "grid";
 
 /** Whether layers see different grids: then two tokens of one are as far as one of another. */
 export function isMerged(layers: HeadLayer[]): boolean {
-  return layers.some(({ axes, grid }) => axes !== layers[0].axes || String(grid) !== String(layers[0].grid));
+  return layers.some((layer) => !isSame(layer, layers[0]));
 }
+
+const isSame = (a: HeadLayer, b: HeadLayer): boolean => a.axes === b.axes && String(a.grid) === String(b.grid);
 
 /** For each layer, around its heads at all times; with `wholeGrid` all of its grid. */
 export function rangesOf(moments: Moments, wholeGrid: boolean, scale: Scale): Range[] {
@@ -32,9 +34,10 @@ export function rangesOf(moments: Moments, wholeGrid: boolean, scale: Scale): Ra
     const most = (axis: Axis) => Math.max(...needs.map((need) => need[axis]));
     return layers.map(() => ({ rows: most("rows"), columns: most("columns"), low, high }));
   }
-  if (scale === "layer") {
-    const tallest = Math.max(...needs.map(({ rows, columns }) => rows / columns)); // panels side by side are equally high
-    return needs.map(({ columns }) => ({ rows: columns * tallest, columns, low, high }));
+  if (scale === "grid") {
+    const wide = layers.map((layer) => Math.max(...needs.filter((_, l) => isSame(layer, layers[l])).map(({ columns }) => columns)));
+    const tallest = Math.max(...needs.map(({ rows }, l) => rows / wide[l])); // panels side by side are equally high
+    return wide.map((columns) => ({ rows: columns * tallest, columns, low, high }));
   }
   // The same share of every grid is the same part of the image. No head reaches farther than its grid, so that one of a
   // few tokens does not make all others small.
@@ -50,7 +53,7 @@ export function rangesOf(moments: Moments, wholeGrid: boolean, scale: Scale): Ra
 export function likelyScale(moments: Moments): Scale {
   const ranges = rangesOf(moments, false, "image");
   const crowded = (l: number) => needOf(moments, l, false).columns < ranges[l].columns / 4;
-  return moments.layers.some((_, l) => crowded(l)) ? "layer" : "image";
+  return moments.layers.some((_, l) => crowded(l)) ? "grid" : "image";
 }
 
 /** How many of a layer's tokens the image is high or wide; 1 where that is not known. */
