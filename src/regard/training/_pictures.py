@@ -50,6 +50,8 @@ def image_attention(
             layers with fewer tokens the one at that place looks. Layers with a class token show where that looks
             instead, which is what the class is read from.
     """
+    from matplotlib.patches import Rectangle
+
     from regard.plots._figure import SEQUENTIAL, new_figure
 
     maps = attention_of(network, image)
@@ -75,7 +77,8 @@ def image_attention(
         place = 0 if layout.prefix or queries == 1 else at[0] * columns + at[1]
         if not layout.prefix and queries > 1:
             height, width = pixels.shape[1] / rows, pixels.shape[2] / columns
-            line[0].plot([(at[1] + 0.5) * width - 0.5], [(at[0] + 0.5) * height - 0.5], "s", color="#D55E00", ms=4)
+            corner = (at[1] * width - 0.5, at[0] * height - 0.5)  # pixels are drawn around whole numbers
+            line[0].add_patch(Rectangle(corner, width, height, facecolor="none", edgecolor="#D55E00"))
         for head in range(min(heads, found.shape[1])):
             weights = found.weights[0, head, place, layout.prefix :].reshape(rows, columns)
             line[head + 1].imshow(weights.cpu().float().numpy(), cmap=SEQUENTIAL, vmin=0)
