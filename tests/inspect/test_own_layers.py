@@ -55,13 +55,14 @@ def _counting(function, built):
     ],
     ids=["gaussian", "relative", "relative with content", "gated"],
 )
-def test_every_positional_layer_tells_one_map_and_it_is_right(layer, x):
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_every_positional_layer_tells_one_map_and_it_is_right(layer, x, return_weights):
     layer = layer()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
         with regard.capture(layer) as maps:
-            layer(x, grid=GRID)
+            layer(x, grid=GRID, return_weights=return_weights)
         expected = layer(x, grid=GRID, return_weights=True)[1]
     assert list(maps) == [type(layer).__name__]
     assert not maps.missed

@@ -83,10 +83,12 @@ class GatedPositionalAttention(nn.Module):
             by_content = attention(query, key, value, return_weights=True)[1]
             return (1 - gate) * by_content + gate * gaussian_weights(self.center, self.sharpness, grid).to(gate.dtype)
 
+        # Before the layer tells of itself: attention seen after that would count as a second one.
+        found = weights() if return_weights else None
         mixed = (1 - gate) * content + gate * position
-        mixed = observe(self, mixed, weights, value=value, kind="gated", grid=grid)
+        mixed = observe(self, mixed, weights if found is None else lambda: found, value=value, kind="gated", grid=grid)
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
-        return (out, weights()) if return_weights else out
+        return out if found is None else (out, found)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, dropout={self.dropout}"
