@@ -12,6 +12,7 @@ import regard
 from regard.functional import gaussian_weights
 from regard.inspect import Call, Head, Locality, Map, Maps, trajectory
 from regard.inspect._fit import fit_gaussians
+from regard.layers import GaussianAttention
 
 
 def maps_of(weights, name="attn", **more):
@@ -104,6 +105,24 @@ def test_a_causal_head_is_fitted_over_the_keys_it_sees():
     torch.testing.assert_close(head.weights((8,)).float(), weights[0, 0], atol=1e-4, rtol=0)
 
 
+def test_a_token_that_looks_at_itself_looks_nowhere_else():
+    weights = torch.eye(6, dtype=torch.float64)[None, None]
+    head = regard.locality(maps_of(weights), grid=(6,))["attn", 0]
+    assert head.center == pytest.approx((0.0,), abs=1e-6)
+    assert not head.causal
+    assert head.overlap > 1 - 1e-9
+
+
+def test_sharp_causal_heads_are_found_where_they_look():
+    places = torch.arange(6)
+    shifts = [torch.nn.functional.one_hot((places - back).clamp_min(0), 6).double() for back in (0, 1, 2)]
+    found = regard.locality(maps_of(torch.stack(shifts)[None]), grid=(6,))
+    for back, head in enumerate(found):
+        assert head.causal
+        assert head.center == pytest.approx((-back,), abs=1e-3)
+        assert head.overlap > 1 - 1e-9
+
+
 class Gaussians(nn.Module):
     """Fused attention that is Gaussian by construction: a bias does it all."""
 
@@ -136,6 +155,22 @@ def test_replacing_gaussian_heads_by_their_fit_changes_nothing(prefix):
         with replaced:
             torch.testing.assert_close(model(x), plain, atol=1e-4, rtol=1e-3)
         assert torch.equal(model(x), plain)  # itself again
+
+
+def test_the_replacement_is_as_precise_as_the_values():
+    layer = GaussianAttention(8, 2, axes=1).double()
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    center, sharpness = (0.1, 0.2), (0.3, 0.7)
+    with torch.no_grad():
+        layer.positions.center.copy_(torch.tensor(center, dtype=torch.float64)[:, None])
+        heads = [Head("GaussianAttention", i, (center[i],), sharpness[i], 1.0, 1.0, (), 0.0) for i in range(2)]
+        value = layer.value(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        own = gaussian_weights(
+            torch.tensor(center, dtype=torch.float64)[:, None], torch.tensor(sharpness, dtype=torch.float64), (6,)
+        )
+        expected = layer.output((own @ value).transpose(1, 2).flatten(2))
+        found = regard.replace_heads(layer, heads, grid=(6,))(x)
+    torch.testing.assert_close(found, expected, atol=1e-13, rtol=1e-13)
 
 
 def test_the_replacement_is_the_gaussian_of_the_values():
@@ -248,6 +283,8 @@ def test_replacing_says_what_does_not_fit():
         regard.replace_heads(model, [head], grid=(4, 4), prefix=1)
     with pytest.raises(TypeError, match=r"what regard\.locality found"):
         regard.replace_heads(model, [3])
+    with pytest.raises(TypeError, match=r"heads must be what regard\.locality found, or some of it, got 3 \(int\)"):
+        regard.replace_heads(model, 3)
     other = Head("elsewhere", 0, (0.0, 0.0), 1.0, 1.0, 1.0, (), 0.0)
     with pytest.warns(UserWarning, match="heads of elsewhere were not replaced"):
         regard.replace_heads(model, [other], grid=(4, 4))(x)

@@ -272,6 +272,12 @@ def test_wrong_requests_are_refused_with_what_would_fit():
     for heads in ([4], [0, 0], [-1]):
         with pytest.raises(ValueError, match="different numbers below 4"):
             regard.prune_heads(model, {"layers.0": heads})
+    with pytest.raises(TypeError, match=r"keep must be a mapping .*, got 3 \(int\)"):
+        regard.prune_heads(model, 3)
+    with pytest.raises(TypeError, match=r"heads of 'layers\.0' must be several numbers below 4, got 0 \(int\)"):
+        regard.prune_heads(model, {"layers.0": 0})
+    with pytest.raises(TypeError, match=r"heads must be a mapping .*, got 3 \(int\)"), mask_heads(model, 3):
+        pass
     with pytest.raises(ValueError, match="at least one must stay"):
         regard.prune_heads(model, {"layers.0": []})
     with pytest.raises(ValueError, match="slice_heads"):

@@ -43,7 +43,7 @@ def test_rollout_is_row_stochastic_and_is_the_product(layers, batch, tokens, fus
         fused = fused.scatter(-1, smallest, 0.0)
         fused = fused / fused.sum(-1, keepdim=True)
         expected = (identity * torch.eye(tokens, dtype=torch.float64) + (1 - identity) * fused) @ expected
-    torch.testing.assert_close(found, expected.expand_as(found))
+    torch.testing.assert_close(found, expected.expand_as(found), atol=1e-14, rtol=1e-13)
 
 
 def test_rollout_carries_a_row_without_attention_by_the_skip_connection():
@@ -73,6 +73,18 @@ def test_rollout_refuses_wrong_options():
         regard.rollout([square], discard=1.0)
     with pytest.raises(ValueError, match="map 0 must be"):
         regard.rollout([square[0]])
+    with pytest.raises(TypeError, match=r"maps must be what regard\.capture gives, or several tensors, got 3"):
+        regard.rollout(3)
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_statistics_refuse_what_are_no_maps():
+    square = torch.rand(1, 1, 3, 3)
+    for function in (entropy, distance, regard.locality):
+        with pytest.raises(TypeError, match=r"maps must be what regard\.capture gives, got a list"):
+            function([square])
+        with pytest.raises(TypeError, match=r"maps must be several maps, .* got the single 'layer\.0'"):
+            function(maps_of(square)[0])
 
 
 def test_rollout_of_a_captured_model_stays_in_its_batch(timm, images):
@@ -160,6 +172,10 @@ def test_relevance_says_what_it_needs():
         regard.relevance(model, x, 3)
     with pytest.raises(TypeError, match="class numbers"):
         regard.relevance(model, x, torch.tensor([0.5, 0.5]))
+    with pytest.raises(TypeError, match=r"target must be class numbers, got 'a' \(str\)"):
+        regard.relevance(model, x, "a")
+    with pytest.raises(TypeError, match=r"only must be a pattern such as .*, got 3 \(int\)"):
+        regard.relevance(model, x, only=3)
     with pytest.raises(ValueError, match="no attention of Linear"):
         regard.relevance(nn.Linear(8, 3), x[:, 0], 0)
     with pytest.raises(ValueError, match="pass a function of the output"):

@@ -2,9 +2,10 @@
 
 import fnmatch
 import math
+import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._checks import describe
-from regard.inspect._layout import Layout, given_layout, layout_of
+from regard.inspect._layout import Layout, check_grid, given_layout, layout_of
 from regard.inspect._maps import Call, Map, Maps, Missed
 from regard.inspect._seen import Seen, Selection, exact, largest_magnitude
 from regard.inspect._storage import Allotted, Storage, parse_size
@@ -296,6 +297,10 @@ def capture(
         raise TypeError(f"dtype must be a floating-point torch.dtype, got {describe(dtype)}")
     if reduce is not None and not callable(reduce):
         raise TypeError(f"reduce must be a function of (total, weights), got {describe(reduce)}")
+    if stream is not None and not isinstance(stream, str | os.PathLike):
+        raise TypeError(f"stream must be a folder's path, got {describe(stream)}")
+    check_patterns("only", only)
+    check_grid(grid, prefix)
     for name, chosen in (("rows", rows), ("heads", heads)):
         _check_selection(name, chosen)
     return Capture(
@@ -322,11 +327,17 @@ def matches(name: str, only: str | Sequence[str] | None) -> bool:
     return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def check_patterns(name: str, only: Any) -> None:
+    patterns = () if only is None else (only,) if isinstance(only, str) else only
+    if not isinstance(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f'{name} must be a pattern such as "blocks.*", or several, got {describe(only)}')
+
+
 def _check_selection(name: str, chosen: Any) -> None:
     if chosen is None or isinstance(chosen, slice):
         return
     numbers = [chosen] if isinstance(chosen, int) else chosen
-    if isinstance(numbers, str) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+    if not isinstance(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
         raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
 
 

@@ -1,11 +1,12 @@
 """Heads of a running model, changed one by one: silenced, scaled, or replaced."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from regard._checks import describe
 from regard.inspect._seen import Seen
 from regard.inspect._watch import watch
 
@@ -69,6 +70,8 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
     >>> torch.equal(out, layer.output.bias.expand(1, 3, 8))
     True
     """
+    if not isinstance(heads, Mapping):
+        raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
 
     def change(seen: Seen, output: Tensor) -> Tensor | None:
         silent = heads.get(seen.name)
@@ -88,6 +91,8 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
 
 def check_heads(name: str, chosen: Sequence[int], count: int) -> None:
     """Whole numbers below the number of heads, each once."""
+    if not isinstance(chosen, Collection):
+        raise TypeError(f"heads of {name!r} must be several numbers below {count}, got {describe(chosen)}")
     wrong = [h for h in chosen if isinstance(h, bool) or not isinstance(h, int) or not 0 <= h < count]
     if wrong or len(set(chosen)) != len(chosen):
         raise ValueError(f"heads of {name!r} must be different numbers below {count}, got {list(chosen)}")

@@ -5,6 +5,7 @@ tokens may be a class token and 14 × 14 patches, or 1 × 197 samples of a sound
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +54,8 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
     >>> given_layout(5, (2, 2), None, "attn")
     Layout(grid=(2, 2), prefix=1)
     """
+    check_grid(grid, prefix)
     sides = _sides(grid)
-    if prefix is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
-        raise ValueError(f"prefix must be the number of tokens before the grid's, 0 or more, got {prefix!r}")
     found = tokens - math.prod(sides) if prefix is None else prefix
     layout = Layout(sides, found)
     if found < 0 or layout.tokens != tokens:
@@ -66,8 +66,16 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
     return layout
 
 
+def check_grid(grid: Any, prefix: Any) -> None:
+    """Each as a caller may give it, or None."""
+    if prefix is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
+        raise ValueError(f"prefix must be the number of tokens before the grid's, 0 or more, got {prefix!r}")
+    if grid is not None:
+        _sides(grid)
+
+
 def _sides(grid: Any) -> tuple[int, ...]:
-    sides = (grid,) if isinstance(grid, int) else tuple(grid)
+    sides = (grid,) if isinstance(grid, int) else tuple(grid) if isinstance(grid, Iterable) else ()
     if not sides or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
         raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {grid!r}")
     return sides

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.functional import gaussian_weights
 from regard.inspect._fit import fit_gaussians
 from regard.inspect._layout import Layout
-from regard.inspect._maps import Map, Maps
+from regard.inspect._maps import Map, Maps, check_maps
 from regard.inspect._statistics import coordinates, on_grid
 from regard.inspect._table import columns
 
@@ -27,7 +27,7 @@ class Head:
         overlap: the share of attention that lies where the Gaussian puts it, 1 − ½ Σ|A − G|, averaged over queries.
         prefix: the share of attention that goes to each prefix token (class, registers).
         distance: how far the head looks, in tokens.
-        causal: whether the map is causal, and with it the Gaussian: later keys have no weight.
+        causal: whether the map is causal (its queries look back, none ahead), and with it the Gaussian.
     """
 
     name: str
@@ -110,7 +110,8 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
 
     The likelihood is concave in (α, αΔ), so the fit is the best there is. What is fitted is attention from the grid to
     the grid, over all samples of the batch at once: a head that follows content and not position fits badly. A causal
-    map of a text is fitted with a Gaussian over the keys that its queries see.
+    map of a text, one in which some query looks back and none ahead, is fitted with a Gaussian over the keys that its
+    queries see.
 
     Args:
         maps: of self-attention over an image's (or a text's) tokens.
@@ -124,6 +125,7 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
     >>> [abs(round(x, 3)) for x in (*head.center, head.sharpness, head.fit, head.overlap)]
     [0.0, 1.0, 0.7, 1.0, 1.0]
     """
+    check_maps(maps)
     heads: list[Head] = []
     layouts: dict[str, Layout] = {}
     for name, found in maps.items():
@@ -160,4 +162,7 @@ def _fitted(found: Map, layout: Layout) -> list[Head]:
 
 
 def _is_causal(local: Tensor, layout: Layout) -> bool:
-    return len(layout.grid) == 1 and layout.prefix == 0 and layout.tokens > 1 and not bool(local.triu(1).any())
+    if len(layout.grid) != 1 or layout.prefix:
+        return False
+    # Where every token looks at itself alone, nothing tells whether it could look ahead.
+    return bool(local.tril(-1).any()) and not bool(local.triu(1).any())

@@ -265,3 +265,11 @@ class Maps(Mapping[str, Map]):
         from regard.inspect._table import table
 
         return table(self)
+
+
+def check_maps(maps: Any) -> None:
+    """``maps`` is what a caller captured."""
+    if isinstance(maps, Map):
+        raise TypeError(f"maps must be several maps, as capture gives them, got the single {maps.name!r}")
+    if not isinstance(maps, Maps):
+        raise TypeError(f"maps must be what regard.capture gives, got a {type(maps).__name__}")

@@ -109,6 +109,10 @@ def prune_heads(
         keep = {name: heads for name, heads in keep.items() if name in known or len(heads) < len(scores[name])}
     elif count is not None:
         raise ValueError("count goes with an importance; a mapping says itself which heads stay")
+    if not isinstance(keep, Mapping):
+        raise TypeError(
+            f"keep must be a mapping from names of attention to the heads that stay, or an importance, got {describe(keep)}"
+        )
     prunable = dict(_prunable(model))
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard._checks import describe
-from regard.inspect._capture import matches
+from regard.inspect._capture import check_patterns, matches
 from regard.inspect._layout import Layout, layout_of, merged_rows
 from regard.inspect._seen import Seen, exact, group
 from regard.inspect._watch import Watcher, watch
@@ -47,6 +47,7 @@ def relevance(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    check_patterns("only", only)
     sink = _Gradients(only)
     with torch.inference_mode(False), torch.enable_grad(), watch(model, sink, keeps_path=False) as sink.watcher:
         output = call(model, x)
@@ -169,7 +170,10 @@ def _score(output: Any, target: Any) -> Tensor:
     if target is None:
         index = logits.argmax(-1)
     else:
-        index = torch.as_tensor(target, device=logits.device)
+        try:
+            index = torch.as_tensor(target, device=logits.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"target must be class numbers, got {describe(target)}") from error
         if index.is_floating_point() or index.dtype is torch.bool:
             raise TypeError(f"target must be class numbers, got {describe(target)}")
         index = index.expand(batch) if index.ndim == 0 else index

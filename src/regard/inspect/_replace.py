@@ -125,11 +125,11 @@ def _attend(heads: list[Head], value: Tensor, layout: Layout) -> Tensor:
         weights = torch.stack([head.weights(layout.grid) for head in heads]).to(work)
         out = weights @ on_grid
     else:
-        center = torch.tensor([head.center for head in heads]).to(work)
-        sharpness = torch.tensor([head.sharpness for head in heads]).to(work)
+        center = work.new_tensor([head.center for head in heads])
+        sharpness = work.new_tensor([head.sharpness for head in heads])
         out = gaussian_attention(on_grid, center, sharpness, layout.grid)
     if layout.prefix:
-        share = torch.tensor([head.prefix for head in heads]).to(work)  # (heads, prefix)
+        share = work.new_tensor([head.prefix for head in heads])  # (heads, prefix)
         out = out * (1 - share.sum(-1))[:, None, None] + share[:, None, :] @ before
     return out
 
@@ -157,6 +157,8 @@ def replace_heads(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    if not isinstance(heads, Iterable):
+        raise TypeError(f"heads must be what regard.locality found, or some of it, got {describe(heads)}")
     chosen = list(heads)
     wrong = [head for head in chosen if not isinstance(head, Head)]
     if wrong:

@@ -1,6 +1,6 @@
 """Attention rollout: maps of all layers multiplied, so that the last layer's tokens are traced to the input's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -56,7 +56,7 @@ def rollout(
         eye = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
         # A row with nothing to attend to is carried by the skip connection alone.
         total = fused.sum(-1, keepdim=True)
-        share = torch.where(total > 0, identity, 1.0)
+        share = torch.full_like(total, identity).masked_fill(total <= 0, 1.0)
         step = share * eye + (1 - share) * fused / total.clamp_min(torch.finfo(fused.dtype).tiny)
         if result is not None and result.shape[:2] != step.shape[:2]:
             merged = merged_rows(result, before, layout) if len(result) == len(step) else None
@@ -79,6 +79,8 @@ def _self_attention(maps: Maps | Sequence[Tensor]) -> list[tuple[str, Tensor, La
         raise TypeError("maps must be several maps, as capture gives them; got a single one")
     if isinstance(maps, Maps):
         named = [(repr(name), found.weights, found.latest.layout) for name, found in maps.items()]
+    elif not isinstance(maps, Iterable):
+        raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
     else:
         named = [(f"map {i}", weights, None) for i, weights in enumerate(maps)]
     for name, weights, _ in named:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.inspect._layout import Layout
-from regard.inspect._maps import Map, Maps
+from regard.inspect._maps import Map, Maps, check_maps
 
 
 def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
@@ -20,6 +20,7 @@ def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
     >>> entropy(Maps([Map("attn", [uniform])]))["attn"].exp()
     tensor([4.])
     """
+    check_maps(maps)
     return {name: _row_mean(torch.special.entr(_weights(found)).sum(-1), found) for name, found in maps.items()}
 
 
@@ -35,6 +36,7 @@ def distance(
     Args:
         grid, prefix: how the tokens lie, for models that do not say it themselves.
     """
+    check_maps(maps)
     found = {}
     for name, one in maps.items():
         layout = one.layout(grid, prefix)
