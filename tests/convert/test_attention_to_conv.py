@@ -137,6 +137,21 @@ class TestRefused:
         with pytest.raises(TypeError, match=reason):
             attention_to_conv(layer)
 
+    @pytest.mark.parametrize("method", ["forward", "attend"])
+    def test_a_subclass_that_computes_otherwise(self, method):
+        own = {method: lambda self, *inputs: 2 * getattr(GaussianAttention, method)(self, *inputs)}
+        doubling = type("Doubling", (GaussianAttention,), own)
+        with pytest.raises(TypeError, match=f"Doubling overrides GaussianAttention's {method}"):
+            attention_to_conv(doubling(8, 4))
+        attention_to_conv(type("Renamed", (GaussianAttention,), {})(8, 4))
+
+    @pytest.mark.parametrize(("part", "says"), [("", "it has hooks"), ("output", "its output has hooks")])
+    def test_hooks(self, part, says):
+        layer = GaussianAttention(8, 4)
+        layer.get_submodule(part).register_forward_hook(lambda module, inputs, output: 2 * output)
+        with pytest.raises(TypeError, match=says):
+            attention_to_conv(layer)
+
     def test_tolerance_must_be_a_share(self):
         with pytest.raises(ValueError, match="tolerance must be a number between 0 and 1"):
             attention_to_conv(GaussianAttention(8, 4), tolerance=2)

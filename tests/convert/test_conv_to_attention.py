@@ -172,9 +172,9 @@ def test_back_again_is_the_same_convolution():
             ValueError,
             "tolerance must be a number between 0 and 1",
         ),
-        (lambda: conv_to_attention(nn.Conv1d(3, 3, 3))(torch.randn(1, 2, 8)), ValueError, "x has 2 channels"),
+        (lambda: conv_to_attention(nn.Conv1d(3, 3, 3))(torch.randn(1, 2, 8)), ValueError, "input has 2 channels"),
         (lambda: conv_to_attention(nn.Conv1d(3, 3, 3))(torch.randn(1, 3, 2)), ValueError, "smaller than the kernel"),
-        (lambda: conv_to_attention(nn.Conv1d(3, 3, 3))(torch.randn(1, 3, 8, 8)), ValueError, "x has shape"),
+        (lambda: conv_to_attention(nn.Conv1d(3, 3, 3))(torch.randn(1, 3, 8, 8)), ValueError, "input has shape"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(action, error, message):
@@ -189,6 +189,38 @@ def test_a_subclass_with_its_own_forward_is_refused(user_errors):
 
     with pytest.raises(TypeError, match="overrides Conv2d's forward"):
         conv_to_attention(Doubling(3, 3, 3))
+    patched = nn.Conv2d(3, 3, 3)
+    patched.forward = lambda x: 2 * x
+    with pytest.raises(TypeError, match="this Conv2d has its own forward"):
+        conv_to_attention(patched)
+
+
+@pytest.mark.parametrize(
+    "register", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"]
+)
+def test_hooks_are_refused_and_not_lost(register, user_errors):
+    conv = nn.Conv2d(3, 3, 3)
+    handle = getattr(conv, f"register_{register}")(lambda *_: None)
+    with pytest.raises(TypeError, match="has hooks, which would be lost"):
+        conv_to_attention(conv)
+    handle.remove()
+    conv_to_attention(conv)
+
+
+@given(axes=st.integers(1, 3), groups=st.integers(1, 2), mode=st.sampled_from(MODES))
+@settings(max_examples=12)
+def test_an_empty_batch_comes_out_empty(axes, groups, mode):
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[axes - 1]
+    conv = kind(2 * groups, 3 * groups, 3, padding=1, stride=2, groups=groups, padding_mode=mode)
+    x = torch.randn(0, 2 * groups, *[5] * axes)
+    assert conv_to_attention(conv)(x).shape == conv(x).shape
+    assert conv_to_attention(conv).error_bound(x) == 0
+
+
+def test_it_is_called_as_the_convolution_is():
+    conv = nn.Conv1d(2, 3, 3)
+    x = torch.randn(1, 2, 6)
+    torch.testing.assert_close(conv_to_attention(conv)(input=x), conv(input=x), atol=1e-5, rtol=1e-5)
 
 
 def test_leak_falls_like_the_exponential_of_the_sharpness():

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from regard import data
 from regard.convert import ConvolutionalAttention, GaussianConvolution, convert_network
@@ -123,6 +124,89 @@ def test_layers_that_cannot_be_expressed_are_kept_with_the_reason():
     converted, report = convert_network(model)
     assert isinstance(converted[0], nn.ConvTranspose2d)
     assert "spreads inputs" in report.kept[0].note
+
+
+def hooked(conv):
+    conv.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return conv
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("called", [False, True], ids=["fresh", "called before"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (hooked, "has hooks"),
+        (nn.utils.spectral_norm, "its weight is no parameter"),
+        (nn.utils.weight_norm, "its weight is no parameter"),
+        (lambda conv: prune.l1_unstructured(conv, "weight", 0.5), "its weight is no parameter"),
+        (lambda conv: prune.l1_unstructured(conv, "bias", 0.5), "its bias is no parameter"),
+        (nn.utils.parametrizations.weight_norm, "parametrized"),
+        (nn.utils.parametrizations.spectral_norm, "parametrized"),
+    ],
+)
+def test_what_is_added_to_a_convolution_is_kept(change, reason, called):
+    """Hooks and computed weights: the layer stays, with everything that can be trained, and computes the same."""
+    model = nn.Sequential(change(nn.Conv2d(2, 3, 3)), nn.Conv2d(3, 2, 1)).eval()
+    x = torch.randn(1, 2, 6, 6)
+    if called:
+        model(x)
+    converted, report = convert_network(model, example=x)
+    torch.testing.assert_close(converted(x), model(x), atol=1e-5, rtol=1e-5)
+    assert [row.name for row in report.kept] == ["0"]
+    assert reason in report.kept[0].note
+    assert [name for name, _ in converted.named_parameters()] == [name for name, _ in model.named_parameters()]
+    with torch.no_grad():  # the copy's own weights make its output
+        for parameter in converted[0].parameters():
+            parameter.normal_()
+    assert not torch.allclose(converted(x), model(x), atol=1e-3)
+
+
+def test_what_is_added_to_attention_is_kept():
+    x = torch.randn(1, 2, 6, 6)
+    attention, _ = convert_network(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 2, 1)))
+    hooked(attention[0])
+    back, report = convert_network(attention, to="convolution")
+    assert [row.name for row in report.kept] == ["0"]
+    torch.testing.assert_close(back(x), attention(x), atol=1e-5, rtol=1e-5)
+
+
+def test_an_error_above_the_bound_is_said_aloud():
+    attention, report = convert_network(nn.Sequential(nn.Conv2d(2, 3, 3, padding=1)))
+    assert report.beyond == ()
+    assert "NOT AS CERTIFIED" not in str(report)
+    attention[0].pads = ((0, 2), (1, 1))  # it no longer computes what its weights say
+    with pytest.warns(RuntimeWarning, match=r"measured error is above the certified bound in 0 \(error"):
+        _, report = convert_network(attention, to="convolution")
+    assert [row.name for row in report.beyond] == ["0"]
+    assert "NOT AS CERTIFIED" in str(report)
+
+
+def test_an_error_that_is_not_a_number_is_said_aloud():
+    with pytest.warns(RuntimeWarning, match="error nan"):
+        convert_network(nn.Conv1d(1, 1, 1), example=torch.full((1, 1, 4), float("nan")))
+
+
+class ByKeyword(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(8, 8, 3, padding=1)
+        self.gaussian = GaussianAttention(8, 4, init="grid", sharpness=12.0)
+        self.content = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        tokens = self.convolution(input=x).flatten(2).mT
+        tokens = self.gaussian(grid=(12, 12), x=tokens)
+        return self.content(value=tokens, key=tokens, query=tokens)[0]
+
+
+@pytest.mark.parametrize("to", ["attention", "convolution"])
+def test_layers_may_be_called_by_keyword(to):
+    model, x = ByKeyword(), torch.randn(2, 8, 12, 12)
+    converted, report = convert_network(model, to, example=x)
+    assert len(report.converted) == 1
+    assert report.converted[0].error <= report.converted[0].bound
+    assert converted(x).shape == model(x).shape
 
 
 @pytest.mark.usefixtures("user_errors")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard._checks import check_floating, describe
 from regard._observe import observe
 from regard.convert._bounds import rounding, sharpness_for, shift_leak
+from regard.convert._calls import why_changed
 from regard.functional._axis import Border, axis_matrix
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -27,9 +28,13 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
     its attention goes elsewhere; its value and output weights are the tap's. Padding is attended too, then dropped
     (zeros) or brought home (reflect, replicate, circular).
 
+    It compiles to one graph. ``torch.export`` takes a padding of zeros with sizes of ``Dim.AUTO`` (of names only with
+    ``strict=True`` and a stride of 1); with another padding mode the program is for the sizes of the example.
+
     Args:
         conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``: any kernel (even ones too), stride, dilation, groups,
-            padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied.
+            padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied. One with hooks, a
+            ``forward`` of its own or a weight that is computed from others (weight norm, pruning) is refused.
         tolerance: the largest share of attention, in L1, that may leak from a head.
 
     >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
@@ -56,11 +61,15 @@ def why_not(conv: object) -> str | None:
     if not isinstance(conv, Convolution):
         return f"it is {describe(conv) if not isinstance(conv, nn.Module) else 'a ' + type(conv).__name__}; {fits}"
     base = CONVOLUTIONS[conv.weight.ndim - 2]
-    if type(conv).forward is not base.forward or type(conv)._conv_forward is not base._conv_forward:
-        return f"{type(conv).__name__} overrides {base.__name__}'s forward, so what it computes is not known here"
     if hasattr(conv, "parametrizations"):
         return "its weight or bias is parametrized; remove the parametrization first"
-    return None
+    for name in ("weight", "bias"):
+        if name not in conv._parameters:
+            return (
+                f"its {name} is no parameter but computed from others before each call (torch.nn.utils.weight_norm, "
+                f"spectral_norm and prune do this); remove that first"
+            )
+    return why_changed(conv, base, "_conv_forward")
 
 
 class ConvolutionalAttention(nn.Module):
@@ -130,29 +139,30 @@ class ConvolutionalAttention(nn.Module):
         )
         if any(size < 1 for size in sizes):
             raise ValueError(
-                f"x of size {tuple(grid)}, padded by {self.pads}, is smaller than the kernel "
+                f"input of size {tuple(grid)}, padded by {self.pads}, is smaller than the kernel "
                 f"{tuple(self.kernel_size)} with dilation {tuple(self.dilation)}"
             )
         return sizes
 
-    def forward(self, x: Float[Tensor, "..."]) -> Tensor:
-        """``(batch, channels, *space)``, or without the batch, as the convolution takes it."""
-        check_floating("x", x)
-        batched = x.ndim == self.axes + 2
-        if not batched and x.ndim != self.axes + 1:
+    def forward(self, input: Float[Tensor, "..."]) -> Tensor:
+        """``(batch, channels, *space)``, or without the batch, as the convolution takes it (and under the same name)."""
+        check_floating("input", input)
+        batched = input.ndim == self.axes + 2
+        if not batched and input.ndim != self.axes + 1:
             raise ValueError(
-                f"x has shape {tuple(x.shape)}, but must be (batch, channels, *space) with {self.axes} axes"
+                f"input has shape {tuple(input.shape)}, but must be (batch, channels, *space) with {self.axes} axes"
             )
-        x = x if batched else x.unsqueeze(0)
+        x = input if batched else input.unsqueeze(0)
         if x.shape[1] != self.in_channels:
-            raise ValueError(f"x has {x.shape[1]} channels but the convolution has {self.in_channels}")
+            raise ValueError(f"input has {x.shape[1]} channels but the convolution has {self.in_channels}")
         grid = tuple(x.shape[2:])
         outputs = self.output_size(grid)
         heads = self.attend(x, self.axis_matrices(grid, x))  # (batch, channels, heads, *outputs)
         heads = self._observed(heads, x, grid, outputs)
         # Each group's heads and channels against its own weights: no block-diagonal matrix.
-        inputs = heads.reshape(x.shape[0], self.groups, -1, math.prod(outputs))
         weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
+        # Sizes are given and not left to be found, for in an empty batch they cannot be.
+        inputs = heads.reshape(x.shape[0], self.groups, weight.shape[2], math.prod(outputs))
         out = torch.matmul(weight, inputs).reshape(x.shape[0], self.out_channels, *outputs)
         if self.bias is not None:
             out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
@@ -170,7 +180,8 @@ class ConvolutionalAttention(nn.Module):
             if not done:  # the last axis: one product for everything
                 y = F.linear(y.reshape(-1, size), stacked)
             else:
-                y = y.reshape(-1, size, math.prod(t * o for t, o in done))
+                behind = math.prod([t * o for t, o in done])  # of a list: torch.compile takes no generator here
+                y = y.reshape(-1, size, behind)
                 y = torch.bmm(stacked.expand(y.shape[0], *stacked.shape), y)
             done.insert(0, (taps, outputs))
         y = y.reshape(batch, channels, *[size for pair in done for size in pair])

@@ -1,7 +1,9 @@
 """A whole network from convolution to attention, or from attention to convolution."""
 
 import copy
+import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._checks import check_choice, describe
+from regard.convert._calls import why_changed
 from regard.convert._from_conv import Convolution, ConvolutionalAttention, why_not
 from regard.convert._report import ConversionReport, LayerReport
 from regard.convert._to_conv import attention_to_conv, why_not_gaussian
@@ -32,7 +35,8 @@ def convert_network(
     that a CIFAR ResNet-18 is attention-only and gives the same logits. The state_dict keeps its names and values. To
     convolution: what came from a convolution becomes that convolution again, bit for bit, and each
     :class:`regard.GaussianAttention` becomes convolutions (:func:`attention_to_conv`) where it can. Layers that cannot
-    be converted are kept, with the reason in the report.
+    be converted are kept, with the reason in the report; so are those with hooks, a ``forward`` of their own or weights
+    that are computed from others. A measured error above its certified bound is a ``RuntimeWarning``.
 
     Args:
         model: left as it was; the new network has copies of its weights.
@@ -56,7 +60,7 @@ def convert_network(
         tolerance = 1e-9 if to == "attention" else 1e-3
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
-    network = copy.deepcopy(model)
+    network = _copied(model)
     seen = _inputs(model, example)
     convert = _to_attention if to == "attention" else _to_convolution
     rows, done = [], dict[int, nn.Module]()
@@ -74,19 +78,34 @@ def convert_network(
             else:
                 network = done[id(module)]
     origin = "each layer's own random input" if example is None else "the example"
-    return network, ConversionReport(to, tolerance, origin, tuple(rows))
+    report = ConversionReport(to, tolerance, origin, tuple(rows))
+    if report.beyond:
+        warnings.warn(report.says_beyond(), RuntimeWarning, stacklevel=2)
+    return network, report
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy. A tensor that was computed (a weight under weight norm or pruning, which the next call computes again) has
+    a history, which copy.deepcopy refuses; its values are copied without."""
+    computed = [
+        value
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    ]
+    return copy.deepcopy(model, {id(value): value.detach().clone() for value in computed})
 
 
 def _inputs(model: nn.Module, example: Tensor | tuple[Any, ...] | None) -> dict[str, tuple[Any, ...]]:
-    """What every layer is called with when the model sees the example: positional inputs, and ``grid`` where given."""
+    """What every layer is called with when the model sees the example: its first input, and ``grid`` where given."""
     seen: dict[str, tuple[Any, ...]] = {}
     if example is None:
         return seen
 
     def note(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            grid = kwargs.get("grid", args[1] if len(args) > 1 else None)
-            seen.setdefault(name, (args[0] if args else kwargs["x"], grid))
+            given = inspect.signature(module.forward).bind(*args, **kwargs).arguments  # by name, in their order
+            seen.setdefault(name, (next(iter(given.values())), given.get("grid")))
 
         return hook
 
@@ -138,6 +157,9 @@ def _to_convolution(
 ) -> tuple[nn.Module, LayerReport]:
     before = _describe(module)
     if isinstance(module, ConvolutionalAttention):
+        reason = why_changed(module, ConvolutionalAttention, "attend", "axis_matrices", "offsets")
+        if reason:
+            return module, LayerReport(name, before, "kept", note=reason)
         conv = module.to_conv()
         sizes = [max(16, d * (k - 1) + 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
         x = _random((1, module.in_channels, *sizes), module.weight) if seen is None else seen[0]

@@ -18,6 +18,11 @@ class LayerReport:
     cost_after: int | None = None
     note: str = ""
 
+    @property
+    def within(self) -> bool:
+        """False where the measured error is above the bound (or not a number): the conversion did not do what it says."""
+        return self.bound is None or self.error is None or self.error <= self.bound
+
 
 @dataclass(frozen=True)
 class ConversionReport:
@@ -37,6 +42,20 @@ class ConversionReport:
         return tuple(row for row in self.rows if row.after == "kept")
 
     @property
+    def beyond(self) -> tuple[LayerReport, ...]:
+        """The layers whose measured error is above their certified bound; there should be none."""
+        return tuple(row for row in self.rows if not row.within)
+
+    def says_beyond(self) -> str:
+        off = ", ".join(
+            f"{row.name or '(model)'} (error {row.error:.1e}, bound {row.bound:.1e})" for row in self.beyond
+        )
+        return (
+            f"the measured error is above the certified bound in {off}: either these layers compute something else than "
+            f"was converted, or in less than their dtype's precision (TF32), or their input is not finite"
+        )
+
+    @property
     def share(self) -> float:
         """The share of the layers looked at that were converted."""
         return len(self.converted) / len(self.rows) if self.rows else 0.0
@@ -48,22 +67,21 @@ class ConversionReport:
         if not self.rows:
             return f"nothing to convert to {self.to}: no layer of a kind that is known here"
         head = ("layer", "was", "became", "bound", "error", "multiply-adds", "note")
-        lines = [head] + [_cells(row) for row in self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        cells = [head] + [_cells(row) for row in self.rows]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
         right = {3, 4, 5}
         table = [
             "  ".join(
                 cell.rjust(w) if i in right else cell.ljust(w)
                 for i, (cell, w) in enumerate(zip(line, widths, strict=True))
             )
-            for line in lines
+            for line in cells
         ]
         table.insert(1, "  ".join("─" * w for w in widths))
         verb = f"{len(self.converted)} of {len(self.rows)} layers became {self.to}"
-        return (
-            "\n".join(line.rstrip() for line in table)
-            + f"\n{verb} (tolerance {self.tolerance:g}; measured on {self.measured_on})"
-        )
+        lines = [line.rstrip() for line in table]
+        lines.append(f"{verb} (tolerance {self.tolerance:g}; measured on {self.measured_on})")
+        return "\n".join(lines + [f"NOT AS CERTIFIED: {self.says_beyond()}"] * bool(self.beyond))
 
 
 def _cells(row: LayerReport) -> tuple[str, ...]:

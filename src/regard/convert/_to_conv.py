@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard._checks import describe
 from regard.convert._bounds import rounding
+from regard.convert._calls import why_changed
 from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
 from regard.functional import axis_matrix, gaussian_weights
 from regard.functional._call import check_grid
@@ -31,7 +32,8 @@ def attention_to_conv(
     bound holds on ``.interior(grid)``, and ``.border_leak(grid)`` says how far the border is off.
 
     Args:
-        layer: a :class:`regard.GaussianAttention`; it is left as it is.
+        layer: a :class:`regard.GaussianAttention`; it is left as it is. One with hooks or a ``forward`` of its own is
+            refused.
         tolerance: the largest share of a head's attention, in L1, that may be cut.
         grid: refuse the layer where no query of this grid is in the interior.
 
@@ -61,7 +63,7 @@ def attention_to_conv(
 def why_not_gaussian(layer: object) -> str | None:
     """Why a module is not an attention that a convolution expresses; None where it may be one."""
     if isinstance(layer, GaussianAttention):
-        return None
+        return why_changed(layer, GaussianAttention, "attend")
     name = type(layer).__name__
     if isinstance(layer, RelativeAttention) and not layer.content:
         return f"{name}'s learned weights need not fade with distance, so no window holds them and there is no interior"

@@ -1,0 +1,25 @@
+"""Whether a module's call computes what its class says: a conversion reads weights, and would lose the rest."""
+
+from torch import nn
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def why_changed(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
+    """Why a call of the module is not ``base``'s with the module's weights; None where it is.
+
+    Args:
+        module: a ``base``.
+        base: the class whose computation is known.
+        methods: those that compute it, beside ``forward``; neither a subclass nor the module itself may have its own.
+    """
+    name = type(module).__name__
+    for method in ("forward", *methods):
+        if method in vars(module) or getattr(type(module), method) is not getattr(base, method):
+            whose = f"{name} overrides {base.__name__}'s" if type(module) is not base else f"this {name} has its own"
+            return f"{whose} {method}, so what it computes is not known here"
+    for inside, part in module.named_modules():
+        if any(getattr(part, hooks) for hooks in _HOOKS):
+            where = f"its {inside}" if inside else "it"
+            return f"{where} has hooks, which would be lost; remove them first (or convert before adding them)"
+    return None

@@ -1,0 +1,30 @@
+"""A convolution as attention, in one compiled graph and as an exported program of any size."""
+
+import pytest
+import torch
+
+from regard.convert import conv_to_attention
+
+
+@pytest.mark.parametrize(("axes", "padding"), [(2, "reflect"), (3, "zeros")])
+def test_compiles_to_one_graph(axes, padding):
+    kind = (torch.nn.Conv2d, torch.nn.Conv3d)[axes - 2]
+    layer = conv_to_attention(kind(2, 4, 3, padding=1, stride=2, groups=2, padding_mode=padding))
+    x = torch.randn(2, 2, *[6] * axes)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_exports_with_dynamic_sizes(stride):
+    layer = conv_to_attention(torch.nn.Conv2d(2, 3, 3, padding=1, stride=stride))
+    auto, named = torch.export.Dim.AUTO, torch.export.Dim("rows", min=3, max=64)
+    sizes = [((auto, auto), False)]
+    if stride == 1:
+        sizes += [((named, torch.export.Dim("columns", min=3, max=64)), True)]
+    for (rows, columns), strict in sizes:
+        program = torch.export.export(
+            layer, (torch.randn(2, 2, 7, 8),), dynamic_shapes=({2: rows, 3: columns},), strict=strict
+        ).module()
+        other = torch.randn(2, 2, 11, 5)
+        torch.testing.assert_close(program(other), layer(other))
