@@ -1,6 +1,5 @@
 """Checks of what a caller passed. Each error names the argument, what came and what would fit."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +71,7 @@ def check_beta(beta: Any, name: str = "beta") -> None:
         return
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
-    if math.isnan(beta) or beta < 0:
+    if not beta >= 0:  # nor is NaN
         raise ValueError(f"{name} must lie in [0, ∞], got {beta}")
 
 
@@ -122,8 +121,14 @@ def check_broadcastable(
 
 
 def values_are_readable(value: Tensor) -> bool:
-    """True where looking at values neither breaks a graph being traced nor waits for a device."""
-    return value.device.type == "cpu" and not torch.compiler.is_compiling() and not is_functional(value)
+    """True where looking at values neither breaks a graph being traced, nor waits for a device, nor is refused by
+    ``torch.func``'s transforms."""
+    return (
+        value.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not is_functional(value)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)  # type: ignore[attr-defined]
+    )
 
 
 def is_functional(value: Tensor) -> bool:

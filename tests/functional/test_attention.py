@@ -199,6 +199,73 @@ def test_dropout_drops_its_share_of_weights_and_keeps_the_mean(return_weights, m
     assert not torch.equal(attention(query, key, value, **options, dropout=0.25), again)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("beta", [2e4, 1e20, 1e38, 1e40])
+def test_a_finite_beta_however_large_is_never_nan(beta, causal):
+    query, key, value = random(2, 2, 5, 8), random(2, 2, 5, 8), random(2, 2, 5, 3)
+    hard = attention(query, key, value, beta=math.inf, causal=causal)
+    single = [x.float() for x in (query, key, value)]
+    weighted, weights = attention(*single, beta=beta, causal=causal, return_weights=True)
+    torch.testing.assert_close(attention(*single, beta=beta, causal=causal), hard.float())
+    torch.testing.assert_close(weighted, hard.float())
+    assert torch.equal(weights.sum(-1), torch.ones(2, 2, 5))
+
+
+@pytest.mark.parametrize("masked", ["keep", "bias"])
+def test_a_large_beta_asks_for_the_best_of_what_may_be_attended(masked):
+    query, key, value = torch.tensor([[1.0]]), torch.tensor([[9.0], [2.0], [1.0]]), torch.eye(3)
+    keep = torch.tensor([[False, True, True]])
+    mask = {"keep": keep} if masked == "keep" else {"bias": torch.zeros(1, 3).masked_fill(~keep, -math.inf)}
+    assert attention(query, key, value, beta=1e39, **mask).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_beta_that_rounds_to_nothing_ignores_the_scores():
+    query, key, value = random(1, 2, 4, 3).float(), random(1, 2, 4, 3).float(), random(1, 2, 4, 3).float()
+    found = attention(query, key, value, beta=1e-50, causal=True)
+    torch.testing.assert_close(found, attention(query, key, value, beta=0.0, causal=True))
+
+
+def test_maps_in_float16_have_the_room_that_the_fused_kernel_has():
+    x = (100 * random(1, 1, 8, 64)).half()
+    output, weights = attention(x, x, x, return_weights=True)
+    torch.testing.assert_close(output, attention(x, x, x))
+    assert weights.dtype is torch.float16
+    assert attention(x, x, x, beta=math.inf).isfinite().all()
+    with torch.autocast("cpu", torch.float16):
+        assert attention(x.float(), x.float(), x.float(), return_weights=True)[1].isfinite().all()
+
+
+def test_gradients_forward_and_of_gradients():
+    query, key, value = (random(1, 2, 3, 4).detach() for _ in range(3))
+
+    def by_kernel(query):
+        return attention(query, key, value, causal=True).square().sum()
+
+    def by_hand(query):
+        return attention(query, key, value, causal=True, return_weights=True)[0].square().sum()
+
+    torch.testing.assert_close(torch.func.hessian(by_kernel)(query), torch.func.hessian(by_hand)(query))
+    slope = torch.func.jvp(by_kernel, (query,), (key,))[1]
+    torch.testing.assert_close(slope, (torch.func.grad(by_hand)(query) * key).sum())
+    with torch.autograd.forward_ad.dual_level():
+        dual = by_kernel(torch.autograd.forward_ad.make_dual(query, key))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, slope)
+
+
+def test_a_temperature_per_member_of_a_batch_of_functions():
+    query, key, value = (random(2, 3, 4).detach() for _ in range(3))
+    beta = torch.rand(5, dtype=query.dtype)
+    found = torch.func.vmap(lambda b: attention(query, key, value, beta=b, return_weights=True)[0])(beta)
+    torch.testing.assert_close(found, torch.stack([attention(query, key, value, beta=b) for b in beta]))
+
+
+def test_compiles_for_widths_that_change(user_errors):
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v), fullgraph=True, dynamic=True, backend="aot_eager")
+    for width in (8, 12):
+        query, key, value = random(2, 4, 5, width), random(2, 2, 5, width), random(2, 2, 5, width)
+        torch.testing.assert_close(compiled(query, key, value), attention(query, key, value))
+
+
 def test_compiles_as_one_graph(user_errors):
     query, key, value, bias = random(1, 4, 3, 4), random(1, 2, 5, 4), random(1, 2, 5, 4), random(3, 5)
     keep = torch.rand(3, 5) < 0.7
@@ -306,6 +373,7 @@ def test_autocast():
         ({"bias": torch.ones(6, 5).double()}, TypeError, r"bias is a float64 tensor.*pass bias.to\(query.dtype\)"),
         ({"dropout": 1.0}, ValueError, r"dropout must lie in \[0, 1\), got 1.0"),
         ({"dropout": "none"}, TypeError, r"dropout must be a number in \[0, 1\), got 'none'"),
+        ({"causal": "yes"}, TypeError, "causal must be True or False, got 'yes'"),
     ],
 )
 @pytest.mark.usefixtures("user_errors")

@@ -220,7 +220,12 @@ class TestBadInput:
             ({"center": torch.zeros(3, 2, dtype=torch.long)}, TypeError, "center must be a floating-point tensor"),
             ({"value": torch.randn(1, 2, 12, 2)}, ValueError, "value has 2 heads but center has 3"),
             ({"value": torch.randn(3, 12, 2)}, ValueError, r"value has shape \(3, 12, 2\), 3 axes, but must have 4"),
-            ({"border": "mirror"}, ValueError, "border 'mirror' needs padding|border must be one of"),
+            ({"border": "mirror"}, ValueError, "border must be one of"),
+            ({"border": "zeros", "padding": 1}, TypeError, r"padding must be \(\(before, after\), …\).*got 1"),
+            ({"border": "zeros", "padding": (1, 1)}, TypeError, r"padding must be .*got \(1, 1\)"),
+            ({"queries": 3}, TypeError, "queries must be one 1-D tensor .*got 3"),
+            ({"queries": [torch.zeros(0), torch.zeros(2)]}, ValueError, "queries must be .*at least one"),
+            ({"queries": [torch.zeros(1), torch.full((2,), torch.nan)]}, ValueError, "queries must be finite"),
             ({"border": "zeros"}, ValueError, "border 'zeros' needs padding"),
             ({"border": "zeros", "padding": ((1, 1),)}, ValueError, "padding has 1 pairs but grid"),
             ({"border": "zeros", "padding": ((1, -1), (0, 0))}, ValueError, "padding must be"),
@@ -244,9 +249,45 @@ class TestBadInput:
             gaussian_attention(value, torch.zeros(1, 1), torch.full((1,), 0.5), (100,), plan=plan)
         with pytest.raises(ValueError, match="plan was made for 1 heads, grid"):
             gaussian_attention(value[:, :, :50], torch.zeros(1, 1), torch.ones(1), (50,), plan=plan)
+        some = plan_for(torch.zeros(1, 1), torch.ones(1), (100,), queries=[torch.arange(20.0)])
+        gaussian_attention(value, torch.zeros(1, 1), torch.ones(1), (100,), queries=[torch.arange(20.0)], plan=some)
+        with pytest.raises(ValueError, match="queries at other coordinates"):
+            gaussian_attention(
+                value, torch.zeros(1, 1), torch.ones(1), (100,), queries=[torch.arange(20.0) + 50], plan=some
+            )
+        with pytest.raises(ValueError, match="queries elsewhere"):
+            gaussian_attention(
+                value, torch.zeros(1, 1), torch.ones(1), (100,), queries=[torch.arange(100.0) + 50], plan=plan
+            )
         slack = plan_for(torch.zeros(1, 1), torch.ones(1), (100,), slack=1.0)
         moved = gaussian_attention(value, torch.full((1, 1), 0.9), torch.ones(1), (100,), plan=slack)
         torch.testing.assert_close(moved, gaussian_attention(value, torch.full((1, 1), 0.9), torch.ones(1), (100,)))
+
+
+@pytest.mark.parametrize("plan", ["auto", "dense", "separable"])
+@pytest.mark.parametrize("value_heads", [1, 2])
+def test_autocast_settles_the_dtype(value_heads, plan):
+    value = torch.randn(2, value_heads, 256, 4, requires_grad=True)
+    center, sharpness = torch.randn(2, 2, requires_grad=True), torch.rand(2, requires_grad=True)
+    exact = gaussian_attention(value, center, sharpness, (16, 16), plan=plan)
+    wanted = torch.autograd.grad(exact.square().sum(), (value, center, sharpness))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gaussian_attention(value, center, sharpness, (16, 16), plan=plan)
+        assert found.dtype is torch.bfloat16
+        torch.testing.assert_close(found.float(), exact, rtol=0.05, atol=0.05)
+        late = gaussian_attention(value.detach().requires_grad_(), center, sharpness, (16, 16), plan=plan)
+        late.float().square().sum().backward()
+    outside = gaussian_attention(value, center, sharpness, (16, 16), plan=plan).square().sum()
+    with torch.autocast("cpu", torch.bfloat16):  # a backward pass inside, of a forward pass outside
+        gradients = torch.autograd.grad(outside, (value, center, sharpness))
+    torch.testing.assert_close(gradients, wanted, rtol=0.05, atol=0.1)
+
+
+def test_heads_of_many_networks_at_once():
+    value, centers, sharpness = torch.randn(2, 3, 12, 4), torch.randn(5, 3, 2), torch.rand(5, 3)
+    found = torch.func.vmap(lambda c, s: gaussian_attention(value, c, s, (3, 4)))(centers, sharpness)
+    each = [gaussian_attention(value, c, s, (3, 4)) for c, s in zip(centers, sharpness, strict=True)]
+    torch.testing.assert_close(found, torch.stack(each))
 
 
 @pytest.mark.parametrize("value_heads", [1, 2])

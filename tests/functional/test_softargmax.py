@@ -42,6 +42,18 @@ def test_equals_the_reference_values_and_gradients(shape, beta, masked, ties, da
     )
 
 
+@pytest.mark.parametrize("beta", [1e5, 1e39, 1e300])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_finite_beta_however_large_is_never_nan(beta, dtype):
+    scores = torch.tensor([60000.0, 50000.0, 60000.0, 65000.0], dtype=dtype, requires_grad=True)
+    keep = torch.tensor([True, True, True, False])
+    for temperature in (beta, torch.tensor(beta, dtype=torch.float64)):
+        weights = softargmax(scores, temperature, keep=keep)
+        assert weights.tolist() == [0.5, 0.0, 0.5, 0.0]
+    (grad,) = torch.autograd.grad(softargmax(scores, beta, keep=keep)[1], scores)
+    assert not grad.isnan().any()
+
+
 def test_one_tensor_may_hold_every_kind_of_beta():
     scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
     beta = torch.tensor([[0.0], [0.5], [9.0], [math.inf]], dtype=torch.float64)
@@ -115,6 +127,7 @@ def test_no_scores_at_all(beta):
             ValueError,
             r"beta has shape \(4, 2\).*one temperature per slice, of shape",
         ),
+        ({"dim": None}, TypeError, "dim must be the number of an axis, got None"),
         ({"dim": 2}, ValueError, r"dim is 2 but scores has shape \(4, 2\), 2 axes"),
         ({"keep": torch.ones(4, 2)}, TypeError, r"keep must be a boolean tensor \(True = attend\), got a float32"),
         ({"keep": torch.ones(2, dtype=torch.bool)}, ValueError, r"keep has shape \(2,\).*it needs 2 axes"),

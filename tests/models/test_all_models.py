@@ -56,6 +56,12 @@ def test_gradients_reach_every_parameter(case):
     assert all(parameter.grad.isfinite().all() for parameter in case.model.parameters())
 
 
+def test_parameters_may_be_given_from_outside(case):
+    given = {name: parameter.detach().clone() for name, parameter in case.model.named_parameters()}
+    found = torch.func.functional_call(case.model, given, case.inputs, case.options)
+    torch.testing.assert_close(found, case.run())
+
+
 def test_a_copy_is_independent_and_remembers_its_arguments(case):
     other = copy.deepcopy(case.model)
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """Scaled dot-product attention: the fused kernel where no map is asked for, the same numbers with a map where it is."""
 
 import math
+from contextlib import nullcontext
 from typing import Literal, overload
 
 import torch
@@ -18,9 +19,12 @@ from regard._checks import (
     under_autocast,
     values_are_readable,
 )
-from regard.functional._softargmax import hard_logits
+from regard.functional._softargmax import below_best, hard_logits
 
 Weights = Float[Tensor, "*batch heads queries keys"]
+
+# Beyond this β, products that a fused kernel scales after making them may leave its range.
+LARGEST_FUSED = 1e4
 
 
 @overload
@@ -103,16 +107,20 @@ def attention(
             [0.5000, 0.5000]])
     """
     check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal must be True or False, got {describe(causal)}")
+    by_hand = return_weights or _is_differentiated_twice(query, key, value)
     if beta is None:
-        beta = query.shape[-1] ** -0.5
+        beta = max(query.shape[-1], 1) ** -0.5
     elif isinstance(beta, Tensor):
         beta = beta.to(query.dtype)
-    elif beta == 0:
+    elif beta < torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny:
         # A kernel that masks with −∞ before it scales would make 0 · −∞.
         query, beta = query * 0.0, 1.0
-    hard = not isinstance(beta, Tensor) and math.isinf(beta)
+    else:
+        by_hand = by_hand or beta > LARGEST_FUSED
     queries, keys = query.shape[-2], key.shape[-2]
-    if return_weights or hard:
+    if by_hand:
         if causal and queries > 1:
             keep = _and(keep, causal_keep(queries, keys, query.device))
         return _with_weights(query, key, value, beta, keep, bias, dropout, return_weights)
@@ -162,6 +170,9 @@ def _fused(
         hidden = ~mask if mask.dtype is torch.bool else mask == -math.inf
         guard = hidden.all(-1, keepdim=True)
         mask = mask | guard if mask.dtype is torch.bool else mask.masked_fill(guard, 0.0)
+    grouped = False
+    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:  # a plain answer, where sizes are symbols
+        grouped = True
     lead = 4 - query.ndim  # the fused kernels want four axes
     if lead:
         query, key, value = (x[(None,) * lead] for x in (query, key, value))
@@ -173,7 +184,7 @@ def _fused(
         dropout_p=dropout,
         is_causal=causal,
         scale=beta,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=grouped,
     )
     out = out[(0,) * lead] if lead else out
     return out if guard is None else out.masked_fill(guard, 0.0)
@@ -189,10 +200,16 @@ def _with_weights(
     dropout: float,
     return_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    if not isinstance(beta, Tensor) and math.isinf(beta):
+    if not isinstance(beta, Tensor) and beta == math.inf:
         logits = hard_logits(_scores(query, key, 1.0), bias, keep, -1)
     else:
-        logits = _scores(query * beta, key, 1.0) if isinstance(beta, Tensor) else _scores(query, key, beta)
+        if isinstance(beta, Tensor):
+            logits = _scores(query * beta, key, 1.0)
+        elif beta > LARGEST_FUSED:
+            scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
+            logits = scores * min(beta, torch.finfo(scores.dtype).max)
+        else:
+            logits = _scores(query, key, beta)
         # The map is the largest thing here, and its fresh memory costs as much as its numbers: change it in place.
         # Nothing saved for the backward pass is touched, a product being differentiated by its factors.
         in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
@@ -217,7 +234,12 @@ def _with_weights(
 
 
 def _scores(query: Tensor, key: Tensor, beta: float) -> Tensor:
-    """β·q·kᵀ as one product; query heads that share a key head are stacked as rows of it."""
+    """β·q·kᵀ as one product; query heads that share a key head are stacked as rows of it. Float16 has no room for sums
+    of products, which the fused kernels add up in float32, too."""
+    autocast = under_autocast(query)
+    if torch.float16 in (query.dtype, torch.get_autocast_dtype(query.device.type) if autocast else None):
+        with torch.autocast(query.device.type, enabled=False) if autocast else nullcontext():
+            return _scores(query.float(), key.float(), beta)
     rows, shared = _fold(query, _group(query, key)), _fold(key)
     scores = torch.baddbmm(query.new_empty(()), rows, shared.mT, beta=0, alpha=beta)  # beta=0: the empty one is unread
     return scores.view(*query.shape[:-1], key.shape[-2])
@@ -243,6 +265,17 @@ def _softmax(logits: Tensor) -> Tensor:
     if logits.requires_grad or under_autocast(logits) or not _is_plain(logits):
         return logits.softmax(-1)
     return torch.softmax(logits, -1, out=logits)
+
+
+def _is_differentiated_twice(*tensors: Tensor) -> bool:
+    """Whether gradients forward, or of gradients, are being taken, which the fused kernels do not have."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._are_functorch_transforms_active():
+        kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+        transforms = torch._C._functorch.TransformType
+        return transforms.Jvp in kinds or kinds.count(transforms.Grad) > 1
+    return any(fwAD.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def _is_plain(x: Tensor) -> bool:

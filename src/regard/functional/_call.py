@@ -93,10 +93,15 @@ def resolve(
         check_sharpness(sharpness)
     if values_are_readable(center) and not bool(center.isfinite().all()):
         raise ValueError("center must be finite, but holds NaN or infinite values")
+    check_border(border)
     if padding is None:
         if border != "native":
             raise ValueError(f"border {border!r} needs padding: ((before, after), …), one pair per axis of grid {grid}")
         padding = ((0, 0),) * axes
+    if not isinstance(padding, Sequence) or any(not isinstance(pair, Sequence) for pair in padding):
+        raise TypeError(
+            f"padding must be ((before, after), …), one pair per axis of grid {grid}, got {describe(padding)}"
+        )
     if len(padding) != axes:
         raise ValueError(f"padding has {len(padding)} pairs but grid {grid} has {axes} axes")
     check_border(border, *padding)
@@ -106,12 +111,14 @@ def resolve(
     return GaussianCall(center, sharpness, grid, None if queries is None else tuple(queries), border, pairs)
 
 
-def check_queries(queries: Sequence[Tensor], grid: tuple[int, ...]) -> None:
-    if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 for q in queries):
-        raise ValueError(
-            f"queries must be one 1-D tensor of coordinates for each axis of grid {grid}, got "
-            f"[{', '.join(describe(q) for q in queries)}]"
-        )
+def check_queries(queries: object, grid: tuple[int, ...]) -> None:
+    wanted = f"queries must be one 1-D tensor of coordinates, at least one, for each axis of grid {grid}"
+    if isinstance(queries, Tensor) or not isinstance(queries, Sequence):
+        raise TypeError(f"{wanted}, got {describe(queries)}")
+    if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 or not q.shape[0] for q in queries):
+        raise ValueError(f"{wanted}, got [{', '.join(describe(q) for q in queries)}]")
+    if any(values_are_readable(q) and not bool(q.isfinite().all()) for q in queries):
+        raise ValueError("queries must be finite coordinates, but hold NaN or infinite values")
 
 
 def check_grid(grid: Sequence[int]) -> tuple[int, ...]:

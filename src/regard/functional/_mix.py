@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import is_exporting
+from regard._checks import is_exporting, under_autocast
 from regard.functional import kernels
 
 
@@ -99,6 +99,7 @@ def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not _is_transformed()
+        and not under_autocast(value)  # whose products have another dtype than the tiles they go to
         and value.dtype in (torch.float32, torch.float64)
         and all(type(x) in (Tensor, torch.nn.Parameter) for x in (value, *(m for group in matrices for m in group)))
     )
@@ -183,9 +184,10 @@ class _TiledMix(torch.autograd.Function):
             grads = [next(found) if need else None for need in _needs(ctx)]
             return grads[0], None, *grads[1:]
         needs = _needs(ctx)
-        grads = _tiled_backward(
-            grad.contiguous(), value, ctx.groups, _by_group(ctx.groups, flat), needs[0], any(needs[1:])
-        )
+        with torch.autocast("cpu", enabled=False):
+            grads = _tiled_backward(
+                grad.contiguous(), value, ctx.groups, _by_group(ctx.groups, flat), needs[0], any(needs[1:])
+            )
         return grads[0], None, *grads[1:]
 
 

@@ -53,6 +53,8 @@ class GaussianPlan(NamedTuple):
     groups: tuple[HeadGroup, ...]
     center: tuple[tuple[float, ...], ...]
     sharpness: tuple[tuple[float, ...], ...]
+    padding: tuple[tuple[int, int], ...]
+    queries: tuple[tuple[float, ...], ...] | None  # None: the grid's own
 
     def __str__(self) -> str:
         counts: dict[str, int] = defaultdict(int)
@@ -118,7 +120,7 @@ def plan_for(
     ]
     return GaussianPlan(
         tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
-        tuple(map(tuple, centers)), tuple(map(tuple, alphas)),
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call),
     )  # fmt: skip
 
 
@@ -203,17 +205,25 @@ def check_plan(plan: object) -> None:
     raise ValueError(f"plan must be 'auto', 'dense', 'separable' or what plan_for returned, got {describe(plan)}")
 
 
+def _coordinates(call: GaussianCall) -> tuple[tuple[float, ...], ...] | None:
+    return None if call.queries is None else tuple(tuple(axis.detach().double().tolist()) for axis in call.queries)
+
+
 def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
-    made_for = (plan.grid, plan.outputs, plan.border, len(plan.heads))
-    if made_for != (call.grid, call.outputs, call.border, call.heads):
+    made_for = (plan.grid, plan.outputs, plan.border, plan.padding, len(plan.heads))
+    if made_for != (call.grid, call.outputs, call.border, call.padding, call.heads):
         raise ValueError(
             f"plan was made for {len(plan.heads)} heads, grid {plan.grid}, outputs {plan.outputs}, border "
-            f"{plan.border!r}, but this call has {call.heads} heads, grid {call.grid}, outputs {call.outputs}, border "
-            f"{call.border!r}: call plan_for again"
+            f"{plan.border!r}, padding {plan.padding}, but this call has {call.heads} heads, grid {call.grid}, outputs "
+            f"{call.outputs}, border {call.border!r}, padding {call.padding}: call plan_for again"
         )
     banded = [h for h, head in enumerate(plan.heads) if head.way == "banded"]
+    if banded and (plan.queries is None) != (call.queries is None):
+        raise ValueError("plan was made for queries elsewhere (the grid's own, or others): call plan_for again")
     if not banded or not values_are_readable(call.center):
         return
+    if all(map(values_are_readable, call.queries or ())) and plan.queries != _coordinates(call):
+        raise ValueError("plan was made for queries at other coordinates: call plan_for again")
     moved = (call.center.detach().double() - torch.tensor(plan.center, dtype=torch.float64)).abs()[banded].max().item()
     frozen = torch.tensor(plan.sharpness, dtype=torch.float64)[banded]
     softened = bool((call.axis_sharpness.detach().double()[banded] < frozen * (1 - 1e-6)).any())

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard._checks import check_beta, check_broadcastable, check_floating
+from regard._checks import check_beta, check_broadcastable, check_floating, describe
 
 
 def softargmax(
@@ -37,6 +37,8 @@ def softargmax(
     tensor([0.5000, 0.0000, 0.5000])
     """
     check_floating("scores", scores)
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be the number of an axis, got {describe(dim)}")
     if scores.ndim == 0 or not -scores.ndim <= dim < scores.ndim:
         raise ValueError(f"dim is {dim} but scores has shape {tuple(scores.shape)}, {scores.ndim} axes")
     check_beta(beta)
@@ -53,25 +55,46 @@ def softargmax(
 
 
 def scale_scores(scores: Tensor, beta: float | Tensor, keep: Tensor, dim: int) -> Tensor:
-    """β·scores, the logits whose softmax the weights are, for every β including ∞."""
+    """The logits whose softmax the weights are, for every β including ∞: β·scores, but for a number per slice."""
     if isinstance(beta, Tensor):
-        beta = beta.to(scores.dtype)
         hard = torch.isinf(beta)
-        return torch.where(hard, hard_logits(scores, None, keep, dim), scores * beta.masked_fill(hard, 0.0))
-    if math.isinf(beta):
+        soft = below_best(scores, None, keep, dim) * beta.masked_fill(hard, 0.0).to(scores.dtype).clamp(
+            max=_largest(scores)
+        )
+        return torch.where(hard, hard_logits(scores, None, keep, dim), soft)
+    if beta == math.inf:
         return hard_logits(scores, None, keep, dim)
-    return scores * beta
+    if beta <= 1:
+        return scores * beta
+    return below_best(scores, None, keep, dim) * min(beta, _largest(scores))
+
+
+def _largest(scores: Tensor) -> float:
+    return torch.finfo(scores.dtype).max
+
+
+def below_best(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: int) -> Tensor:
+    """Scores less the best one that may be attended: softmax does not see it, and any β may multiply them."""
+    if not scores.shape[dim]:
+        return scores
+    best = _open_scores(scores, bias, keep).amax(dim, keepdim=True)
+    # Those that may not be attended may lie above: they are masked later, and must not be +∞ by then.
+    return (scores - best.masked_fill(best == -math.inf, 0.0)).clamp(max=0.0)
+
+
+def _open_scores(scores: Tensor, bias: Tensor | None, keep: Tensor | None) -> Tensor:
+    """−∞ where nothing may be attended; without a gradient."""
+    scores = scores.detach()
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -math.inf)
+    return scores if bias is None else scores.masked_fill(bias == -math.inf, -math.inf)
 
 
 def hard_logits(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: int) -> Tensor:
     """The limit β → ∞: bias (or nothing) on the best scores that may be attended, −∞ elsewhere."""
-    open_scores = scores.detach()
-    if keep is not None:
-        open_scores = open_scores.masked_fill(~keep, -math.inf)
-    if bias is not None:
-        open_scores = open_scores.masked_fill(bias == -math.inf, -math.inf)
     if not scores.shape[dim]:
         return scores
+    open_scores = _open_scores(scores, bias, keep)
     best = (open_scores == open_scores.amax(dim, keepdim=True)) & (open_scores > -math.inf)
     # Zeros with a (zero) gradient path to the scores, as every finite β has one.
     base = scores * 0.0

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_positive, check_probability, describe
+from regard._checks import check_choice, check_dtype, check_positive, check_probability, describe
 from regard._observe import observe
 from regard.functional import GaussianPlan, gaussian_weights, plan_for
 from regard.functional._call import resolve
@@ -164,6 +164,9 @@ class GaussianAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_positive("dim", dim)
+        check_positive("heads", heads)
+        if out_dim is not None:
+            check_positive("out_dim", out_dim)
         check_probability("dropout", dropout)
         if full_width and head_dim not in (None, dim):
             raise ValueError(f"head_dim is {head_dim}, but with full_width every head is as wide as dim, {dim}")
@@ -216,6 +219,7 @@ class GaussianAttention(nn.Module):
         With ``return_weights`` also the map ``(1, heads, tokens, tokens)``, which is the same for every item.
         """
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
+        check_dtype("x", x, self.output.weight)
         if self.value is None:
             value = tokens.unsqueeze(1)
         else:

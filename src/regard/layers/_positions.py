@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -141,7 +141,7 @@ class AbsolutePositionalEmbedding(nn.Module):
             raise ValueError(f"{asked} go beyond the {self.kind} positions of {own}")
 
     def _learned(self, wanted: tuple[int, ...], start: int, like: Tensor | None) -> Tensor:
-        table: Tensor = self.get_parameter("table")
+        table = cast(Tensor, self.table)  # torch.func may have put a plain tensor there
         if len(wanted) == 1:
             table = table[start : start + wanted[0]]
         elif wanted != self.grid:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_positive, check_probability
+from regard._checks import check_dtype, check_positive, check_probability
 from regard._observe import observe
 from regard.functional import attention
 from regard.functional._call import check_grid
@@ -141,6 +141,7 @@ class RelativeAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``; optionally also the map."""
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
+        check_dtype("x", x, self.output.weight)
         self.encoding.check(grid)
         dropout = self.dropout if self.training else 0.0
         if self.content:
