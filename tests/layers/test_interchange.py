@@ -112,6 +112,53 @@ def test_conversion_keeps_mode_and_leaves_the_original_alone():
     assert theirs.in_proj_weight.abs().sum() > 0
 
 
+@pytest.mark.parametrize("kdim", [None, 5], ids=["packed", "apart"])
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_what_is_frozen_stays_frozen_parameter_by_parameter(kdim, grad):
+    theirs = nn.MultiheadAttention(8, 2, kdim=kdim)
+    names = [name for name, _ in theirs.named_parameters()]
+    for frozen in names:
+        theirs.requires_grad_(True).get_parameter(frozen).requires_grad_(False)
+        with torch.set_grad_enabled(grad):
+            ours = MultiHeadAttention.from_torch(theirs)
+            back = ours.to_torch()
+        assert [name for name, parameter in back.named_parameters() if not parameter.requires_grad] == [frozen]
+        expected = {name for name, source in ours_of(theirs, ours).items() if source == frozen}
+        assert {name for name, parameter in ours.named_parameters() if not parameter.requires_grad} == expected
+
+
+def ours_of(theirs, ours):
+    """The name of torch's parameter that each of ours comes from."""
+    table = {"query": "q", "key": "k", "value": "v"}
+    found = {}
+    for name, _ in ours.named_parameters():
+        part, kind = name.split(".")
+        if part == "output":
+            found[name] = f"out_proj.{kind}"
+        elif kind == "bias" or part == "qkv":
+            found[name] = f"in_proj_{kind}"
+        else:
+            found[name] = f"{table[part]}_proj_weight"
+    assert set(found.values()) == {name for name, _ in theirs.named_parameters()}
+    return found
+
+
+def test_a_joined_bias_is_frozen_only_if_all_its_parts_are():
+    ours = MultiHeadAttention(8, 2, context_dim=5)
+    ours.query.bias.requires_grad_(False)
+    assert ours.to_torch().in_proj_bias.requires_grad
+    ours.key.bias.requires_grad_(False)
+    ours.value.bias.requires_grad_(False)
+    assert not ours.to_torch().in_proj_bias.requires_grad
+
+
+def test_timm_layers_stay_frozen_parameter_by_parameter(timm):
+    theirs = timm.layers.Attention(12, 3, qkv_bias=True)
+    theirs.qkv.weight.requires_grad_(False)
+    ours = MultiHeadAttention.from_timm(theirs)
+    assert [name for name, parameter in ours.named_parameters() if not parameter.requires_grad] == ["qkv.weight"]
+
+
 @pytest.mark.parametrize("qkv_bias", [False, True])
 @pytest.mark.parametrize("head_dim", [None, 5])
 def test_timm_parity_and_round_trip(timm, qkv_bias, head_dim):

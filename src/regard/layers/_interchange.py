@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -42,11 +42,13 @@ def from_torch(cls: type[MultiHeadAttention], module: nn.MultiheadAttention) -> 
         (module.in_proj_weight,) if layer.packed else (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     )
     state: dict[str, Tensor] = {f"{name}.weight": weight for name, weight in zip(names, weights, strict=True)}
+    sources: dict[str, list[Tensor]] = {}
     if module.in_proj_bias is not None:
         biases = module.in_proj_bias.chunk(len(names))
         state |= {f"{name}.bias": bias for name, bias in zip(names, biases, strict=True)}
+        sources = {f"{name}.bias": [module.in_proj_bias] for name in names}
     state |= {f"output.{name}": value for name, value in module.out_proj.named_parameters()}
-    return _fill(layer, state, module)
+    return _fill(layer, state, module, sources)
 
 
 def to_torch(layer: MultiHeadAttention, batch_first: bool) -> nn.MultiheadAttention:
@@ -73,9 +75,12 @@ def to_torch(layer: MultiHeadAttention, batch_first: bool) -> nn.MultiheadAttent
         state["in_proj_weight"] = layer.qkv.get_parameter("weight")
     else:
         state |= {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
+    sources: dict[str, list[Tensor]] = {}
     if biased:
         state["in_proj_bias"] = torch.cat([bias for bias in biases if bias is not None])
-    return _fill(module, state, layer)
+        parts = (layer.qkv,) if layer.packed else (layer.query, layer.key, layer.value)
+        sources["in_proj_bias"] = [part.get_parameter("bias") for part in parts]
+    return _fill(module, state, layer, sources)
 
 
 def from_timm(
@@ -165,9 +170,21 @@ def _refuse_timm_variants(module: nn.Module) -> None:
         raise ValueError(f"module has scale {scale}, but its fused path takes 1/√head_dim = {(width / heads) ** -0.5}")
 
 
-def _fill(module: AnyModule, state: Mapping[str, Tensor], like: nn.Module | None) -> AnyModule:
-    """Give a module that was made without memory copies of the tensors, and the mode (training, frozen) of another."""
+def _fill(
+    module: AnyModule,
+    state: Mapping[str, Tensor],
+    like: nn.Module | None,
+    sources: Mapping[str, Sequence[Tensor]] | None = None,
+) -> AnyModule:
+    """Give a module that was made without memory copies of the tensors, and the mode (training, frozen) of another.
+
+    ``sources`` names the parameters that a tensor of ``state`` was cut from or joined of, where it is none itself: it
+    is frozen only if all of them are.
+    """
     module.load_state_dict({name: tensor.detach().clone() for name, tensor in state.items()}, assign=True)
     if like is not None:
-        module.train(like.training).requires_grad_(any(parameter.requires_grad for parameter in like.parameters()))
+        module.train(like.training)
+        for name, parameter in module.named_parameters():
+            owners = (sources or {}).get(name, [state[name]])
+            parameter.requires_grad_(any(owner.requires_grad for owner in owners))
     return module

@@ -256,6 +256,9 @@ class MultiHeadAttention(nn.Module):
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """The same layer with the same weights, bit for bit; masks differ, see :func:`keep_from_torch`.
 
+        What is frozen stays so, parameter by parameter; one made of several is frozen only if all of them are. (So it
+        is in :meth:`to_torch` and :meth:`from_timm`.)
+
         >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
         >>> ours, x = regard.MultiHeadAttention.from_torch(theirs), torch.randn(2, 5, 16)
         >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)

@@ -26,6 +26,11 @@ _DECODER = {
     "norm2.": "cross_attention_norm.",
     "norm3.": "feed_forward_norm.",
 }
+_ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu"}
+_KNOWN: dict[str, tuple[Any, Any, tuple[str, ...]]] = {  # part: its class, its layers', and what those compute with
+    "encoder": (nn.TransformerEncoder, nn.TransformerEncoderLayer, ("_sa_block", "_ff_block")),
+    "decoder": (nn.TransformerDecoder, nn.TransformerDecoderLayer, ("_sa_block", "_mha_block", "_ff_block")),
+}
 
 
 def from_torch(
@@ -33,48 +38,151 @@ def from_torch(
 ) -> Transformer:
     if not isinstance(module, nn.Transformer):
         raise TypeError(f"module must be a torch.nn.Transformer, got {type(module).__name__}")
-    if not isinstance(module.encoder, nn.TransformerEncoder) or not isinstance(module.decoder, nn.TransformerDecoder):
-        raise ValueError("module has an encoder or decoder of another kind (custom_encoder, custom_decoder)")
-    layers: list[Any] = [*module.encoder.layers, *module.decoder.layers]
-    first = layers[0]
-    for norm in [part for part in module.modules() if isinstance(part, nn.LayerNorm)]:
-        if norm.eps != 1e-5:
-            raise ValueError(f"module has a layer norm with eps={norm.eps}, but this model's are 1e-5")
-    activations = [name for name, function in (("relu", F.relu), ("gelu", F.gelu)) if first.activation is function]
-    if not activations:
-        raise ValueError(f"module has the activation {first.activation}, but only torch's relu and gelu are known")
+    settings = _common_settings(module)
+    final_norm = _has_final_norms(module)
     model = cls(
         vocabulary,
         source_vocabulary=source_vocabulary,
-        dim=module.d_model,
-        heads=module.nhead,
-        hidden=first.linear1.out_features,
-        encoder_depth=len(module.encoder.layers),
-        decoder_depth=len(module.decoder.layers),
-        norm="pre" if first.norm_first else "post",
-        activation=activations[0],
-        dropout=first.dropout.p,
-        final_norm=True,
+        dim=settings["d_model"],
+        heads=settings["nhead"],
+        hidden=settings["dim_feedforward"],
+        encoder_depth=len(_layers(module, "encoder")),
+        decoder_depth=len(_layers(module, "decoder")),
+        norm="pre" if settings["norm_first"] else "post",
+        activation=settings["activation"],
+        dropout=settings["dropout"],
+        final_norm=final_norm,
     )
-    model.to(dtype=first.linear1.weight.dtype, device=first.linear1.weight.device)
-    state = _translated(module)
-    own = model.state_dict()
-    with torch.no_grad():
-        for name, tensor in own.items():
-            if name.startswith(("encoder", "decoder")):
-                # A layer made without biases is one whose biases are zero.
-                tensor.copy_(state.pop(name)) if name in state else tensor.zero_()
-    if state:
-        raise ValueError(f"module has weights for which this model has no place: {', '.join(sorted(state))}")
+    like = _layers(module, "decoder")[0].linear1.weight
+    model.to(dtype=like.dtype, device=like.device)
+    _fill(model, _translated(module))
     return model.train(module.training)
+
+
+def _fill(model: Transformer, state: dict[str, Tensor]) -> None:
+    own = {name: value for name, value in model.named_parameters() if name.startswith(("encoder", "decoder"))}
+    # A layer made without biases is one whose biases are zero; nothing else may be missing.
+    missing = [name for name in own if name not in state and not name.endswith(".bias")]
+    if missing:
+        raise ValueError(f"module lacks weights that this model has: {', '.join(missing)}")
+    strange = sorted(set(state) - set(own))
+    if strange:
+        raise ValueError(f"module has weights for which this model has no place: {', '.join(strange)}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            if name in state:
+                parameter.copy_(state[name])
+            else:
+                parameter.zero_()
+            # A bias that torch's layer lacks is frozen with its weight.
+            source = state[name if name in state else name.removesuffix("bias") + "weight"]
+            parameter.requires_grad_(source.requires_grad)
+
+
+def _common_settings(module: nn.Transformer) -> dict[str, Any]:
+    """What the layers of encoder and decoder were made with, which one model of ours holds only once."""
+    common: dict[str, Any] = {}
+    for part in _KNOWN:
+        for number, layer in enumerate(_layers(module, part)):
+            where = f"{part}.layers.{number}"
+            for name, value in _settings(layer, where).items():
+                if common.setdefault(name, value) != value:
+                    raise ValueError(
+                        f"module's layers differ, but this model's are alike: {where} has {name}={value} and those before "
+                        f"it {common[name]}"
+                    )
+    if common["d_model"] != module.d_model or common["batch_first"] != module.batch_first:
+        raise ValueError(
+            f"module has d_model={module.d_model} and batch_first={module.batch_first}, but its layers "
+            f"{common['d_model']} and {common['batch_first']}"
+        )
+    return common
+
+
+def _layers(module: nn.Transformer, part: str) -> list[Any]:
+    stack, (kind, layer_kind, methods) = getattr(module, part), _KNOWN[part]
+    if not isinstance(stack, kind) or type(stack).forward is not kind.forward:
+        raise ValueError(
+            f"module has an {part} of another kind (custom_{part}): {type(stack).__name__}; a {kind.__name__} would fit"
+        )
+    for number, layer in enumerate(stack.layers):
+        changed = not isinstance(layer, layer_kind) or any(
+            getattr(type(layer), method) is not getattr(layer_kind, method) for method in ("forward", *methods)
+        )
+        if changed:
+            raise ValueError(
+                f"module's {part}.layers.{number} is a {type(layer).__name__}, whose computation is not known here; a "
+                f"{layer_kind.__name__} would fit"
+            )
+    if not len(stack.layers):
+        raise ValueError(f"module has no layers in its {part}; 1 or more would fit")
+    return list(stack.layers)
+
+
+def _settings(layer: Any, where: str) -> dict[str, Any]:
+    """The arguments that torch's layer was made with, read off it."""
+    activation = _ACTIVATIONS.get(layer.activation)
+    if activation is None:
+        raise ValueError(
+            f"module has the activation {layer.activation} ({where}), but only torch's relu and gelu are known"
+        )
+    attentions = [part for part in (layer.self_attn, getattr(layer, "multihead_attn", None)) if part is not None]
+    for attention in attentions:
+        if type(attention) is not nn.MultiheadAttention or attention.add_zero_attn or attention.bias_k is not None:
+            raise ValueError(f"module's {where} has an attention of another kind than torch's layer is made with")
+    for name, norm in layer.named_children():
+        if name.startswith("norm"):
+            _check_norm(norm, f"{where}.{name}")
+    heads = {attention.num_heads for attention in attentions}
+    dropouts = {part.p for part in layer.children() if isinstance(part, nn.Dropout)}
+    dropouts |= {attention.dropout for attention in attentions}
+    layouts = {attention.batch_first for attention in attentions}
+    for name, values in (("nhead", heads), ("dropout", dropouts), ("batch_first", layouts)):
+        if len(values) > 1:
+            raise ValueError(f"module's {where} has several values of {name}, {sorted(values)}; this model has one")
+    return {
+        "d_model": layer.linear1.in_features,
+        "nhead": heads.pop(),
+        "dim_feedforward": layer.linear1.out_features,
+        "activation": activation,
+        "norm_first": layer.norm_first,
+        "dropout": dropouts.pop(),
+        "batch_first": layouts.pop(),
+    }
+
+
+def _has_final_norms(module: nn.Transformer) -> bool:
+    norms = {part: getattr(module, part).norm for part in _KNOWN}
+    missing = [part for part, norm in norms.items() if norm is None]
+    if len(missing) == len(norms):
+        return False
+    if missing:
+        raise ValueError(
+            f"module's {missing[0]} has no final norm (norm=None) while the other has one; this model has both or neither"
+        )
+    for part, norm in norms.items():
+        _check_norm(norm, f"{part}.norm")
+    return True
+
+
+def _check_norm(norm: nn.Module, where: str) -> None:
+    if type(norm) is not nn.LayerNorm:
+        raise ValueError(f"module's {where} is a {type(norm).__name__}, but this model's norms are nn.LayerNorm")
+    if norm.eps != 1e-5:
+        raise ValueError(f"module has a layer norm with eps={norm.eps} ({where}), but this model's are 1e-5")
+    if not norm.elementwise_affine:
+        raise ValueError(f"module's {where} has no weight (elementwise_affine=False), but this model's norms have one")
 
 
 def _translated(module: nn.Transformer) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in module.state_dict(keep_vars=True).items():
         part, _, rest = name.partition(".")
         if rest.startswith("norm."):
             state[f"{part}_{rest}"] = tensor
+            continue
+        if not rest.startswith("layers."):  # nothing of ours: it is refused by this name
+            state[name] = tensor
             continue
         _, number, inside = rest.split(".", 2)
         table = _ENCODER if part == "encoder" else _DECODER

@@ -124,6 +124,10 @@ class Transformer(Pretrained):
     ) -> "Transformer":
         """The blocks of an ``nn.Transformer`` with its weights. It has no embedding: that is new, and untrained.
 
+        Its layers must be alike (a custom encoder or decoder of torch's own layers will do, if made with the same options)
+        and end in a norm in both parts or in neither. What is frozen stays so, parameter by parameter; a bias that
+        torch's layers lack is zero, and frozen with its weight.
+
         >>> from regard.models import Transformer
         >>> theirs = torch.nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
         >>> ours, x, y = Transformer.from_torch(theirs, 11), torch.randn(2, 7, 16), torch.randn(2, 5, 16)
