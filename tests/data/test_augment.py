@@ -1,6 +1,7 @@
 """Augmentation does what slicing, flipping and averaging by hand do, as often as it should."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -180,6 +181,16 @@ def test_beta_draws_have_the_right_moments(alpha):
     assert abs((x**4).mean().item() / fourth - 1) < 0.05
 
 
+def test_images_may_move_as_far_as_the_border_lasts():
+    images = torch.randn(1, 2, 5, 7)
+    for rows, columns in ((4, -6), (-4, 6)):
+        padded = torch.nn.functional.pad(images, (6, 6, 4, 4), mode="reflect")
+        moved = move(images, torch.tensor([[rows, columns]]))
+        assert torch.equal(moved, padded[:, :, 4 + rows :, 6 + columns :][:, :, :5, :7])
+    assert not move(images, torch.tensor([[5, 0]]), border="zeros").any()
+    assert move(images[:0], torch.zeros(0, 2, dtype=torch.int64)).shape == (0, 2, 5, 7)
+
+
 def test_what_does_not_fit_is_refused(user_errors):
     for values, words in [
         ({"crop": -1}, "crop must be a whole number"),
@@ -198,6 +209,17 @@ def test_what_does_not_fit_is_refused(user_errors):
     images = torch.zeros(2, 3, 8, 10)
     with pytest.raises(ValueError, match="shift must be"):
         move(images, torch.zeros(3, 2, dtype=torch.int64))
+    for shift in ([[0, 0], [8, 0]], [[0, -10], [0, 0]]):
+        farthest = str(tuple(torch.tensor(shift).abs().amax(0).tolist()))
+        with pytest.raises(ValueError, match=rf"shift goes as far as {re.escape(farthest)}.*8 × 10 .* of 7 and 9"):
+            move(images, torch.tensor(shift))
+    with pytest.raises(TypeError, match="shift must hold whole numbers"):
+        move(images, torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="shift must be a tensor"):
+        move(images, [[0, 0], [0, 0]])
+    for mirror in (torch.zeros(2), torch.zeros(3, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="mirror must be a boolean tensor"):
+            move(images, torch.zeros(2, 2, dtype=torch.int64), mirror)
     with pytest.raises(ValueError, match="border must be one of"):
         move(images, torch.zeros(2, 2, dtype=torch.int64), border="wrap")
     with pytest.raises(ValueError, match="images must be"):

@@ -101,8 +101,11 @@ def test_the_first_sentences_are_pinned():
 
 
 def test_what_does_not_fit_is_refused(user_errors):
-    for length in (0, (5, 0), (9, 5)):
+    for length in (0, (5, 0), (9, 5), (1, 2, 3), (4,), ()):
         with pytest.raises(ValueError, match="length must be"):
+            CaseTask(length)
+    for length in (2.5, None, "ab", True, (1, 2.5), {4, 9}):
+        with pytest.raises(TypeError, match="length must be a whole number"):
             CaseTask(length)
     with pytest.raises(ValueError, match="split must be one of"):
         CaseTask(5, split="dev")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Loader, MaskedText, NextTokens, Vocabulary, embedded_text, load_text, mask_tokens
+from regard.data import Loader, MaskedText, NextTokens, TextData, Vocabulary, embedded_text, load_text, mask_tokens
 from regard.data._chronicle import chronicle
 
 SIGMAS = 5  # fails by chance once in 1.7 million
@@ -116,3 +116,20 @@ def test_what_does_not_fit_is_refused(user_errors):
         mask_tokens(data.train[:10].reshape(2, 5), data.vocabulary, torch.arange(3))
     with pytest.raises(ValueError, match="level must be one of"):
         load_text("syllable").vocabulary  # noqa: B018
+
+
+def test_levels_that_are_none_are_refused_at_once(user_errors):
+    with pytest.raises(ValueError, match="level must be one of 'character', 'word', got 'x'"):
+        load_text("x")
+    with pytest.raises(ValueError, match="level must be one of 'character', 'word', got None"):
+        TextData("abc", None)
+    with pytest.raises(TypeError, match="text must be a string"):
+        TextData(3, "word")
+
+
+def test_a_text_shows_its_beginning_only():
+    data = load_text("character")
+    assert repr(data).startswith("TextData('The village of Sallow")
+    assert f"level='character', characters={len(data.text)}" in repr(data)
+    assert len(repr(data)) < 120
+    assert "…" not in repr(TextData("short", "word"))

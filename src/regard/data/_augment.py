@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from regard._checks import check_choice, check_tensor, describe
+from regard._checks import check_choice, check_tensor, describe, values_are_readable
 from regard.data._random import random_below, random_bits, random_coin
 
 Border = Literal["reflect", "zeros"]
@@ -101,7 +101,7 @@ def move(
     """Crop and flip in one gather: ``out[i, :, r, c] = images[i, :, r + shift[i, 0], c + shift[i, 1]]``.
 
     A mirrored image is mirrored first, then moved. What lies outside is the reflection without the edge
-    (``c b | a b c | b a``, torch's ``"reflect"``), or 0.
+    (``c b | a b c | b a``, torch's ``"reflect"``), which has room for shifts smaller than the image, or 0.
 
     >>> from regard.data import move
     >>> image = torch.arange(4.0).reshape(1, 1, 1, 4)
@@ -113,10 +113,13 @@ def move(
     check_tensor("images", images)
     if images.ndim != 4:
         raise ValueError(f"images must be (n, channels, height, width), got {describe(images)}")
-    if shift.shape != (len(images), 2):
-        raise ValueError(f"shift must be (n, 2) for {len(images)} images, got {describe(shift)}")
     check_choice("border", border, ("reflect", "zeros"))
     channels, height, width = images.shape[1:]
+    _check_shift(shift, len(images), (height, width), border)
+    if mirror is not None:
+        check_tensor("mirror", mirror)
+        if mirror.dtype != torch.bool or mirror.shape != (len(images),):
+            raise ValueError(f"mirror must be a boolean tensor (n,) for {len(images)} images, got {describe(mirror)}")
     rows = torch.arange(height, device=images.device) + shift[:, :1]  # (n, height)
     columns = torch.arange(width, device=images.device) + shift[:, 1:]  # (n, width)
     inside = None
@@ -130,6 +133,21 @@ def move(
     pixels = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)  # (n, height·width)
     moved = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1)).view_as(images)
     return moved if inside is None else moved * inside[:, None]
+
+
+def _check_shift(shift: Tensor, count: int, size: tuple[int, int], border: Border) -> None:
+    check_tensor("shift", shift)
+    if shift.is_floating_point() or shift.dtype == torch.bool:
+        raise TypeError(f"shift must hold whole numbers of pixels, got {describe(shift)}")
+    if shift.shape != (count, 2):
+        raise ValueError(f"shift must be (n, 2) for {count} images, got {describe(shift)}")
+    if border == "reflect" and count and values_are_readable(shift):
+        farthest = shift.abs().amax(0).tolist()
+        if farthest[0] >= size[0] or farthest[1] >= size[1]:
+            raise ValueError(
+                f"shift goes as far as {tuple(farthest)} (rows, columns), but images of {size[0]} × {size[1]} have a "
+                f"reflection of {size[0] - 1} and {size[1] - 1}; border='zeros' takes any shift"
+            )
 
 
 def _reflect(at: Tensor, size: int) -> Tensor:

@@ -69,11 +69,14 @@ class CaseTask:
         split: Split = "train",
         device: torch.device | str = "cpu",
     ) -> None:
-        shortest, longest = (length, length) if isinstance(length, int) else length
-        check_positive("length", shortest)
-        check_positive("length", longest)
-        if shortest > longest:
-            raise ValueError(f"length must be (shortest, longest), got {describe(length)}")
+        if not isinstance(length, int | tuple | list):
+            raise TypeError(f"length must be a whole number, or (shortest, longest), got {describe(length)}")
+        ends = (length, length) if isinstance(length, int) else tuple(length)
+        for end in ends:
+            check_positive("length", end)
+        if len(ends) != 2 or ends[0] > ends[1]:
+            raise ValueError(f"length must be a whole number, or (shortest, longest), got {describe(length)}")
+        shortest, longest = ends
         check_positive("size", size)
         check_choice("split", split, ("train", "validation", "test"))
         self.shortest, self.longest = shortest, longest

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
-from regard._checks import check_positive, check_probability, describe
+from regard._checks import check_choice, check_positive, check_probability, describe
 from regard.data._chronicle import chronicle
 from regard.data._random import random_below, random_number, random_uniform
 from regard.data._vocabulary import Level, Vocabulary
@@ -17,6 +17,7 @@ from regard.data._vocabulary import Level, Vocabulary
 IGNORE = -100
 _DAYS = 168  # six times round the seasons
 _HELD_OUT = 0.1
+_SHOWN = 40  # characters of a text that its repr begins with
 
 
 @lru_cache(maxsize=1)
@@ -32,12 +33,25 @@ def embedded_text() -> str:
     return "\n\n".join([*paragraphs, chronicle(_DAYS)]) + "\n"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextData:
-    """A text as token numbers, cut at paragraphs: the last tenth is for testing, the tenth before for validation."""
+    """A text as token numbers, cut at paragraphs: the last tenth is for testing, the tenth before for validation.
+
+    >>> regard.data.TextData("It is cold. It is Monday.", "word")
+    TextData('It is cold. It is Monday.', level='word', characters=25)
+    """
 
     text: str
     level: Level
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"text must be a string, got {describe(self.text)}")
+        check_choice("level", self.level, get_args(Level))
+
+    def __repr__(self) -> str:
+        begin = self.text if len(self.text) <= _SHOWN else self.text[: _SHOWN - 1] + "…"
+        return f"TextData({begin!r}, level={self.level!r}, characters={len(self.text)})"
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -73,7 +87,7 @@ class TextData:
 
 
 def load_text(level: Level = "word") -> TextData:
-    """The embedded text, split.
+    """The embedded text, split, with a token for each ``"word"`` or each ``"character"``.
 
     >>> data = regard.data.load_text("word")
     >>> data.vocabulary.decode(data.train[:6])

@@ -103,7 +103,7 @@ def _layers(module: nn.Transformer, part: str) -> list[Any]:
     stack, (kind, layer_kind, methods) = getattr(module, part), _KNOWN[part]
     if not isinstance(stack, kind) or type(stack).forward is not kind.forward:
         raise ValueError(
-            f"module has an {part} of another kind (custom_{part}): {type(stack).__name__}; a {kind.__name__} would fit"
+            f"module's {part} is of another kind (custom_{part}): {type(stack).__name__}; a {kind.__name__} would fit"
         )
     for number, layer in enumerate(stack.layers):
         changed = not isinstance(layer, layer_kind) or any(
