@@ -222,6 +222,9 @@ def test_what_torch_has_and_we_do_not_is_refused(user_errors):
         MultiHeadAttention.from_torch(nn.MultiheadAttention(4, 2, add_zero_attn=True))
     with pytest.raises(TypeError, match="got Linear"):
         MultiHeadAttention.from_torch(nn.Linear(4, 4))
+    doubling = type("Doubling", (nn.MultiheadAttention,), {"forward": lambda self, *inputs: None})
+    with pytest.raises(TypeError, match="module is a Doubling, whose own forward"):
+        MultiHeadAttention.from_torch(doubling(4, 2))
 
 
 @pytest.mark.parametrize(
