@@ -176,6 +176,21 @@ assert held[3]() is None
 gone = weakref.ref(model)
 del model
 assert gone() is None
+
+class ByHand(nn.Module):
+    def forward(self, x):
+        scores = x @ x.mT
+        growth = scores.exp()
+        late = (growth @ x) / growth.sum(-1, keepdim=True)
+        return scores.softmax(-1) @ x, scores.sigmoid() @ x, scores, late
+
+for grad in (True, False):  # what the model returned is kept, and with it what was known of it
+    model = ByHand()
+    with torch.set_grad_enabled(grad), regard.capture(model) as maps:
+        kept = model(x.clone().requires_grad_())
+    gone = weakref.ref(model)
+    del model
+    assert len(maps) == 3 and gone() is None, (grad, maps)
 """
 
 

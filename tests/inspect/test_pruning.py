@@ -125,7 +125,7 @@ MASKS = {
     "causal": {"attn_mask": torch.ones(5, 5).triu(1).bool()},
     "float": {"attn_mask": torch.randn(5, 5, dtype=torch.float64)},
     "padding": {"key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2])},
-    "per head": {"attn_mask": torch.rand(8, 5, 5) > 0.8},
+    "per head": {"attn_mask": (torch.rand(8, 5, 5) > 0.8) & ~torch.eye(5).bool()},  # no row hides every key
 }
 
 

@@ -212,3 +212,10 @@ def test_rows_that_attend_to_nothing_do_not_count_in_the_entropy():
     weights = torch.zeros(1, 1, 2, 2)
     weights[..., 0, :] = 0.5
     torch.testing.assert_close(entropy(maps_of(weights))["layer.0"], torch.tensor([math.log(2)]))
+
+
+def test_entropy_is_of_the_shares_of_a_row():
+    weights = torch.rand(2, 3, 4, 5, dtype=torch.float64)
+    shares = weights / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(entropy(maps_of(weights))["layer.0"], entropy(maps_of(shares))["layer.0"])
+    torch.testing.assert_close(entropy(maps_of(torch.full((1, 1, 2, 4), 0.7)))["layer.0"].exp(), torch.tensor([4.0]))

@@ -135,7 +135,7 @@ class Capture:
             self._waiting[seen.name] = call.weights
             call.stored = None
             # One of our own layers may go on to tell of a larger map that this one is a part of.
-            if not type(seen.module).__module__.startswith("regard."):
+            if not seen.tentative and not type(seen.module).__module__.startswith("regard."):
                 self._fold(seen.name)
 
     def _fold(self, name: str) -> None:
@@ -267,6 +267,12 @@ def capture(
     regard's own layers are all seen. The residual is a check, not a proof: it says that this map with these values
     gives what the kernel gave.
 
+    By hand, weights may also be exponentials or other scores divided by their sum, before the product or after it (the
+    map is then what the division makes of them), a softmax plus one, or sigmoids of scores. The map is what the values
+    are multiplied with: rows of the last two do not sum to one. Linear attention, softmax(Q)·(softmax(K)ᵀ V), forms no
+    map and is missed. Scores that are multiplied with values as they are, or through another function, are not taken
+    for attention.
+
     Args:
         model: any module. Captures may be nested, and run in several threads at once; each sees its own thread.
         only: keep maps whose names match one of these patterns, as in ``"encoder.layers.3.*"``.
@@ -388,5 +394,7 @@ def _allowed(seen: Seen) -> Tensor | None:
     if dtype is torch.float32 and value.is_cuda:
         precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
     largest = largest_magnitude(exact(value))  # an average of values is no larger
+    if seen.total is not None:
+        largest = largest * seen.total.to(largest.dtype).clamp_min(1)
     times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, seen.shape[3])))
     return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)

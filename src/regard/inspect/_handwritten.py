@@ -1,4 +1,4 @@
-"""A softmax and a product, as the model wrote them: the map is what entered the product."""
+"""Weights and a product, as the model wrote them: the map is what entered the product."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,17 @@ import torch
 from torch import Tensor
 
 from regard.inspect._names import Place
-from regard.inspect._seen import Seen, Selection, canonical, exact, heads_of, product_error, uncanonical
-from regard.inspect._softmax import Product
+from regard.inspect._seen import (
+    Seen,
+    Selection,
+    canonical,
+    exact,
+    heads_of,
+    largest_magnitude,
+    product_error,
+    uncanonical,
+)
+from regard.inspect._traces import Product
 
 
 def seen(place: Place, product: Product, out: Tensor) -> Seen:
@@ -47,13 +56,15 @@ def seen(place: Place, product: Product, out: Tensor) -> Seen:
     return Seen(
         name=place.name,
         module=place.module,
-        kind="softmax",
+        kind=product.trace.form,
         shape=(*output.shape[:3], weights.shape[-1]),
         build=build,
         check=check,
         against="product",
         output=output,
         value=value,
+        total=None if product.trace.form == "softmax" else largest_magnitude(exact(weights).sum(-1)),
+        tentative=not product.trace.scored,
         restore=lambda new: product.restore(
             uncanonical(new, (*shape[:-1], plain.shape[-1]), heads).reshape(plain.shape)
         ),

@@ -109,6 +109,13 @@ class Names:
                 return [path, *(f"{path}#{i}" for i in range(2, count + 1))]
         return []
 
+    def take_back(self, name: str) -> None:
+        """The latest name that was given out was for nothing: the next one is numbered as if it had not been."""
+        path = name.partition("#")[0]
+        for index, (frame, known, count) in enumerate(self._running):
+            if known == path and name == (path if count == 1 else f"{path}#{count}"):
+                self._running[index] = (frame, known, count - 1)
+
     def forget(self) -> None:
         """Let go of the frames, and with them of the tensors they hold."""
         self._running.clear()

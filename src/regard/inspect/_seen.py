@@ -21,7 +21,7 @@ class Seen:
     Attributes:
         name: module path; a second attention of the same call of a module ends in ``#2``.
         module: the module that attends.
-        kind: how it was recognised: "sdpa", "flex", "softmax", "fast path", "gaussian", "flash_attn", …
+        kind: how it was recognised: "sdpa", "flex", "softmax", "sigmoid", "fast path", "gaussian", "flash_attn", …
         output: ``(batch, heads, queries, width)``: the heads' outputs, in the graph of whoever computed them; None
             where only a later output of the layer exists.
         value: ``(batch, heads or a divisor, keys, width)``.
@@ -36,6 +36,8 @@ class Seen:
         kernel: the operator that ran, where it is known.
         windows: where each window's tokens lie on the image, for windowed attention.
         grid, prefix, query_grid: how tokens lie, where the layer itself says it.
+        total: the largest sum of a row's weights, where it may exceed one.
+        tentative: it may turn out to be a part of something else, and be retracted.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Seen:
     grid: tuple[int, ...] | None = None
     prefix: int | None = None
     query_grid: tuple[int, ...] | None = None
+    total: Tensor | None = None
+    tentative: bool = False
 
 
 @runtime_checkable

@@ -1,73 +1,34 @@
 """Attention written by hand, recognised by its shape: a softmax whose result is multiplied with values.
 
 Results of softmax are followed through whatever keeps them a map (casts, masks, reshaping, dropout) until a product
-consumes them. What enters the product is the map; where dropout lies between, the map is what entered dropout. A softmax
-spelled out, exponentials divided by their sum, is known by its rows, which sum to one.
+consumes them. What enters the product is the map; where dropout lies between, the map is what entered dropout.
+
+Scores may become weights without a softmax. Whatever is divided by its own sum is known by its rows, which sum to one;
+exponentials divided by anything row by row (a softmax plus one) and sigmoids of scores are weights whose rows need not.
+Where the division comes after the product, see :mod:`regard.inspect._normalised`.
 """
 
+import math
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.inspect._seen import unreadable
+from regard.inspect._traces import Product, Trace, Use
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax"})
 PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "mm"})
 _RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
 _JOINS = frozenset({"cat", "concat", "concatenate"})
-_MULTIPLICATIONS = frozenset({"mul", "multiply", "__mul__", "__rmul__"})
-_EXPONENTIALS = frozenset({"exp", "exp_"})
-_DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
-
-
-@dataclass
-class Use:
-    """A softmax that is expected to be multiplied with values: if it never is, that is worth a word."""
-
-    name: str
-    shape: tuple[int, ...]
-    done: bool = False
-
-
-@dataclass
-class Trace:
-    """Where a tensor comes from.
-
-    Attributes:
-        kind: "scores" (a product, not normalised yet), "exponentials" (of scores, or of a softmax's logarithm),
-            "logarithms" (of a softmax), "weights" (a softmax was taken) or "terms" (weights times values, to be summed).
-        scored: for weights, whether the softmax was taken of a product.
-        shape: the shape it had before it was merely reshaped.
-        source: what entered dropout, brought along; None without dropout.
-        kept: the probability that dropout keeps a weight.
-        use: whether the softmax of a product was ever used by a product.
-        factors: for terms, the weights and the values; the weights' own trace is this one.
-    """
-
-    kind: str
-    scored: bool
-    shape: tuple[int, ...]
-    source: Tensor | None = None
-    kept: float = 1.0
-    use: Use | None = None
-    factors: tuple[Tensor, Tensor] | None = None
-
-
-@dataclass(frozen=True)
-class Product:
-    """weights @ value as the model computed it, as ``(…, queries, keys) @ (…, keys, width)``."""
-
-    weights: Tensor
-    dropped: Tensor | None
-    value: Tensor
-    shape: tuple[int, ...]
-    trace: Trace
-    arrange: Callable[[Tensor], Tensor]
-    restore: Callable[[Tensor], Tensor]
+MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
+DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
+_EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
+_SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
+_CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 
 
 class Tracker:
@@ -89,8 +50,17 @@ class Tracker:
         return entry[1] if entry is not None and entry[0]() is x else None
 
     def _set(self, x: Tensor, trace: Trace) -> None:
-        key = id(x)
-        self._traces[key] = (weakref.ref(x, lambda _: self._traces.pop(key, None)), trace)
+        key, traces = id(x), self._traces
+        # The tensor may outlive the watch, and what it calls back with it: no reference to more than the table.
+        traces[key] = (weakref.ref(x, lambda _: traces.pop(key, None)), trace)
+
+    def forget(self, x: Tensor) -> None:
+        self._traces.pop(id(x), None)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._traces.clear()
+        self.uses.clear()
 
     def softmax(self, function: str, scores: Any, weights: Any) -> None:
         if not isinstance(weights, Tensor) or weights.ndim < 2:
@@ -117,10 +87,44 @@ class Tracker:
             source = before if trace.source is None else trace.source
             self._set(after, replace(trace, source=source, kept=trace.kept * (1 - rate)))
 
-    def scores(self, args: tuple[Any, ...], out: Any) -> None:
+    def scores(self, args: tuple[Any, ...], out: Any, numerator: "Product | None" = None) -> None:
         """A product that completes no attention may be the scores of one, unless it is a layer's own weights."""
-        if isinstance(out, Tensor) and out.ndim >= 3 and not any(isinstance(x, nn.Parameter) for x in args):
-            self._set(out, Trace("scores", True, tuple(out.shape)))
+        if not isinstance(out, Tensor) or out.ndim < 3 or any(isinstance(x, nn.Parameter) for x in args):
+            return
+        trace = Trace("scores", True, tuple(out.shape), learned=any(map(_is_learned, _operands(args))))
+        where = None
+        if numerator is not None:
+            where = self._name() if numerator.trace.kind == "exponentials" else None
+            trace = replace(trace, numerator=numerator)
+        if where is not None and numerator is not None:
+            reason = "exponentials of its scores were multiplied with values, and no division of each row followed"
+            self.uses.append(Use(where, numerator.shape, reason=reason))
+            trace = replace(trace, use=self.uses[-1])
+        self._set(out, trace)
+
+    def average(self, out: Any, product: Product, name: str) -> None:
+        """Weights whose softmax was not taken of a product were multiplied with values: in linear attention these are
+        the keys' features, and the queries' features come next."""
+        if not isinstance(out, Tensor):
+            return
+        self.forget(out)
+        if not product.trace.scored:
+            counts = product.weights.shape[-2:]
+            self._set(out, Trace("averages", False, tuple(out.shape), average=(name, counts[0], counts[1])))
+
+    def factored(self, args: tuple[Any, ...]) -> tuple[Trace, Trace] | None:
+        """softmax(q) · (softmax(k)ᵀ v): the weights of the queries' features, and the average that they weigh."""
+        operands = _operands(args)
+        for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
+            trace, other = self.get(weights), self.get(value)
+            if trace is None or trace.kind != "weights" or trace.scored or other is None or other.average is None:
+                continue
+            # A pooling of pooled tokens looks alike, but has fewer queries each time.
+            _, features, keys = other.average
+            queries = weights.numel() // max(1, features * math.prod(weights.shape[:-2]))
+            if queries == keys or queries > features:
+                return trace, other
+        return None
 
     def follow(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
@@ -134,9 +138,15 @@ class Tracker:
             trace = self.get(x)
             if trace is None or (x is out and trace.kind == "weights"):
                 continue
-            if trace.kind == "weights" and name in _MULTIPLICATIONS and self._terms(trace, x, args, out):
+            if trace.kind == "weights" and name in MULTIPLICATIONS and self._terms(trace, x, args, out):
                 return
             if not _same_map(name, x, out):
+                continue
+            if (
+                trace.kind == "averages"
+                and name not in MULTIPLICATIONS | DIVISIONS | _CASTS
+                and not shares_memory(x, out)
+            ):
                 continue
             if name in _JOINS and trace.kind != "scores":
                 continue
@@ -151,22 +161,34 @@ class Tracker:
                 except (RuntimeError, TypeError):
                     return  # what entered dropout cannot be brought along: this is no map any more
             shape = trace.shape if plain else tuple(out.shape)
-            trace = self._normalised(name, replace(trace, shape=shape, source=source), out)
+            trace = replace(trace, shape=shape, source=source, numerator=None)
+            trace = self._weighted(name, trace, args[1 - index] if index < 2 <= len(args) else None, out)
             self._set(out, trace)
             for other in (self.get(y) for y in args):
                 if other is not None and other.use is not None and other.use is not trace.use:
                     other.use.done = True  # two maps became one, which goes on under the first one's name
             return
 
-    def _normalised(self, name: str, trace: Trace, out: Tensor) -> Trace:
-        """Exponentials whose rows sum to one are weights."""
+    def _weighted(self, name: str, trace: Trace, other: Any, out: Tensor) -> Trace:
+        """Scores or exponentials that have just become weights, if they have.
+
+        Args:
+            other: what they were divided by or multiplied with, where they were.
+        """
+        if name in _SIGMOIDS and trace.kind == "scores" and not trace.learned:
+            # As often no attention follows (masks of objects are such sigmoids): nothing is expected of it.
+            return replace(trace, kind="weights", form="sigmoid", use=None)
         if name in _EXPONENTIALS and trace.kind in ("scores", "logarithms"):
-            trace = replace(trace, kind="exponentials")
-        if trace.kind != "exponentials" or name not in _EXPONENTIALS | _DIVISIONS:
+            trace = replace(trace, kind="exponentials", use=None)
+            if not any(sums_to_one(out, axis) for axis in (-1, -2)):
+                return trace
+        elif trace.kind not in ("scores", "exponentials") or not _by_rows(name, other, out):
             return trace
-        if not any(sums_to_one(out, axis) for axis in (-1, -2)):
-            return trace
-        return replace(trace, kind="weights", use=self._expected(trace.scored, tuple(out.shape)))
+        elif not any(sums_to_one(out, axis) for axis in (-1, -2)) or bool((out < 0).any()):
+            divided = trace.kind == "exponentials" and name in DIVISIONS and not trace.learned
+            return replace(trace, kind="weights") if divided and other.shape[-1] == 1 else trace
+        form = "softmax" if trace.kind == "exponentials" else "normalised"
+        return replace(trace, kind="weights", form=form, use=self._expected(trace.scored, tuple(out.shape)))
 
     def _terms(self, trace: Trace, weights: Tensor, args: tuple[Any, ...], out: Tensor) -> bool:
         """Weights times values, stretched along the values' width, of which a sum over the keys makes attention."""
@@ -180,7 +202,8 @@ class Tracker:
         return True
 
     def product(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
-        """The attention that this product completes, if it does."""
+        """The attention that this product completes, if it does; its trace says "weights". Exponentials and scores
+        make a product that is not attention yet."""
         if name == "einsum":
             return self._einsum(args)
         operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
@@ -203,13 +226,17 @@ class Tracker:
 
     def _attends(self, weights: Tensor, value: Tensor) -> Trace | None:
         trace = self.get(weights)
-        if trace is None or trace.kind != "weights" or isinstance(value, nn.Parameter):
+        if trace is None or isinstance(value, nn.Parameter):
             return None
-        # softmax(q) · (kᵀ v), as in linear attention, has features where a map has keys.
         other = self.get(value)
-        if not trace.scored and other is not None and other.kind == "scores":
+        if trace.kind == "weights" and trace.form == "softmax":
+            # softmax(q) · (kᵀ v), as in linear attention, has features where a map has keys.
+            features = other is not None and (other.kind == "scores" or other.form == "sigmoid")
+            return None if features and not trace.scored else trace
+        if trace.kind not in ("weights", "scores", "exponentials") or trace.learned:
             return None
-        return trace
+        # Less certain to be a map: the values must look like values.
+        return None if other is not None or _is_learned(value) else trace
 
     def _einsum(self, args: tuple[Any, ...]) -> Product | None:
         if not args or not isinstance(args[0], str):
@@ -263,6 +290,26 @@ class Tracker:
                 from_rows,
             )
         return None
+
+
+def _operands(args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors that a product was given, one by one or (einsum) in a list."""
+    given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args
+    return [x for x in given if isinstance(x, Tensor)]
+
+
+def _is_learned(x: Tensor) -> bool:
+    """A parameter, a part of one, or a matrix that is the same for all samples."""
+    return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+
+
+def _by_rows(name: str, other: Any, out: Tensor) -> bool:
+    """Whether each row (or each column) was divided by, or multiplied with, a number of its own."""
+    if name == "normalize":
+        return True
+    if name not in DIVISIONS | MULTIPLICATIONS or not isinstance(other, Tensor) or other.ndim != out.ndim:
+        return False
+    return (other.shape[-1], other.shape[-2]) in ((1, out.shape[-2]), (out.shape[-1], 1))
 
 
 def _labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:

@@ -13,7 +13,8 @@ def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
 
     .. math:: H = -\tfrac{1}{|q|} \sum_q \sum_k A_{qk} \log A_{qk}
 
-    Averaged over the batch and over the queries that attend to something.
+    Averaged over the batch and over the queries that attend to something; rows are made to sum to 1, as those of a
+    sigmoid do not.
 
     >>> from regard.inspect import Call, Map, Maps, entropy
     >>> uniform = Call(torch.full((1, 1, 2, 4), 0.25), 1, None, None, None, "kernel", "sdpa")
@@ -21,7 +22,7 @@ def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
     tensor([4.])
     """
     check_maps(maps)
-    return {name: _row_mean(torch.special.entr(_weights(found)).sum(-1), found) for name, found in maps.items()}
+    return {name: _row_mean(torch.special.entr(_rows(_weights(found))).sum(-1), found) for name, found in maps.items()}
 
 
 def distance(
@@ -55,7 +56,7 @@ def on_grid(found: Map, layout: Layout) -> Float[Tensor, "batch heads queries ke
             f"positions compare only where tokens attend to each other (self-attention, all rows kept)"
         )
     local = weights[:, :, layout.prefix :, layout.prefix :]
-    return local / local.sum(-1, keepdim=True).clamp_min(torch.finfo(local.dtype).tiny)
+    return _rows(local)
 
 
 def coordinates(grid: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Float[Tensor, "tokens axes"]:
@@ -67,6 +68,10 @@ def coordinates(grid: tuple[int, ...], device: torch.device, dtype: torch.dtype)
     """
     axes = [torch.arange(n, device=device, dtype=dtype) for n in grid]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(grid))
+
+
+def _rows(weights: Tensor) -> Tensor:
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def _weights(found: Map) -> Tensor:

@@ -17,10 +17,12 @@ from regard._observe import Observation, listen
 from regard.inspect import _fast_path, _foreign, _handwritten, _kernels
 from regard.inspect._layout import running_grid
 from regard.inspect._names import Names, Place
+from regard.inspect._normalised import normalised_after
 from regard.inspect._process import outer_watches, overrides, paused, watching
 from regard.inspect._seen import Seen, Sink, unreadable
-from regard.inspect._softmax import PRODUCTS, SOFTMAXES, Product, Tracker, shares_memory
+from regard.inspect._softmax import DIVISIONS, MULTIPLICATIONS, PRODUCTS, SOFTMAXES, Tracker, shares_memory
 from regard.inspect._told import told
+from regard.inspect._traces import Product, Trace
 from regard.inspect._weighted import weighted_sum
 from regard.inspect._windows import windows_of
 
@@ -47,6 +49,7 @@ class Watcher(TorchFunctionMode):
             "dropout_": self._dropout,
             "conv2d": self._convolution,
             "sum": self._sum,
+            **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
             **dict.fromkeys(SOFTMAXES, self._softmax),
             **dict.fromkeys(PRODUCTS, self._product),
         }
@@ -170,12 +173,38 @@ class Watcher(TorchFunctionMode):
         return out
 
     def _product(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        product = self.tracker.product(func.__name__, args, kwargs) if self.tracker else None
+        factored = self.tracker.factored(args) if self.tracker else None
+        product = self.tracker.product(func.__name__, args, kwargs) if self.tracker and factored is None else None
         out = func(*args, **kwargs)
-        if product is None:
-            self.tracker.scores(args, out)
+        if factored is not None:
+            self._linear(*factored)
+        if product is None or product.trace.kind != "weights":
+            self.tracker.scores(args, out, product)
             return out
         return self._completed(product, out)
+
+    def _linear(self, weights: Trace, keys: Trace) -> None:
+        """What was seen as attention turns out to be one half of linear attention."""
+        if weights.use is not None:
+            weights.use.done = True
+        if keys.average is None:
+            return
+        name, features, tokens = keys.average
+        if self.sink.wants(name):
+            self.names.take_back(name)
+            self.sink.retract(name)
+            reason = "linear attention forms no map: its softmaxes are over features, and over keys for each feature"
+            self.sink.missed(name, reason, (features, tokens))
+
+    def _scaled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        if not self.tracker:
+            return out
+        product = normalised_after(self.tracker, func.__name__, args, out)
+        if product is not None:
+            return self._completed(product, out)
+        self.tracker.follow(func.__name__, func, args, kwargs, out)
+        return out
 
     def _sum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         product = weighted_sum(self.tracker, args, kwargs) if self.tracker else None
@@ -188,7 +217,9 @@ class Watcher(TorchFunctionMode):
         place = self._wanted(product.weights)
         if place is None:
             return out
-        return self._understand(place, out, lambda: _handwritten.seen(place, product, out))
+        out = self._understand(place, out, lambda: _handwritten.seen(place, product, out))
+        self.tracker.average(out, product, place.name)
+        return out
 
     def _convolution(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A convolution whose windows do not overlap cuts an image into patches: its output has the patches' grid."""
@@ -251,9 +282,10 @@ class Watcher(TorchFunctionMode):
         """Say which softmax was never multiplied with values, and let go of everything."""
         for use in self.tracker.uses:
             if not use.done and self.sink.wants(use.name):
-                self.sink.missed(use.name, "its softmax was not followed by a product with values", use.shape)
+                self.sink.missed(use.name, use.reason, use.shape)
         self.names.forget()
         # These refer back here: without them the model is not kept until the next garbage collection.
+        self.tracker.close()
         self.tracker = Tracker(lambda: None)
         self._handlers.clear()
 

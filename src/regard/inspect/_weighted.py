@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.inspect._softmax import Product, Tracker, sums_to_one
+from regard.inspect._softmax import Tracker, sums_to_one
+from regard.inspect._traces import Product
 
 
 def weighted_sum(tracker: Tracker, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
