@@ -15,9 +15,9 @@ def test_compiles_to_one_graph(axes, padding):
     torch.testing.assert_close(compiled(x), layer(x))
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_exports_with_dynamic_sizes(stride):
-    layer = conv_to_attention(torch.nn.Conv2d(2, 3, 3, padding=1, stride=stride))
+@pytest.mark.parametrize(("stride", "padding"), [(1, "zeros"), (2, "zeros"), (1, "reflect")])
+def test_exports_with_dynamic_sizes(stride, padding):
+    layer = conv_to_attention(torch.nn.Conv2d(2, 3, 3, padding=1, stride=stride, padding_mode=padding))
     auto, named = torch.export.Dim.AUTO, torch.export.Dim("rows", min=3, max=64)
     sizes = [((auto, auto), False)]
     if stride == 1:

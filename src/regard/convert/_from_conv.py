@@ -28,8 +28,8 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
     its attention goes elsewhere; its value and output weights are the tap's. Padding is attended too, then dropped
     (zeros) or brought home (reflect, replicate, circular).
 
-    It compiles to one graph. ``torch.export`` takes a padding of zeros with sizes of ``Dim.AUTO`` (of names only with
-    ``strict=True`` and a stride of 1); with another padding mode the program is for the sizes of the example.
+    It compiles to one graph. ``torch.export`` takes it with sizes of ``Dim.AUTO``, and with sizes that have names where
+    ``strict=True`` and the stride is 1.
 
     Args:
         conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``: any kernel (even ones too), stride, dilation, groups,

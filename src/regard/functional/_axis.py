@@ -86,8 +86,9 @@ def fold(padded: Float[Tensor, "heads outputs padded"], size: int, border: Borde
     outside = torch.cat([padded[..., :before], padded[..., before + size :]], -1)
     coordinates = torch.arange(-before, padded.shape[-1] - before, device=padded.device)
     away = torch.cat([coordinates[:before], coordinates[before + size :]])
-    home = torch.nn.functional.one_hot(source_coordinate(away, size, border), size).to(padded.dtype)
-    return inside + outside @ home
+    # (padding, size), as one_hot would make it, which an exported program would fix to this size.
+    home = source_coordinate(away, size, border)[:, None] == torch.arange(size, device=padded.device)
+    return inside + outside @ home.to(padded.dtype)
 
 
 def source_coordinate(coordinates: Int[Tensor, " n"], size: int, border: Border) -> Int[Tensor, " n"]:
