@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler, which takes seconds
 
@@ -85,10 +86,15 @@ def observe(
     """
     if not _listening:
         return output
-    return _tell(Observation(module, output, weights, value, kind, grid, prefix, query_grid))
+    seen = Observation(module, output, weights, value, kind, grid, prefix, query_grid)
+    return _tell_uncompiled(seen) if torch.compiler.is_compiling() else _tell(seen)
 
 
-@_disable_dynamo
+@_disable_dynamo  # which loads the compiler when it is first called: seconds that an eager model shall not wait
+def _tell_uncompiled(seen: Observation) -> Tensor:
+    return _tell(seen)
+
+
 def _tell(seen: Observation) -> Tensor:
     output = seen.output
     for observer in _observers.get():
