@@ -191,6 +191,13 @@ for grad in (True, False):  # what the model returned is kept, and with it what 
     gone = weakref.ref(model)
     del model
     assert len(maps) == 3 and gone() is None, (grad, maps)
+
+model = regard.GaussianAttention(8, 4, full_width=True)
+with regard.capture(model) as maps:
+    model(torch.randn(1, 3, 3, 8))
+gone = weakref.ref(model)
+del model
+assert len(maps) == 1 and gone() is None, maps
 """
 
 
