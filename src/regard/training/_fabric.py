@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard._checks import check_positive
+from regard._checks import check_choice, check_positive
 from regard.training._recipe import Precision
 
 _PRECISIONS = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
@@ -34,6 +34,7 @@ def start(
     if here is not None:
         devices, nodes = here
     devices, nodes = devices or 1, nodes or 1
+    _check_machine(accelerator, devices)
     module = _fabric_module()
     # It tells what was asked of it; its warnings stay.
     logging.getLogger(module.__name__).setLevel(logging.WARNING)
@@ -46,6 +47,20 @@ def start(
     )
     fabric.launch()
     return fabric
+
+
+def _check_machine(accelerator: str, devices: int) -> None:
+    check_choice("accelerator", accelerator, ("auto", "cpu", "cuda", "gpu", "mps"))
+    here = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    found = [name for name, count in here.items() if count]
+    # A CPU takes any number of processes.
+    wanted = {"auto": (found or ["cpu"])[0], "gpu": (found or ["cuda"])[0]}.get(accelerator, accelerator)
+    if wanted == "cpu":
+        return
+    if wanted not in found:
+        raise ValueError(f"accelerator is {accelerator!r}, and this machine has {' and '.join(['cpu', *found])} only")
+    if devices > here[wanted]:
+        raise ValueError(f"devices is {devices}, and this machine has {here[wanted]} of {wanted}")
 
 
 def launched_by(environment: Any = None) -> tuple[int, int] | None:
