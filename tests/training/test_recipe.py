@@ -38,6 +38,18 @@ def test_an_unknown_kind_or_field_is_refused():
         decode({**known, "cooldown": 0.1})
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"kind": "Recipe"}, "Recipe lacks name, task, network: is the file whole?"),
+        ({"kind": "Recipe", "name": "any", "task": 3, "network": 4}, "Recipe: task must be a Task, got 3"),
+    ],
+)
+def test_a_file_that_does_not_hold_a_recipe_is_refused_as_a_value(user_errors, written, said):
+    with pytest.raises(ValueError, match=said):
+        decode(written)
+
+
 def test_what_json_cannot_hold_is_refused():
     with pytest.raises(TypeError, match="a recipe holds numbers, words"):
         encode(Schedule(final=1e-3).__class__)

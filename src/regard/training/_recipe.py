@@ -74,7 +74,8 @@ class Recipe:
         schedule: how the learning rates get to their peak and away from it, step by step.
         epochs: how often each sample is seen.
         batch_size: samples in a step, over all processes together.
-        accumulate: parts that each process cuts its share of a batch into, one after the other; the step is the same.
+        accumulate: parts that each process cuts its share of a batch into, one after the other; the step is the same
+            but for rounding, except that dropout draws otherwise and BatchNorm takes its statistics of each part.
         clip: largest norm of the gradient, all parameters together; None leaves it as it is.
         average: decay of an exponential moving average of the parameters, which is then what is evaluated and kept;
             0 is no averaging.
@@ -170,7 +171,18 @@ def decode(value: Any) -> Any:
         raise ValueError(
             f"{kind.__name__} has no field {', '.join(sorted(unknown))}: was this written by another version?"
         )
-    return kind(**{name: decode(each) for name, each in value.items() if name != "kind"})
+    needed = [each.name for each in dataclasses.fields(kind) if _has_no_default(each)]
+    if missing := [name for name in needed if name not in value]:
+        raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: is the file whole?")
+    fields = {name: decode(each) for name, each in value.items() if name != "kind"}
+    try:
+        return kind(**fields)
+    except TypeError as error:  # of a wrong type in the file, not in somebody's program
+        raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _has_no_default(each: "dataclasses.Field[Any]") -> bool:
+    return each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
 
 
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
