@@ -2,7 +2,13 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.training import Run
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -15,9 +21,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(list(arguments))
 
-    from regard.training import CaseConversion, MaskedLanguage, evaluate_run, length_sweep, load_run
+    from regard.training import CaseConversion, MaskedLanguage, evaluate_run, length_sweep
 
-    folder = load_run(chosen.run)
+    folder, refused = _to_measure(chosen.run)
     which = int(chosen.which) if chosen.which.isdigit() else chosen.which
     found = evaluate_run(folder, which=which, accelerator=chosen.accelerator)
     if chosen.lengths:
@@ -27,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         found["lengths"] = {length: said._asdict() for length, said in zip(chosen.lengths, swept, strict=True)}
     if chosen.json:
         print(json.dumps(found, indent=1))
-        return 0
+        return _not_written(refused)
     kinds = {CaseConversion: "characters, told the right ones so far", MaskedLanguage: "masked tokens of the test text"}
     kind = kinds.get(type(folder.recipe.task), "test samples")
     print(f"{folder.recipe.name} in {folder.folder}, checkpoint {chosen.which}")
@@ -38,4 +44,30 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  {found['characters']:8.2%}  of characters without help, {found['sentences']:.2%} of whole sentences")
     for length, said in found.get("lengths", {}).items():
         print(f"  {said['characters']:8.2%}  of characters in sentences of {length}, {said['sentences']:.2%} whole")
-    return 0
+    return _not_written(refused)
+
+
+def _to_measure(path: str) -> tuple["Run", list[OSError]]:
+    """The run, and what its folder answers when it cannot be written to: minutes of measuring are not lost to that."""
+    from regard.training import Run, load_run
+
+    refused: list[OSError] = []
+
+    class Measured(Run):
+        def write(self, name: str, content: Any) -> Path:
+            try:
+                return super().write(name, content)
+            except OSError as error:
+                refused.append(error)
+                return self.folder / name
+
+    return Measured(load_run(path).folder), refused
+
+
+def _not_written(refused: Sequence[OSError]) -> int:
+    """The exit code, and why evaluation.json is not there."""
+    for error in refused:
+        print(
+            f"regard evaluate: this was measured, but could not be kept in the run's folder: {error}", file=sys.stderr
+        )
+    return int(bool(refused))

@@ -120,6 +120,8 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     """An image file as bytes of the wanted (channels, height, width): scaled to fit, in colour or grey."""
+    import warnings
+
     import torch
 
     try:
@@ -128,12 +130,17 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
         raise ImportError("--image needs pillow: pip install 'regard[train]'") from missing
     channels, height, width = shape
     try:
-        with Image.open(path) as opened:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(path)
+        with opened:
             if opened.width * opened.height > MOST_PIXELS:
                 raise ValueError(f"{path} has {opened.width} × {opened.height} pixels, more than {MOST_PIXELS:,}")
             scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.LANCZOS)
     except UnidentifiedImageError as unknown:
         raise ValueError(f"{path} is not an image that can be read") from unknown
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as huge:
+        raise ValueError(f"{path} has more than {MOST_PIXELS:,} pixels: make it smaller first") from huge
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
 
