@@ -33,6 +33,35 @@ def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
     return parser
 
 
+def trial(options: argparse.Namespace) -> str:
+    """What makes a training benchmark another one than its pages show, as words for a name; "" where nothing does.
+
+    >>> trial(argparse.Namespace(smoke=True, epochs=3))
+    'smoke, epochs 3'
+    """
+    return ", ".join(["smoke"] * options.smoke + [f"epochs {options.epochs}"] * (options.epochs is not None))
+
+
+def places(benchmark: str, options: argparse.Namespace) -> tuple[Path, Path]:
+    """The folder of a training benchmark's runs, and that of its results: a trial has both for itself.
+
+    >>> places("ablation", argparse.Namespace(folder=None, output=None, smoke=True, epochs=None))
+    (PosixPath('runs/ablation-smoke'), PosixPath('runs/ablation-smoke/results'))
+    """
+    tried = trial(options)
+    folder = options.folder or Path("runs") / dashed(benchmark, tried)
+    return folder, options.output or (folder / "results" if tried else RESULTS)
+
+
+def dashed(name: str, tried: str) -> str:
+    """Both as one word of a path.
+
+    >>> dashed("ablation", "smoke, epochs 3")
+    'ablation-smoke-epochs-3'
+    """
+    return "-".join([name, *tried.replace(",", "").split()])
+
+
 def side_by_side(
     candidates: Mapping[str, Callable[[], Any]],
     *,

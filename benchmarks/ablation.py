@@ -3,6 +3,7 @@
     python benchmarks/ablation.py                       # a GPU; all rows, 8 epochs, two seeds
     python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are taken as they are
 
+With --smoke or --epochs the runs and the result go to a folder of their own under runs/.
 ``plan`` rows compute the same function another way: they differ in seconds alone.
 """
 
@@ -18,10 +19,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from _measure import RESULTS, hardware, print_table, write_rows
+from _measure import dashed, hardware, places, print_table, trial, write_rows
 from regard import recipes
 from regard.training import AdamW, Encoder, Recipe, train_seeds
 
+EPOCHS = 8
 replace = dataclasses.replace
 
 
@@ -74,28 +76,39 @@ ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", nargs="+", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}; 2 with --smoke")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path("runs") / "ablation")
-    parser.add_argument("--output", type=Path, default=RESULTS / f"ablation-{date.today().isoformat()}.json")
+    parser.add_argument("--folder", type=Path, help="of the runs; default runs/ablation, for a trial one of its own")
+    parser.add_argument(
+        "--output", type=Path, help="result file; default in benchmarks/results, for a trial in --folder"
+    )
     parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
     options = parser.parse_args()
+    tried = trial(options)
+    options.folder, output = places("ablation", options)
+    if options.output is None:
+        output = output / f"{dashed('ablation', tried)}-{date.today().isoformat()}.json"
     torch._dynamo.config.recompile_limit = 64
     rows = [measure(name, options) for name in options.names]
     print_table(rows, ["row", "what", "parameters", "held out", "deviation", "ms / step"])
+    if failed := [row["row"] for row in rows if row["parameters"] is None]:
+        raise SystemExit(f"no result is written: of {', '.join(failed)} every seed failed, as said above")
     machine = hardware("cuda" if torch.cuda.is_available() else "cpu")
-    print(write_rows("ablation", options.output, rows, machine, epochs=options.epochs, seeds=options.seeds))
+    epochs = recipe_of(options.names[0], epochs=options.epochs, smoke=options.smoke).epochs
+    title = f"ablation ({tried})" if tried else "ablation"
+    print(write_rows(title, output, rows, machine, epochs=epochs, seeds=options.seeds))
 
 
-def recipe_of(name: str, *, epochs: int = 8, smoke: bool = False) -> Recipe:
+def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> Recipe:
     """The speedrun with the row's change, on less than the training set, measured at its end alone."""
     _, change = ROWS[name]
     recipe = change(recipes.get("cifar10-speedrun"))
     if smoke:
         recipe = recipe.smoke()
     else:
-        recipe = replace(recipe, epochs=epochs, task=replace(recipe.task, validation=5000))
-    return replace(recipe, evaluate_every=recipe.epochs)
+        recipe = replace(recipe, epochs=EPOCHS, task=replace(recipe.task, validation=5000))
+    epochs = epochs or recipe.epochs
+    return replace(recipe, epochs=epochs, evaluate_every=epochs)
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 Each network by one short, equal recipe, several seeds, on the official test set.
 
     python benchmarks/reproduction.py                                  # a GPU; the seven networks, three seeds each
-    python benchmarks/reproduction.py --epochs 10 --seeds 3
+    python benchmarks/reproduction.py --epochs 30 --seeds 1            # runs and results apart from those of the recipes
     python benchmarks/reproduction.py --names a6-gaussian resnet18
     python benchmarks/reproduction.py --collect                        # the table again, from the files of the networks
 
-Every network's result file has the form of all trained recipes; the table goes into one more.
+Every network's result file has the form of all trained recipes; the table goes into one more. With --smoke or --epochs both
+go to a folder of their own under runs/, and not among the results that the documentation shows.
 """
 
 import argparse
@@ -21,8 +22,9 @@ from typing import Any
 import torch
 
 import regard
-from _measure import RESULTS, print_table, write_rows
+from _measure import dashed, places, print_table, trial, write_rows
 from regard import recipes
+from regard.cli._train import described
 from regard.training import Recipe, train_seeds, write_result
 
 # What the paper's table says, after 300 epochs of its own recipe (per cent).
@@ -42,19 +44,30 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=list(PUBLISHED), choices=list(PUBLISHED))
     parser.add_argument("--epochs", type=int, help="default: the short recipe's own")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path("runs") / "reproduction")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--folder", type=Path, help="of the runs; default runs/reproduction, for a trial one of its own"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="of the results; default benchmarks/results, for a trial in --folder"
+    )
     parser.add_argument("--collect", action="store_true", help="train nothing: the table of the result files there are")
     parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
     options = parser.parse_args()
+    options.folder, options.output = places("reproduction", options)
     torch._dynamo.config.recompile_limit = 64
     results = {name: found(name, options) if options.collect else trained(name, options) for name in options.names}
-    rows = [row(name, result, options) for name, result in results.items()]
-    print_table(rows, list(rows[0]))
+    rows = [row(name, result, options) for name, result in results.items() if result is not None]
+    if rows:
+        print_table(rows, list(rows[0]))
+    if failed := [name for name, result in results.items() if result is None]:
+        raise SystemExit(f"no table is written: of {', '.join(failed)} every seed failed, as said above")
     machines = {result["hardware"] for result in results.values()}
-    path = options.output / f"reproduction-{date.today().isoformat()}.json"
+    measured = max(result["date"] for result in results.values())
+    tried = trial(options)
+    path = options.output / f"{dashed('reproduction', tried)}-{measured}.json"
     elsewhere = {"torch": None} if options.collect else {}  # that of this machine says nothing about the runs
-    print(write_rows("reproduction", path, rows, ", ".join(sorted(machines)), **elsewhere))
+    title = f"reproduction ({tried})" if tried else "reproduction"
+    print(write_rows(title, path, rows, ", ".join(sorted(machines)), date=measured, **elsewhere))
 
 
 def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> Recipe:
@@ -66,22 +79,32 @@ def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> R
     return dataclasses.replace(recipe, epochs=epochs, evaluate_every=epochs)
 
 
-def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Train every seed that is not finished yet; what the result file says."""
+def named(name: str, recipe: Recipe, *, smoke: bool = False) -> str:
+    """The recipe's name, with what was changed; how often it is measured on the way changes nothing."""
+    followed = dataclasses.replace(recipe_of(name, smoke=smoke), evaluate_every=recipe.evaluate_every)
+    return described(recipe, followed, smoke)
+
+
+def trained(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Train every seed that is not finished yet; what the result file says, or None where every seed failed."""
     recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
     runs = train_seeds(
         recipe, range(options.seeds), folder=options.folder / name, resume="auto", evaluate=True, tensorboard=False,
         log_every=100,
     )  # fmt: skip
     print(runs, flush=True)
-    return write_result(runs, options.output / f"{recipe.name}-{date.today().isoformat()}.json")
+    if not runs.runs:
+        return None
+    path = options.output / f"{dashed(recipe.name, trial(options))}-{date.today().isoformat()}.json"
+    return write_result(runs, path, name=named(name, recipe, smoke=options.smoke))
 
 
 def found(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The newest result file."""
-    files = sorted(options.output.glob(f"{name}-short-*.json"))
+    kept = dashed(f"{name}-short", trial(options))
+    files = sorted(options.output.glob(f"{kept}-[0-9]*.json"))
     if not files:
-        raise SystemExit(f"{options.output} has no result file of {name}-short: leave out --collect to train it")
+        raise SystemExit(f"{options.output} has no result file of {kept}: leave out --collect to train it")
     result: dict[str, Any] = json.loads(files[-1].read_text("utf-8"))
     return result
 
@@ -98,7 +121,7 @@ def row(name: str, result: dict[str, Any], options: argparse.Namespace) -> dict[
         "accuracy": round(statistics.mean(accuracy), 2),
         "deviation": round(statistics.stdev(accuracy), 2) if len(accuracy) > 1 else None,
         "seeds": len(accuracy),
-        "seconds": round(statistics.mean(result["train_seconds"]), 1),
+        "seconds": round(statistics.mean(result["train_seconds"]), 3),
         "epochs": len(result["log"][0]),
         "published, 300 epochs": PUBLISHED[name],
     }

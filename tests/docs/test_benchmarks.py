@@ -1,0 +1,75 @@
+"""Benchmarks that train: a trial leaves the measurements that the documentation shows alone."""
+
+import doctest
+import json
+import sys
+
+import pytest
+import torch
+import torch._dynamo
+
+
+@pytest.fixture
+def benchmark(script, root, tmp_path, monkeypatch, capsys):
+    """Run ``benchmarks/NAME.py`` with these words in an empty folder: what it printed."""
+    results = root / "benchmarks/results"
+    before = {path.name: path.read_bytes() for path in results.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    # Both set what follows; put back at the end.
+    monkeypatch.setenv("REGARD_KERNELS", "1")
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
+
+    def start(name, *words):
+        monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *words])
+        script(f"benchmarks/{name}.py").main()
+        return capsys.readouterr().out
+
+    yield start
+    assert {path.name: path.read_bytes() for path in results.iterdir()} == before
+
+
+def read(folder):
+    return {path.name[: -len("-2026-01-01.json")]: json.loads(path.read_text("utf-8")) for path in folder.iterdir()}
+
+
+def test_examples_hold(script):
+    found = doctest.testmod(script("benchmarks/_measure.py"))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_a_trial_of_the_reproduction_has_its_own_folder_and_name(benchmark, tmp_path):
+    words = ("--smoke", "--names", "a6-gaussian", "--seeds", "1")
+    benchmark("reproduction", *words)
+    benchmark("reproduction", *words, "--epochs", "1")
+    plain = read(tmp_path / "runs/reproduction-smoke/results")
+    changed = read(tmp_path / "runs/reproduction-smoke-epochs-1/results")
+    assert plain["a6-gaussian-short-smoke"]["recipe"] == "a6-gaussian-short (smoke)"
+    assert plain["reproduction-smoke"]["rows"][0]["epochs"] == 2
+    assert changed["a6-gaussian-short-smoke-epochs-1"]["recipe"] == "a6-gaussian-short (smoke, epochs 1)"
+    assert changed["reproduction-smoke-epochs-1"]["rows"][0]["epochs"] == 1
+    assert changed["reproduction-smoke-epochs-1"]["benchmark"] == "reproduction (smoke, epochs 1)"
+    assert "a6-gaussian" in benchmark("reproduction", *words, "--collect")
+
+
+def test_a_changed_number_of_epochs_is_in_the_name(script):
+    reproduction = script("benchmarks/reproduction.py")
+    name = "a6-gaussian"
+    assert reproduction.named(name, reproduction.recipe_of(name, epochs=3)) == "a6-gaussian-short (epochs 3)"
+    assert reproduction.named(name, reproduction.recipe_of(name)) == "a6-gaussian-short"
+
+
+def test_the_ablation_says_how_many_epochs_were_run(benchmark, tmp_path):
+    benchmark("ablation", "--smoke", "--names", "speedrun", "--seeds", "1")
+    found = read(tmp_path / "runs/ablation-smoke/results")["ablation-smoke"]
+    assert (found["benchmark"], found["epochs"]) == ("ablation (smoke)", 2)
+
+
+@pytest.mark.parametrize("name", ["reproduction", "ablation"])
+def test_where_every_seed_failed_that_is_said(benchmark, name, tmp_path):
+    network = {"reproduction": "resnet18", "ablation": "flat"}[name]
+    (tmp_path / "taken" / network).mkdir(parents=True)
+    (tmp_path / "taken" / network / "seed-0").write_text("a file where a folder should be")
+    with pytest.raises(SystemExit, match=f"of {network} every seed failed"):
+        benchmark(name, "--smoke", "--names", network, "--seeds", "1", "--folder", "taken")
+    assert not (tmp_path / "taken/results").exists()
