@@ -15,16 +15,15 @@ def benchmark(script, root, tmp_path, monkeypatch, capsys):
     results = root / "benchmarks/results"
     before = {path.name: path.read_bytes() for path in results.iterdir()}
     monkeypatch.chdir(tmp_path)
-    # Both set what follows; put back at the end.
-    monkeypatch.setenv("REGARD_KERNELS", "1")
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
+    monkeypatch.setenv("REGARD_KERNELS", "1")  # the ablation sets it; put back at the end
 
     def start(name, *words):
         monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *words])
         script(f"benchmarks/{name}.py").main()
         return capsys.readouterr().out
 
-    yield start
+    with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):  # both set it
+        yield start
     assert {path.name: path.read_bytes() for path in results.iterdir()} == before
 
 
