@@ -13,6 +13,7 @@ import regard
 CASES = {
     "plain": {},
     "unequal": {"task": ToyTask(unequal=True), "accumulate": 3, "clip": 0.5, "average": 0.9},
+    "uneven": {"accumulate": 6},  # more parts than a process has samples
 }
 
 

@@ -191,6 +191,13 @@ class TestNonFinite:
         drawn = toy.ToyNetwork().build(task).state_dict()
         assert all(torch.equal(value, drawn[name]) for name, value in _parameters(run).items())
 
+    def test_nor_does_it_reach_statistics(self, train_toy, toy):
+        run = train_toy(toy.ToyTask(poisoned=3), toy.ToyNetwork(batch_norm=True), non_finite="skip", epochs=2)
+        network = run.network()
+        assert network.norm.running_mean.isfinite().all()
+        assert network.norm.num_batches_tracked == 2 * 3  # one batch of four is bad, in each epoch
+        assert run.evaluations[-1]["validation_loss"] is not None
+
 
 def test_held_out_samples_are_scored_without_dropout_and_smoothing(toy):
     class Flat(torch.nn.Module):

@@ -36,7 +36,7 @@ def _curve(run, *names):
     return torch.tensor([[line[name] for name in names] for line in run.metrics if names[0] in line])
 
 
-@pytest.mark.parametrize("name", ["plain", "unequal"])
+@pytest.mark.parametrize("name", ["plain", "unequal", "uneven"])
 def test_two_processes_have_the_loss_curve_of_one_with_the_same_batch(two_processes, toy, train_toy, name):
     changes = {}
     if name == "unequal":  # the last batches' halves ask for different numbers of predictions

@@ -98,8 +98,85 @@ def test_a_damaged_last_checkpoint_is_reported_and_the_one_before_it_used(train_
 def test_all_checkpoints_damaged_is_an_error_and_nothing_is_begun_anew(train_toy):
     run = train_toy(keep=1, epochs=1)
     _break(run, "state.safetensors", "changed")
-    with pytest.raises(DamagedCheckpointError, match="all checkpoints"):
-        train_toy(folder=run.folder, resume="auto", epochs=1)
+    written = (run.folder / "metrics.jsonl").read_bytes()
+    for _ in range(2):  # nor the second time, when they are set aside
+        with pytest.raises(DamagedCheckpointError, match=r"all checkpoints.*\(steps 4\)"):
+            train_toy(folder=run.folder, resume="auto", epochs=1)
+    assert (run.folder / "metrics.jsonl").read_bytes() == written
+
+
+def test_a_damaged_checkpoint_is_not_passed_over_in_silence(copied, capfd):
+    _break(copied, "state.safetensors", "changed")
+    assert copied.checkpoint().state["step"] == 9
+    assert "step-00000012" in capfd.readouterr().err
+
+
+def test_an_end_that_was_cut_off_is_made_up_for(train_toy, whole, copied):
+    (copied.folder / "summary.json").unlink()
+    resumed = train_toy(save_every=3, folder=copied.folder, resume="auto")
+    assert resumed.summary["steps"] == 12
+    assert resumed.summary["validation_accuracy"] == whole.summary["validation_accuracy"]
+
+
+def test_what_a_run_came_to_before_goes_when_it_goes_on(train_toy, copied):
+    regard.training.evaluate_run(copied, accelerator="cpu")
+    shutil.rmtree(copied.checkpoints.path(12))
+
+    class Stopped(Exception):
+        pass
+
+    def stop(loop):
+        raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_take_step", stop)
+        with pytest.raises(Stopped):
+            train_toy(save_every=3, folder=copied.folder, resume="auto")
+    assert copied.summary is None
+    assert copied.evaluation is None
+
+
+def test_a_best_checkpoint_is_kept_wherever_else_is_saved(train_toy, monkeypatch):
+    accuracies = iter([0.2, 0.9, 0.5])
+    scores = "regard.training._loop.score"
+    monkeypatch.setattr(scores, lambda *a, **o: regard.training.Score(1.0, next(accuracies), 10))
+    run = train_toy(epochs=3, save_every=5, keep=1)
+    assert run.checkpoints.steps() == [8, 12]
+    assert run.checkpoints.best() == 8
+
+
+def test_channels_last_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
+    task = regard.training.ImageTask("fashion-mini", validation=20, limit=64, channels_last=True)
+    for optimiser in (regard.training.SGD(0.1), regard.training.Muon(1e-2, convolutions=True)):
+        recipe = regard.training.Recipe(
+            "last", task, regard.training.ResNet(width=4), optimiser, epochs=2, batch_size=16
+        )
+        folder = tmp_path / type(optimiser).__name__
+        options = {"accelerator": "cpu", "tensorboard": False, "save_every": 3, "keep": 9}
+        whole = regard.train(recipe, folder=folder, **options)
+        expected, last = whole.checkpoint().tensors, whole.checkpoints.steps()[-1]
+        for step in whole.checkpoints.steps()[1:]:
+            shutil.rmtree(whole.checkpoints.path(step))
+        resumed = regard.train(recipe, folder=folder, resume=True, **options)
+        assert resumed.checkpoints.steps()[-1] == last
+        found = resumed.checkpoint().tensors
+        assert [name for name, value in expected.items() if not torch.equal(found[name], value)] == []
+
+
+def test_what_is_not_a_run_is_not_overwritten(train_toy, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "metrics.jsonl").write_text("mine")
+    with pytest.raises(FileExistsError, match="no run of ours"):
+        train_toy(folder=tmp_path / "other", resume="auto")
+    assert (tmp_path / "other" / "metrics.jsonl").read_text() == "mine"
+
+
+def test_a_start_that_failed_does_not_take_the_name(toy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {"accelerator": "cpu", "tensorboard": False}
+    with pytest.raises(ValueError, match="batch"):
+        regard.train(toy.toy_recipe(toy.ToyTask(samples=3), epochs=1), **options)
+    assert regard.train(toy.toy_recipe(epochs=1), **options).folder == Path("runs/toy")
 
 
 class TestFullDisk:
@@ -118,7 +195,7 @@ class TestFullDisk:
 
         with monkeypatch.context() as patch:
             patch.setattr(_checkpoints, "write_through", write_through)
-            with pytest.raises(DiskFullError, match=r"checkpoint of step 6.*No space left.*Nothing written before"):
+            with pytest.raises(DiskFullError, match=r"checkpoint of step 4.*No space left.*Nothing written before"):
                 train_toy(save_every=3, folder=folder)
         run = regard.load_run(folder)
         assert run.checkpoints.steps() == [3]

@@ -130,13 +130,13 @@ class TestTensorBoard:
         assert [event.step for event in boards["image"].Images("attention/image_0")] == [2, 4]
         assert boards["sequence"].Images("alignment")
 
-    @pytest.mark.parametrize("lost", [(12,), (3, 6, 9, 12)], ids=["the last checkpoint", "all checkpoints"])
+    @pytest.mark.parametrize("lost", ["the last checkpoint", "all checkpoints"])
     def test_a_resumed_run_shows_each_step_once(self, toy, tmp_path, lost):
         def train(**options):
             return regard.train(toy.toy_recipe(), folder=tmp_path, accelerator="cpu", log_every=1, **options)
 
         run = train(save_every=3, keep=4, tensorboard=True)
-        for step in lost:
+        for step in run.checkpoints.steps() if lost == "all checkpoints" else [12]:
             shutil.rmtree(run.checkpoints.path(step))
         train(save_every=3, keep=4, tensorboard=True, resume="auto")
         assert len(list((tmp_path / "tensorboard").iterdir())) == 2

@@ -64,8 +64,8 @@ class Pretrained(nn.Module):
             )
         path.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "regard": json.dumps(config, sort_keys=True)}
-        save_file = _safetensors("torch").save_file
-        _write_aside(path / WEIGHTS, lambda aside: save_file(state, aside, metadata=metadata))
+        content = _safetensors("torch").save(state, metadata=metadata)
+        _write_aside(path / WEIGHTS, lambda aside: aside.write_bytes(content))
         text = json.dumps(config, indent=2) + "\n"
         _write_aside(path / CONFIG, lambda aside: aside.write_text(text, encoding="utf-8"))
 

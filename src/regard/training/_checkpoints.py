@@ -130,6 +130,10 @@ class Checkpoints:
         _remove(damaged)
         return self.path(step).rename(damaged)
 
+    def damaged(self) -> list[int]:
+        """The steps of those that were set aside."""
+        return sorted(int(path.stem[5:]) for path in self.folder.glob("step-*.damaged"))
+
     def _prune(self) -> None:
         steps, best = self.steps(), self.best()
         for step in steps[: -self.keep]:

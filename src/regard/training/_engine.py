@@ -17,6 +17,7 @@ from regard.training._checkpoints import (
     DamagedCheckpointError,
     DiskFullError,
     read_checkpoint,
+    read_state,
     reporting_full_disk,
 )
 from regard.training._fabric import start, total_over_processes
@@ -25,7 +26,7 @@ from regard.training._loop import Loop
 from regard.training._machine import command, commit, hardware, versions, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe, decode, differences, encode
-from regard.training._run import HEADS, METRICS, SUMMARY, Run, RunLock
+from regard.training._run import EVALUATION, HEADS, LOCK, METRICS, RECIPE, SUMMARY, Run, RunLock
 from regard.training._tensorboard import Board
 from regard.training._watch import Watch
 
@@ -82,6 +83,7 @@ def train(
         if first:
             run.checkpoints.clean()
             if origin is not None:
+                _check_recipe(recipe, read_state(origin), origin.parent.parent)
                 _bring(origin, run)
         fabric.barrier()
         checkpoint = _last_good(run, resume, first)
@@ -98,11 +100,13 @@ def train(
             tensorboard = importlib.util.find_spec("tensorboard") is not None
         if first and tensorboard and loop.step < loop.total:
             watch.board = Board(run.folder / "tensorboard", loop.step, loop.total, layer_grids(loop.network))
-        is_new = loop.step < loop.total
+        if first and loop.step < loop.total:
+            for name in (SUMMARY, EVALUATION):  # what this run came to before is no longer what it comes to
+                (run.folder / name).unlink(missing_ok=True)
         try:
             with reporting_full_disk(run.folder, "run's files", 0):
                 loop.run()
-                if first and is_new:
+                if first and run.summary is None:  # or its end was cut off
                     _finish(run, loop)
         except DiskFullError as full:
             raise DiskFullError(full.errno, f"{full}: {watch.resume_command}") from full
@@ -124,6 +128,8 @@ def _choose(
                 f"{run.folder} already holds a run: pass resume='auto' (--resume auto) to go on with it, "
                 f"or choose another folder"
             )
+        if not run.checkpoints.steps() and (run.folder / METRICS).exists() and not (run.folder / RECIPE).exists():
+            raise FileExistsError(f"{run.folder} has a {METRICS} that is of no run of ours: choose another folder")
         return run, None
     source = Path(resume)
     if not source.exists():
@@ -149,10 +155,15 @@ def _choose(
 def _next_free(fabric: Any, wanted: Path) -> Path:
     """The first process decides, for it may already have made the folder when others look."""
     number = 1
-    while fabric.is_global_zero and wanted.with_name(_numbered(wanted.name, number)).exists():
+    while fabric.is_global_zero and _is_taken(wanted.with_name(_numbered(wanted.name, number))):
         number += 1
     chosen = torch.full((), float(number if fabric.is_global_zero else 0), device=fabric.device)
     return wanted.with_name(_numbered(wanted.name, int(total_over_processes(fabric, chosen))))
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether it holds more than the lock of a run that could not begin."""
+    return folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir()))
 
 
 def _numbered(name: str, number: int) -> str:
@@ -183,10 +194,10 @@ def _last_good(run: Run, resume: Any, first: bool) -> Checkpoint | None:
             if first:
                 say(f"damaged checkpoint: {damage}. Trying the one before it.")
                 run.checkpoints.set_aside(step)
-    if steps:
+    if steps or run.checkpoints.damaged():
         raise DamagedCheckpointError(
-            f"all checkpoints of {run.folder} are damaged (steps {', '.join(map(str, steps))}); they are set aside. "
-            f"Begin anew in another folder"
+            f"all checkpoints of {run.folder} are damaged (steps {', '.join(map(str, run.checkpoints.damaged()))}); "
+            f"they are set aside. Begin anew in another folder"
         )
     if resume is True:
         raise FileNotFoundError(
@@ -195,15 +206,19 @@ def _last_good(run: Run, resume: Any, first: bool) -> Checkpoint | None:
     return None
 
 
-def _check_same(recipe: Recipe, checkpoint: Checkpoint, folder: Path) -> None:
-    """Going on by another recipe would give a result that belongs to neither. A field that did not exist when the run
-    was begun has its default."""
-    begun = encode(decode(checkpoint.state["recipe"]))
+def _check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
+    begun = encode(decode(state["recipe"]))
     if different := differences(begun, encode(recipe)):
         raise ValueError(
             f"the run in {folder} was begun by another recipe (then and now): {'; '.join(different)}. "
             f"Give the same settings again, or choose another folder"
         )
+
+
+def _check_same(recipe: Recipe, checkpoint: Checkpoint, folder: Path) -> None:
+    """Going on by another recipe would give a result that belongs to neither. A field that did not exist when the run
+    was begun has its default."""
+    _check_recipe(recipe, checkpoint.state, folder)
     changed = differences(checkpoint.state["versions"], versions())
     if changed:
         say(f"versions have changed since the checkpoint (then and now): {'; '.join(changed)}")

@@ -1,7 +1,6 @@
 """The training loop."""
 
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -66,6 +65,7 @@ class Loop:
         self.step, self.total = 0, recipe.epochs * len(self.loader)
         self.seconds = self.process_seconds = self.compile_seconds = 0.0
         self.latest: Score | None = None
+        self.best = -1.0  # the highest accuracy on what is held out
         self.skipped_in_a_row = 0
 
     @property
@@ -109,6 +109,8 @@ class Loop:
             if evaluates and self.validation is not None:
                 self.latest = score(self.fabric, self.task, self.evaluated, self.validation)
                 self.watch.evaluated(self, epoch, self.latest)
+                saves = saves or self.latest.accuracy > self.best
+                self.best = max(self.best, self.latest.accuracy)
             if saves or asked:
                 self.watch.save(self, self.latest.accuracy if evaluates and self.latest else None)
             if asked and self.step < self.total:
@@ -123,6 +125,7 @@ class Loop:
         torch.manual_seed(random_number(2**63, recipe.seed, "step", self.step, fabric.global_rank))
 
         epoch, at = divmod(self.step, len(self.loader))
+        buffers = self._buffers() if recipe.non_finite == "skip" else {}
         loss, correct = self._backward(self.loader.batch(epoch, at))
         norm = self._gradient_norm()
         self.step += 1
@@ -134,6 +137,8 @@ class Loop:
                 optimiser.step()
             if self.average is not None:
                 self.average.update(self.step)
+        else:
+            self._put_back(buffers)  # statistics that have seen what the step shall not
         self._forget_gradients()
 
     def _backward(self, batch: Any) -> tuple[Tensor, Tensor]:
@@ -146,8 +151,9 @@ class Loop:
         if fabric.world_size > 1:
             targets = total_over_processes(fabric, torch.full((), 1.0, device=fabric.device) * targets)
         loss, correct = torch.zeros(2, device=fabric.device)
-        for number, part in enumerate(_split(batch, parts), 1):
-            with self._without_exchange(number < parts):
+        pieces = _split(batch, parts)
+        for number, part in enumerate(pieces, 1):
+            with self._without_exchange(number < len(pieces)):
                 outcome = self.task.outcome(self.model, part)
                 share = outcome.loss / targets
                 fabric.backward(share * fabric.world_size)  # exchanging gradients divides by the number of processes
@@ -217,16 +223,22 @@ class Loop:
         if not self.recipe.compile:
             return
         begin = time.perf_counter()
-        buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+        buffers = self._buffers()
         epoch, at = divmod(self.step, len(self.loader))
         for _ in range(3 if self._replays() else 1):
             self._backward(self.loader.batch(epoch, at))
             self._forget_gradients()
-        with torch.no_grad():
-            for name, buffer in self.network.named_buffers():
-                buffer.copy_(buffers[name])
+        self._put_back(buffers)
         self._wait()
         self.compile_seconds += time.perf_counter() - begin
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+
+    @torch.no_grad()
+    def _put_back(self, buffers: dict[str, Tensor]) -> None:
+        for name, buffer in self.network.named_buffers():
+            buffer.copy_(buffers[name])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`restore` goes on exactly here."""
@@ -247,6 +259,7 @@ class Loop:
             "process_seconds": self.process_seconds,
             "compile_seconds": self.compile_seconds,
             "evaluation": None if self.latest is None else list(self.latest),
+            "best": self.best,
             "recipe": encode(self.recipe),
             "versions": versions(),
         }
@@ -260,6 +273,7 @@ class Loop:
         self.step, self.seconds, self.compile_seconds = state["step"], state["seconds"], state["compile_seconds"]
         self.process_seconds = state.get("process_seconds", 0.0)
         self.latest = None if state["evaluation"] is None else Score(*state["evaluation"])
+        self.best = state.get("best", -1.0)
 
     def _forget_gradients(self) -> None:
         for optimiser in self.optimisers:
@@ -290,10 +304,9 @@ class Loop:
             torch.cuda.synchronize(self.fabric.device)
 
 
-def _split(batch: Any, parts: int) -> Iterator[Any]:
-    """A batch, a named tuple of tensors with one row for each sample, in equal parts."""
+def _split(batch: Any, parts: int) -> list[Any]:
+    """A batch, a named tuple of tensors with one row for each sample, in parts of one size but for the last: fewer than
+    asked for where that does not come out even."""
     if parts == 1:
-        yield batch
-        return
-    for columns in zip(*(column.chunk(parts) for column in batch), strict=True):
-        yield type(batch)(*columns)
+        return [batch]
+    return [type(batch)(*columns) for columns in zip(*(column.chunk(parts) for column in batch), strict=True)]

@@ -1,7 +1,7 @@
 """Optimisers, and which parameter goes where in them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatch
 from typing import Any
 
@@ -38,9 +38,12 @@ class Optimiser:
     center_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in ("float", float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise TypeError(f"{field.name} must be a number, got {describe(value)}")
             if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a finite number of 0 or more, got {describe(value)}")
+                raise ValueError(f"{field.name} must be a finite number of 0 or more, got {describe(value)}")
 
     def build(self, network: nn.Module) -> list[torch.optim.Optimizer]:
         """Optimisers that together hold every trained parameter of the network exactly once."""
@@ -230,5 +233,17 @@ def restore_optimisers(
     for optimiser in optimisers:
         state = optimiser.state_dict()
         ordered = [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
-        state["state"] = {at: remembered[name] for at, name in enumerate(ordered) if name in remembered}
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        state["state"] = {
+            at: {key: _laid_out(value, parameter) for key, value in remembered[name].items()}
+            for at, (name, parameter) in enumerate(zip(ordered, parameters, strict=True))
+            if name in remembered
+        }
         optimiser.load_state_dict(state)
+
+
+def _laid_out(value: Any, parameter: Tensor) -> Any:
+    """In the parameter's own order in memory (channels last, say), by which optimisers go through both at once."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape or parameter.is_contiguous():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

@@ -40,10 +40,11 @@ def evaluate_run(
         run = load_run(run)
     recipe, task = run.recipe, run.recipe.task
     fabric = start(recipe.precision, accelerator=accelerator)
-    network = run.network(which, fabric.device)
+    checkpoint = run.checkpoint(which)
+    network = run.network_of(checkpoint, fabric.device)
     examples = task.examples("test", fabric.device)
     plain = score(fabric, task, network, examples, batch_size=batch_size)
-    found: dict[str, Any] = {"which": which, "accuracy": plain.accuracy, "loss": plain.loss, "targets": plain.targets}
+    found: dict[str, Any] = {"which": which, "step": checkpoint.state["step"], **plain._asdict()}
     if isinstance(task, ImageTask):
         flipped = score(fabric, task, FlipAveraged(network), examples, batch_size=batch_size)
         found["accuracy_flip"] = flipped.accuracy
@@ -52,7 +53,10 @@ def evaluate_run(
         found |= {"characters": said.characters, "sentences": said.sentences}
     found["hardware"] = hardware(fabric.device)
     if fabric.is_global_zero:
-        run.write(EVALUATION, found)
+        try:
+            run.write(EVALUATION, found)
+        except OSError as error:
+            say(f"the measurement could not be kept in {run.folder / EVALUATION}: {error.strerror or error}")
     return found
 
 
@@ -108,12 +112,11 @@ def train_seeds(
         raise ValueError(f"seeds must be distinct, and at least one, got {list(seeds)}")
     done = SeedRuns(recipe, tuple(seeds))
     for seed in seeds:
-        own = Path(folder) / f"seed-{seed}"
         try:
-            known = _known(Run(own))
-            run = train(replace(recipe, seed=seed), folder=own, resume=resume, **options)
+            run = train(replace(recipe, seed=seed), folder=Path(folder) / f"seed-{seed}", resume=resume, **options)
             if evaluate:
-                done.evaluations[seed] = known or evaluate_run(run, accelerator=options.get("accelerator", "auto"))
+                accelerator = options.get("accelerator", "auto")
+                done.evaluations[seed] = _known(run) or evaluate_run(run, accelerator=accelerator)
             done.runs[seed] = run
         except Exception as error:
             done.errors[seed] = f"{type(error).__name__}: {error}"
@@ -122,9 +125,11 @@ def train_seeds(
 
 
 def _known(run: Run) -> dict[str, Any] | None:
-    """What was measured of a run that had come to its end: going on with it changes nothing."""
+    """What was measured of a run that had come to its end before: training that goes on removes it."""
     found = run.evaluation
-    return found if run.summary and found and found["which"] == "last" else None
+    return (
+        found if found and found["which"] == "last" and found.get("step") == (run.summary or {}).get("steps") else None
+    )
 
 
 def epoch_log(run: Run) -> list[dict[str, Any]]:

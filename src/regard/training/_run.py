@@ -28,10 +28,11 @@ from torch import nn
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, write_whole
 from regard.training._heads import Trajectory
 from regard.training._lines import read_lines
+from regard.training._progress import say
 from regard.training._recipe import Recipe, decode, encode
 
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
-EVALUATION = "evaluation.json"
+EVALUATION, LOCK = "evaluation.json", ".lock"
 
 
 class Run:
@@ -99,6 +100,7 @@ class Run:
                     return self.checkpoints.load(step)
                 except DamagedCheckpointError as error:
                     damage = error
+                    say(f"damaged checkpoint: {error}. " + ("Taking the one before it." if step > steps[0] else ""))
             raise damage
         if which == "best":
             best = self.checkpoints.best()
@@ -109,7 +111,10 @@ class Run:
 
     def network(self, which: int | str = "last", device: torch.device | str = "cpu") -> nn.Module:
         """The trained network (its average, where the recipe has one), in evaluation mode."""
-        checkpoint = self.checkpoint(which)
+        return self.network_of(self.checkpoint(which), device)
+
+    def network_of(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
+        """The network as a checkpoint has it."""
         with torch.random.fork_rng(devices=[]):
             network = self.recipe.network.build(self.recipe.task)
         network.load_state_dict(checkpoint.part("average") or checkpoint.part("network"))
@@ -137,11 +142,15 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return run
 
 
+class FolderTakenError(RuntimeError):
+    """Two processes cannot train in one folder."""
+
+
 class RunLock:
     """Held by the process that trains in a folder; the system lets go of it when the process ends, however it does."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
+        self.path = folder / LOCK
         self._file: IO[str] | None = None
 
     def __enter__(self) -> None:
@@ -154,7 +163,7 @@ class RunLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as taken:
             self._file.close()
-            raise RuntimeError(f"another process is training in {self.path.parent}") from taken
+            raise FolderTakenError(f"another process is training in {self.path.parent}") from taken
 
     def __exit__(self, *error: object) -> None:
         if self._file is not None:

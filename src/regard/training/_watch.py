@@ -33,13 +33,14 @@ class Watch:
         self.metrics = Lines(run.folder / METRICS)
         self._head_log: HeadLog | None = None
         self._progress: Progress | None = None
-        self._seen: tuple[int, float] | None = None
+        self._seen = (0, 0.0)  # steps and seconds at the last look
 
     @contextmanager
     def progress(self, loop: "Loop") -> Iterator[None]:
         """The bar, while the block runs."""
         samples = loop.recipe.batch_size
         shown = self.bar if self.active else False
+        self._seen = (loop.step, loop.seconds)
         with Progress(loop.recipe.name, loop.total, loop.step, samples, shown) as self._progress:
             yield
 
@@ -50,7 +51,7 @@ class Watch:
         if wrong is not None and loop.recipe.non_finite == "stop":
             records = records[: wrong + 1]
         self.metrics.add(*(vars(record) for record in records))
-        before = self._seen or (records[0].step - 1, 0.0)
+        before = self._seen
         rate = (loop.step - before[0]) * loop.recipe.batch_size / max(loop.seconds - before[1], 1e-9)
         self._seen = (loop.step, loop.seconds)
         if self._progress is not None:
