@@ -17,7 +17,7 @@ USAGE = """usage: regard train NAME [--smoke] [--field value …]      (regard t
 
 @dataclass(frozen=True)
 class Options:
-    """How and where; the result does not depend on it.
+    """How and where; the recipe alone decides what comes out (docs/guides/machines.md has three exceptions).
 
     Args:
         folder: of the run; by default runs/NAME, with a number where that is taken.

@@ -91,10 +91,13 @@ def as_matrix(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Roughly the nearest semi-orthogonal matrix to each of a stack (n, rows ≤ columns), in bfloat16: a few
-    Newton–Schulz steps bring all singular values near one. The coefficients are torch's."""
+    """Roughly the nearest semi-orthogonal matrix to each of a stack (n, rows ≤ columns): a few Newton–Schulz steps
+    bring all singular values near one. The coefficients are torch's. A GPU does it in bfloat16; a CPU is not faster in
+    that, and in float32 several processes take the step of one."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = (matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)).bfloat16()
+    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    if x.device.type != "cpu":
+        x = x.bfloat16()
     # bmm and baddbmm, not @: a step's many small products cost the host more than the device.
     for _ in range(steps):
         gram = torch.bmm(x, x.mT)
