@@ -259,9 +259,9 @@ class TestMerging:
         ):
             line = figure.axes[10 * layer : 10 * layer + 10]
             side = found.grid[0]
-            [(marked,)] = [set(zip(*each.get_data(), strict=True)) for each in line[0].lines]
+            [marked] = line[0].patches
             at = (place % side, place // side)
-            assert marked == tuple((each + 0.5) * 28 / side - 0.5 for each in at)
+            assert marked.get_bbox().bounds == (*(each * 28 / side - 0.5 for each in at), 28 / side, 28 / side)
             for head, panel in enumerate(line[1:]):
                 drawn = torch.from_numpy(panel.images[0].get_array().data).flatten()
                 torch.testing.assert_close(drawn, found.weights[0, head, place])
