@@ -24,8 +24,8 @@ import torch
 import regard
 from _measure import dashed, places, print_table, trial, write_rows
 from regard import recipes
-from regard.cli._train import described
 from regard.training import Recipe, train_seeds, write_result
+from regard.training._recipe import described
 
 # What the paper's table says, after 300 epochs of its own recipe (per cent).
 PUBLISHED = {

@@ -209,6 +209,8 @@ def test_a_finite_beta_however_large_is_never_nan(beta, causal):
     torch.testing.assert_close(attention(*single, beta=beta, causal=causal), hard.float())
     torch.testing.assert_close(weighted, hard.float())
     assert torch.equal(weights.sum(-1), torch.ones(2, 2, 5))
+    given = torch.tensor(beta, dtype=torch.float64)
+    torch.testing.assert_close(attention(*single, beta=given, causal=causal), hard.float())
 
 
 @pytest.mark.parametrize("masked", ["keep", "bias"])

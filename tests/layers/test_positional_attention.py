@@ -199,6 +199,7 @@ def test_every_parameter_learns_and_any_size_fits(build):
         (lambda: GaussianAttention(16, 2.0), TypeError, "heads must be a whole number"),
         (lambda: GaussianAttention(16, 4, out_dim=0), ValueError, "out_dim must be"),
         (lambda: GaussianAttention(12, 4)(torch.randn(2, 4, 5, 12).double()), TypeError, "x is a float64 tensor"),
+        (lambda: GatedPositionalAttention(12, 4)(torch.randn(2, 4, 5, 12).double()), TypeError, "x is a float64"),
         (lambda: RelativeAttention(12, 4, (4, 5))(torch.randn(2, 4, 5, 12).double()), TypeError, "x is a float64"),
         (lambda: GaussianAttention(12, 4, covariance="round"), ValueError, "covariance must be one of"),
         (lambda: GaussianAttention(12, 4, sharpness=-1.0), ValueError, "sharpness must be a positive number"),

@@ -129,7 +129,7 @@ def test_finished_members_are_not_trained_again(seeds):
     [
         (["/somewhere/bin/regard", "train", "tiny", "--result", "r.json"], "regard train tiny"),
         (["benchmarks/reproduction.py", "--seeds", "3", "--output", "there"], "python benchmarks/reproduction.py --seeds 3"),
-        (["/home/me/mine.py", "--folder", "there"], "python mine.py"),
+        (["/elsewhere/mine.py", "--folder", "there"], "python mine.py"),
     ],
 )  # fmt: skip
 def test_a_result_file_says_what_was_typed_and_not_where(seeds, tmp_path, monkeypatch, typed, written):

@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,22 +19,35 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(list(arguments))
 
-    from regard.training import CaseConversion, MaskedLanguage, evaluate_run, length_sweep
+    from regard.training import CaseConversion, length_sweep, load_run
+    from regard.training._results import keep_measurement, measure_run
 
-    folder, refused = _to_measure(chosen.run)
+    folder = load_run(chosen.run)
+    if chosen.lengths and not isinstance(folder.recipe.task, CaseConversion):
+        raise ValueError(f"--lengths is for runs of the case task, and this is one of {folder.recipe.name!r}")
     which = int(chosen.which) if chosen.which.isdigit() else chosen.which
-    found = evaluate_run(folder, which=which, accelerator=chosen.accelerator)
+    found = measure_run(folder, which=which, accelerator=chosen.accelerator)
+    kept = dict(found)
     if chosen.lengths:
-        if not isinstance(folder.recipe.task, CaseConversion):
-            raise ValueError(f"--lengths is for runs of the case task, and this is one of {folder.recipe.name!r}")
         swept = length_sweep(folder.network(which), chosen.lengths)
         found["lengths"] = {length: said._asdict() for length, said in zip(chosen.lengths, swept, strict=True)}
     if chosen.json:
         print(json.dumps(found, indent=1))
-        return _not_written(refused)
+    else:
+        _show(found, chosen.which, folder)
+    try:  # once the numbers are shown: minutes of measuring are not lost to a folder that takes no file
+        keep_measurement(folder, kept)
+    except OSError as error:
+        raise OSError(f"this was measured, but could not be kept in the run's folder: {error}") from error
+    return 0
+
+
+def _show(found: dict[str, Any], which: str, folder: "Run") -> None:
+    from regard.training import CaseConversion, MaskedLanguage
+
     kinds = {CaseConversion: "characters, told the right ones so far", MaskedLanguage: "masked tokens of the test text"}
     kind = kinds.get(type(folder.recipe.task), "test samples")
-    print(f"{folder.recipe.name} in {folder.folder}, checkpoint {chosen.which}")
+    print(f"{folder.recipe.name} in {folder.folder}, checkpoint {which} (step {found['step']})")
     print(f"  {found['accuracy']:8.2%}  of {found['targets']:,} {kind}")
     if "accuracy_flip" in found:
         print(f"  {found['accuracy_flip']:8.2%}  averaged over each image and its mirror image")
@@ -44,30 +55,3 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  {found['characters']:8.2%}  of characters without help, {found['sentences']:.2%} of whole sentences")
     for length, said in found.get("lengths", {}).items():
         print(f"  {said['characters']:8.2%}  of characters in sentences of {length}, {said['sentences']:.2%} whole")
-    return _not_written(refused)
-
-
-def _to_measure(path: str) -> tuple["Run", list[OSError]]:
-    """The run, and what its folder answers when it cannot be written to: minutes of measuring are not lost to that."""
-    from regard.training import Run, load_run
-
-    refused: list[OSError] = []
-
-    class Measured(Run):
-        def write(self, name: str, content: Any) -> Path:
-            try:
-                return super().write(name, content)
-            except OSError as error:
-                refused.append(error)
-                return self.folder / name
-
-    return Measured(load_run(path).folder), refused
-
-
-def _not_written(refused: Sequence[OSError]) -> int:
-    """The exit code, and why evaluation.json is not there."""
-    for error in refused:
-        print(
-            f"regard evaluate: this was measured, but could not be kept in the run's folder: {error}", file=sys.stderr
-        )
-    return int(bool(refused))

@@ -1,14 +1,15 @@
 """``regard train NAME``: train a network by a recipe, any field of which can be set on the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard import recipes
 from regard.training import Recipe, evaluate_run, shut_down, train, train_seeds, write_result
+from regard.training._fabric import is_first_process
 from regard.training._progress import say
-from regard.training._recipe import differences, encode
+from regard.training._recipe import described
 from regard.training._results import SeedRuns
 
 USAGE = """usage: regard train NAME [--smoke] [--field value …]      (regard train NAME --help lists all fields)
@@ -124,7 +125,7 @@ def _plain(text: str) -> str:
 
 def _train_one(recipe: Recipe, options: Options) -> int:
     done = train(recipe, folder=options.folder, **options.for_train())
-    if not _is_first_process():
+    if not is_first_process():
         return 0
     summary = done.summary or {}
     found = summary.get("validation_accuracy")
@@ -137,20 +138,6 @@ def _train_one(recipe: Recipe, options: Options) -> int:
     return 0
 
 
-def described(recipe: Recipe, followed: Recipe, smoke: bool = False) -> str:
-    """A recipe's name, with what was changed: a result of two epochs is not one of two hundred.
-
-    >>> from dataclasses import replace
-    >>> demo = regard.recipes.get("demo")
-    >>> described(replace(demo, epochs=2, clip=None, seed=7), demo)
-    'demo (epochs 2, clip None)'
-    """
-    then, now = (encode(replace(each, seed=0)) for each in (followed, recipe))
-    changes = [f"{text.partition(': ')[0]} {text.rpartition(' and ')[2]}" for text in differences(then, now)]
-    changes = ["smoke"] * smoke + changes
-    return f"{recipe.name} ({', '.join(changes)})" if changes else recipe.name
-
-
 def _train_many(recipe: Recipe, options: Options, name: str) -> int:
     seeds = range(recipe.seed, recipe.seed + options.seeds)
     folder = options.folder or Path("runs") / (recipe.name if options.seeds == 1 else f"{recipe.name}-seeds")
@@ -161,17 +148,9 @@ def _train_many(recipe: Recipe, options: Options, name: str) -> int:
         done.evaluations[recipe.seed] = evaluate_run(one, accelerator=options.accelerator)
     else:
         done = train_seeds(recipe, seeds, folder=folder, evaluate=options.result is not None, **settings)
-    if _is_first_process():
+    if is_first_process():
         print(done)
         if options.result is not None and done.runs:
             write_result(done, options.result, name=name)
             say(f"written to {options.result}")
     return 0 if done.runs and not done.errors else 1
-
-
-def _is_first_process() -> bool:
-    import torch
-
-    return not (torch.distributed.is_available() and torch.distributed.is_initialized()) or (
-        torch.distributed.get_rank() == 0
-    )

@@ -113,12 +113,12 @@ def attention(
     if beta is None:
         beta = max(query.shape[-1], 1) ** -0.5
     elif isinstance(beta, Tensor):
-        beta = beta.to(query.dtype)
+        by_hand = by_hand or _leaves_the_range(beta)
     elif beta < torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny:
         # A kernel that masks with −∞ before it scales would make 0 · −∞.
         query, beta = query * 0.0, 1.0
     else:
-        by_hand = by_hand or beta > LARGEST_FUSED
+        by_hand = by_hand or _leaves_the_range(beta)
     queries, keys = query.shape[-2], key.shape[-2]
     if by_hand:
         if causal and queries > 1:
@@ -126,7 +126,7 @@ def attention(
         return _with_weights(query, key, value, beta, keep, bias, dropout, return_weights)
 
     if isinstance(beta, Tensor):
-        query, beta = query * beta, 1.0
+        query, beta = query * beta.to(query.dtype), 1.0
     # torch aligns its own causal flag at the start, takes it only without a mask, and one last query sees everything.
     causal = causal and queries > 1
     flag = causal and queries == keys and keep is None and bias is None
@@ -203,11 +203,14 @@ def _with_weights(
     if not isinstance(beta, Tensor) and beta == math.inf:
         logits = hard_logits(_scores(query, key, 1.0), bias, keep, -1)
     else:
-        if isinstance(beta, Tensor):
-            logits = _scores(query * beta, key, 1.0)
-        elif beta > LARGEST_FUSED:
+        if _leaves_the_range(beta):
             scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
-            logits = scores * min(beta, torch.finfo(scores.dtype).max)
+            largest = torch.finfo(scores.dtype).max
+            logits = scores * (
+                beta.to(scores.dtype).clamp(max=largest) if isinstance(beta, Tensor) else min(beta, largest)
+            )
+        elif isinstance(beta, Tensor):
+            logits = _scores(query * beta.to(query.dtype), key, 1.0)
         else:
             logits = _scores(query, key, beta)
         # The map is the largest thing here, and its fresh memory costs as much as its numbers: change it in place.
@@ -231,6 +234,13 @@ def _with_weights(
     weights = weights.to(value.dtype)
     out = _averages(F.dropout(weights, dropout) if dropout else weights, value)
     return (out, weights) if return_weights else out
+
+
+def _leaves_the_range(beta: float | Tensor) -> bool:
+    """A tensor is asked where that costs no wait for a device."""
+    if isinstance(beta, Tensor):
+        return values_are_readable(beta) and bool((beta > LARGEST_FUSED).any())
+    return beta > LARGEST_FUSED
 
 
 def _scores(query: Tensor, key: Tensor, beta: float) -> Tensor:

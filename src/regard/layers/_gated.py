@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_positive, check_probability
+from regard._checks import check_dtype, check_positive, check_probability
 from regard._observe import observe
 from regard.functional import attention, gaussian_attention, gaussian_weights
 from regard.layers._gaussian import Covariance, GaussianHeads, Init
@@ -73,6 +73,7 @@ class GatedPositionalAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``; optionally also the gated map."""
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
+        check_dtype("x", x, self.output.weight)
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         gate = self.gate.sigmoid().to(value.dtype)[:, None, None]
         dropout = self.dropout if self.training else 0.0

@@ -49,6 +49,12 @@ def start(
     return fabric
 
 
+def is_first_process() -> bool:
+    """Whether this is the one that speaks and writes."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
 def _check_machine(accelerator: str, devices: int) -> None:
     check_choice("accelerator", accelerator, ("auto", "cpu", "cuda", "gpu", "mps"))
     here = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}

@@ -232,12 +232,11 @@ def restore_optimisers(
             remembered.setdefault(parameter, {})[key] = value
     for optimiser in optimisers:
         state = optimiser.state_dict()
-        ordered = [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
-        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        ordered = [parameter for group in optimiser.param_groups for parameter in group["params"]]
         state["state"] = {
-            at: {key: _laid_out(value, parameter) for key, value in remembered[name].items()}
-            for at, (name, parameter) in enumerate(zip(ordered, parameters, strict=True))
-            if name in remembered
+            at: {key: _laid_out(value, parameter) for key, value in remembered[names[id(parameter)]].items()}
+            for at, parameter in enumerate(ordered)
+            if names[id(parameter)] in remembered
         }
         optimiser.load_state_dict(state)
 

@@ -198,6 +198,20 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
     return [] if left == right else [f"{path}: {_brief(left)} and {_brief(right)}"]
 
 
+def described(recipe: Recipe, followed: Recipe, smoke: bool = False) -> str:
+    """A recipe's name, with what was changed: a result of two epochs is not one of two hundred.
+
+    >>> from dataclasses import replace
+    >>> demo = regard.recipes.get("demo")
+    >>> described(replace(demo, epochs=2, clip=None, seed=7), demo)
+    'demo (epochs 2, clip None)'
+    """
+    then, now = (encode(dataclasses.replace(each, seed=0)) for each in (followed, recipe))
+    changes = [f"{text.partition(': ')[0]} {text.rpartition(' and ')[2]}" for text in differences(then, now)]
+    changes = ["smoke"] * smoke + changes
+    return f"{recipe.name} ({', '.join(changes)})" if changes else recipe.name
+
+
 def _brief(value: Any) -> Any:
     return value.get("kind") if isinstance(value, dict) else value
 

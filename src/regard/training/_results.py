@@ -13,7 +13,7 @@ from typing import Any
 from regard.training._checkpoints import write_whole
 from regard.training._engine import train
 from regard.training._evaluation import FlipAveraged, score
-from regard.training._fabric import start
+from regard.training._fabric import is_first_process, start
 from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
@@ -38,6 +38,13 @@ def evaluate_run(
     """
     if not isinstance(run, Run):
         run = load_run(run)
+    found = measure_run(run, which=which, accelerator=accelerator, batch_size=batch_size)
+    keep_measurement(run, found)
+    return found
+
+
+def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int = 500) -> dict[str, Any]:
+    """What :func:`evaluate_run` returns, without keeping it."""
     recipe, task = run.recipe, run.recipe.task
     fabric = start(recipe.precision, accelerator=accelerator)
     checkpoint = run.checkpoint(which)
@@ -51,13 +58,13 @@ def evaluate_run(
     if isinstance(task, CaseConversion):
         said = said_right(network, task.examples("test", fabric.device), batch_size=batch_size)
         found |= {"characters": said.characters, "sentences": said.sentences}
-    found["hardware"] = hardware(fabric.device)
-    if fabric.is_global_zero:
-        try:
-            run.write(EVALUATION, found)
-        except OSError as error:
-            say(f"the measurement could not be kept in {run.folder / EVALUATION}: {error.strerror or error}")
-    return found
+    return found | {"hardware": hardware(fabric.device)}
+
+
+def keep_measurement(run: Run, found: dict[str, Any]) -> None:
+    """In the run's folder, by the first process."""
+    if is_first_process():
+        run.write(EVALUATION, found)
 
 
 @dataclass

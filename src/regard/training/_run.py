@@ -100,7 +100,7 @@ class Run:
                     return self.checkpoints.load(step)
                 except DamagedCheckpointError as error:
                     damage = error
-                    say(f"damaged checkpoint: {error}. " + ("Taking the one before it." if step > steps[0] else ""))
+                    say(f"damaged checkpoint: {error}")
             raise damage
         if which == "best":
             best = self.checkpoints.best()
