@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def describe(value: Any) -> str:
@@ -134,6 +134,16 @@ def values_are_readable(value: Tensor) -> bool:
 def is_functional(value: Tensor) -> bool:
     """Fake or meta tensors have shapes but no values."""
     return value.is_meta or type(value).__name__ == "FakeTensor"
+
+
+def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
+    """The first of ``base``'s methods that a subclass, or the module itself, has its own of.
+
+    >>> replaced_method(torch.nn.Linear(2, 2), torch.nn.Linear, "forward") is None
+    True
+    """
+    own = (name for name in methods if name in vars(module) or getattr(type(module), name) is not getattr(base, name))
+    return next(own, None)
 
 
 def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from regard._checks import replaced_method
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -14,10 +16,9 @@ def why_changed(module: nn.Module, base: type[nn.Module], *methods: str) -> str 
         methods: those that compute it, beside ``forward``; neither a subclass nor the module itself may have its own.
     """
     name = type(module).__name__
-    for method in ("forward", *methods):
-        if method in vars(module) or getattr(type(module), method) is not getattr(base, method):
-            whose = f"{name} overrides {base.__name__}'s" if type(module) is not base else f"this {name} has its own"
-            return f"{whose} {method}, so what it computes is not known here"
+    if method := replaced_method(module, base, "forward", *methods):
+        whose = f"{name} overrides {base.__name__}'s" if type(module) is not base else f"this {name} has its own"
+        return f"{whose} {method}, so what it computes is not known here"
     for inside, part in module.named_modules():
         if any(getattr(part, hooks) for hooks in _HOOKS):
             where = f"its {inside}" if inside else "it"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard._checks import replaced_method
+
 if TYPE_CHECKING:
     from regard.layers._multi_head import MultiHeadAttention
 
@@ -23,7 +25,7 @@ TIMM_NAMES = {
 def from_torch(cls: type[MultiHeadAttention], module: nn.MultiheadAttention) -> MultiHeadAttention:
     if not isinstance(module, nn.MultiheadAttention):
         raise TypeError(f"module must be a torch.nn.MultiheadAttention, got {type(module).__name__}")
-    if type(module).forward is not nn.MultiheadAttention.forward:
+    if replaced_method(module, nn.MultiheadAttention, "forward"):
         raise TypeError(f"module is a {type(module).__name__}, whose own forward computes what is not known here")
     if module.bias_k is not None or module.bias_v is not None:
         raise ValueError("module was made with add_bias_kv=True: its extra, learned key has no place in this layer")

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard._checks import replaced_method
+
 if TYPE_CHECKING:
     from regard.models._transformer import Transformer
 
@@ -101,15 +103,12 @@ def _common_settings(module: nn.Transformer) -> dict[str, Any]:
 
 def _layers(module: nn.Transformer, part: str) -> list[Any]:
     stack, (kind, layer_kind, methods) = getattr(module, part), _KNOWN[part]
-    if not isinstance(stack, kind) or type(stack).forward is not kind.forward:
+    if not isinstance(stack, kind) or replaced_method(stack, kind, "forward"):
         raise ValueError(
             f"module's {part} is of another kind (custom_{part}): {type(stack).__name__}; a {kind.__name__} would fit"
         )
     for number, layer in enumerate(stack.layers):
-        changed = not isinstance(layer, layer_kind) or any(
-            getattr(type(layer), method) is not getattr(layer_kind, method) for method in ("forward", *methods)
-        )
-        if changed:
+        if not isinstance(layer, layer_kind) or replaced_method(layer, layer_kind, "forward", *methods):
             raise ValueError(
                 f"module's {part}.layers.{number} is a {type(layer).__name__}, whose computation is not known here; a "
                 f"{layer_kind.__name__} would fit"
