@@ -128,7 +128,7 @@ def fingerprint(model: nn.Module, args: Any, analyzed: bool) -> str:
     with torch.no_grad(), regard.capture(model) as maps:
         run()
     for name, found in maps.items():
-        digest.update(f"{name} {found.kernel} {found.kind} {_layout(found)}".encode())
+        digest.update(f"{name} {found.kernel} {_layout(found)}".encode())
         for call in found.calls:
             _add(digest, call.weights)
             digest.update(struct.pack("d?", call.residual, call.agrees))

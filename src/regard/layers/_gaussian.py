@@ -208,8 +208,15 @@ class GaussianAttention(nn.Module):
     def attend(self, value: Float[Tensor, "batch _ tokens _"], grid: tuple[int, ...]) -> Tensor:
         """Heads' outputs ``(batch, heads, tokens, head_dim)`` from their values (one head is shared by all)."""
         call = resolve(self.center, self.sharpness, grid, None, "native", None)
-        out = attend(value, call, self.plan, self.dropout if self.training else 0.0)
-        return observe(self, out, lambda: self.weights(grid).unsqueeze(0), value=value, kind="gaussian", grid=grid)
+        dropout = self.dropout if self.training else 0.0
+        return observe(
+            self,
+            lambda: attend(value, call, self.plan, dropout),
+            lambda: self.weights(grid).unsqueeze(0),
+            value=value,
+            kind="gaussian",
+            grid=grid,
+        )
 
     def forward(
         self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False

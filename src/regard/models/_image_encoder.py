@@ -20,6 +20,7 @@ from regard.layers import (
 from regard.models._depthwise import DepthwiseMixing
 from regard.models._merging import TokenMerging, checked_merge, grids_of_blocks
 from regard.models._pretrained import Pretrained
+from regard.observation import on_grid
 from regard.support.checks import check_choice, check_dtype, check_ndim, check_positive, check_probability, describe
 
 ATTENTIONS = ("gaussian", "gaussian-diagonal", "gaussian-full", "relative", "relative-content", "gated", "content")
@@ -160,8 +161,8 @@ class ImageEncoder(Pretrained):
             if number in self.merge:
                 x = self.merging[str(number)](x, grid)
                 grid = own_grid
-            block = self.blocks[number]
-            x = block(x) if self.positions is not None else block(x, grid=grid)
+            options = {} if self.positions is not None else {"grid": grid}
+            x = on_grid(grid, self.blocks[number], x, **options)
             intermediates.append(x)
         return self.norm(x), intermediates
 
