@@ -259,18 +259,28 @@ def own_families() -> Iterator[tuple[str, Callable[[], Any]]]:
                 ),
             )
     yield "own multi-head", lambda: (MultiHeadAttention(8, 4), (torch.randn(2, 12, 8),), False)
-    yield "own multi-head, grouped", lambda: (MultiHeadAttention(8, 4, key_value_heads=2), (torch.randn(2, 12, 8),), False)
+    yield (
+        "own multi-head, grouped",
+        lambda: (MultiHeadAttention(8, 4, key_value_heads=2), (torch.randn(2, 12, 8),), False),
+    )
     center, sharpness = torch.tensor([[0.0, 1.0], [0.3, -2.0]]), torch.tensor([0.7, 3.0])
     gaussian = {"center": center, "sharpness": sharpness, "grid": GRID}
     for plan in ("dense", "separable"):
         yield (
             f"gaussian_attention, {plan}",
-            lambda plan=plan: (Calls(regard.gaussian_attention, **gaussian, plan=plan), (torch.randn(2, 2, 12, 3),), False),
+            lambda plan=plan: (
+                Calls(regard.gaussian_attention, **gaussian, plan=plan),
+                (torch.randn(2, 2, 12, 3),),
+                False,
+            ),
         )
-    yield "converted convolution", lambda: (
-        regard.conv_to_attention(nn.Conv2d(3, 4, 3, padding=1)),
-        (torch.randn(2, 3, 5, 6),),
-        False,
+    yield (
+        "converted convolution",
+        lambda: (
+            regard.conv_to_attention(nn.Conv2d(3, 4, 3, padding=1)),
+            (torch.randn(2, 3, 5, 6),),
+            False,
+        ),
     )
     yield "own ViT", lambda: (VisionTransformer(32, 8, 5, dim=16, depth=2, heads=2).eval(), (images(),), True)
     for kind in ("content", "gaussian", "gated", "relative"):
@@ -279,16 +289,22 @@ def own_families() -> Iterator[tuple[str, Callable[[], Any]]]:
             f"own image encoder, {kind}",
             lambda options=encoder: (ImageEncoder(16, 5, **options, merge=(1,)).eval(), (images(16),), True),
         )
-    yield "own image encoder, another size", lambda: (
-        ImageEncoder(16, 5, dim=16, depth=2, heads=4, attention="content", merge=(1,)).eval(),
-        (torch.randn(2, 3, 16, 24),),
-        True,
+    yield (
+        "own image encoder, another size",
+        lambda: (
+            ImageEncoder(16, 5, dim=16, depth=2, heads=4, attention="content", merge=(1,)).eval(),
+            (torch.randn(2, 3, 16, 24),),
+            True,
+        ),
     )
     words = torch.arange(10).reshape(2, 5) % 11
-    yield "own Transformer", lambda: (
-        Transformer(13, dim=16, heads=2, hidden=16, encoder_depth=1, decoder_depth=1).eval(),
-        (words, words[:, :4]),
-        False,
+    yield (
+        "own Transformer",
+        lambda: (
+            Transformer(13, dim=16, heads=2, hidden=16, encoder_depth=1, decoder_depth=1).eval(),
+            (words, words[:, :4]),
+            False,
+        ),
     )
     for kind in ("additive", "dot"):
         yield (

@@ -1,11 +1,11 @@
 """Analysis of attention: rollout, relevance, locality, the importance of heads, pruning, replacing, and cost."""
 
 from regard.analysis._accuracy import accuracy as accuracy
+from regard.analysis._changed_heads import heads_in as heads_in
+from regard.analysis._changed_heads import mask_heads as mask_heads
 from regard.analysis._cost import Cost as Cost
 from regard.analysis._cost import CostRow as CostRow
 from regard.analysis._cost import cost as cost
-from regard.analysis._changed_heads import heads_in as heads_in
-from regard.analysis._changed_heads import mask_heads as mask_heads
 from regard.analysis._importance import Importance as Importance
 from regard.analysis._importance import PruningPoint as PruningPoint
 from regard.analysis._importance import importance as importance

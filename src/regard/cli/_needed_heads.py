@@ -22,8 +22,7 @@ def needed_heads(run: Run, samples: int = SAMPLES) -> Section | None:
     task = run.recipe.task
     if not isinstance(task, ImageTask):
         return None
-    from regard.analysis import importance, pruning_curve
-    from regard.analysis._heads import heads_in
+    from regard.analysis import heads_in, importance, pruning_curve
 
     network = run.network().eval()
     examples = task.examples("validation", torch.device("cpu"))

@@ -3,6 +3,7 @@
 import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -181,7 +182,8 @@ class Maps(Mapping[str, Map]):
 
     def save(self, path: str | Path, *, dtype: str | None = None) -> Path:
         """Write all maps to one safetensors file; ``dtype`` "uint8" (scaled per head) or "float16" makes it small."""
-        return write_records(Path(path), self.records, self.missed, self.notes, dtype)
+        named = [replace(call, name=found.name) for found in self.values() for call in found.calls]
+        return write_records(Path(path), named, self.missed, self.notes, dtype)
 
     @classmethod
     def load(cls, path: str | Path) -> "Maps":

@@ -29,7 +29,7 @@ from regard.maps.sources import (
     own_layer,
     shares_memory,
 )
-from regard.observation import current_grid, is_hidden, listen
+from regard.observation import current_grid, is_hidden, listen, unobserved
 
 _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
@@ -112,9 +112,9 @@ class Interceptor(TorchFunctionMode):
             self.listener.retract(name)
             self.listener.missed(name, reason, shape)
 
-    def wanted(self, like: Any, **where: nn.Module | None) -> CallSite | None:
+    def wanted(self, like: Any, module: nn.Module | None = None) -> CallSite | None:
         """Where this attention is computed, if the listener wants it and its tensors can be read."""
-        site = self.names.locate(**where)
+        site = self.names.locate(module)
         if site is None:
             self.missed(_OUTSIDE, "attention was computed outside of the model", tuple(like.shape))
             return None
@@ -143,7 +143,7 @@ class Interceptor(TorchFunctionMode):
         self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
         with torch._C.DisableTorchFunction(), paused():
             restore = record.running.restore
-            new = self.listener.attended(record)
+            new = unobserved(self.listener.attended, record)  # which may compute attention itself
             if new is None or restore is None:
                 return out
             new = restore(new)
@@ -210,14 +210,12 @@ class Interceptor(TorchFunctionMode):
 
     # -- calls that no mode sees -------------------------------------------------------------------------------
 
-    def observed(
-        self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any
-    ) -> Tensor:
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
         """A layer declares its attention (unless it was already recognized), see :func:`regard.maps.observe`."""
         last = self._last_output() if self._last_output is not None else None
         if _in_backward() or (last is not None and shares_memory(last, output)):
             return output
-        site = self.wanted(output, module=module)
+        site = self.wanted(output, module)
         if site is None:
             return output
         return self.record(site, output, lambda: own_layer(site, output, weights, **about))  # type: ignore[no-any-return]
@@ -247,7 +245,9 @@ class Interceptor(TorchFunctionMode):
         """Release everything that refers to the model."""
         self.handwritten.finish()
         self.names.forget()
+        # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
+        del self.handwritten
 
 
 @contextmanager

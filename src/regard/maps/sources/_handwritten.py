@@ -70,9 +70,7 @@ class HandwrittenAttention:
         for use in self.history.uses:
             if not use.done:
                 self.recorder.missed(use.name, use.reason, use.shape)
-        # These refer back to us: without them, the model is freed before the next garbage collection.
         self.history.close()
-        self.history = TensorHistory(lambda: None)
         self.handlers.clear()
 
     def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

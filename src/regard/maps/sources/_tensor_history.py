@@ -165,7 +165,9 @@ class TensorHistory:
         learned = any(map(is_learned, tensors_of(args)))
         origin = TensorOrigin("scores", True, tuple(out.shape), learned=learned, numerator=numerator)
         if numerator is not None and numerator.origin.kind == "exponentials" and (where := self._running()) is not None:
-            reason = "exponentials of its scores were multiplied with values, but their rows were not divided by anything"
+            reason = (
+                "exponentials of its scores were multiplied with values, but their rows were not divided by anything"
+            )
             origin.use = ExpectedUse(where, numerator.shape, reason=reason)
             self.uses.append(origin.use)
         self.set(out, origin)

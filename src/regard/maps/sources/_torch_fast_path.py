@@ -108,9 +108,7 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
         shape=(batch, layer.heads, tokens, tokens),
         check=Check("layer"),
         kernel=call.name,
-        computation=Computation(
-            weights=scores, module=call.site.module, value=value, compare=compare, compared=output
-        ),
+        computation=Computation(weights=scores, module=call.site.module, value=value, compare=compare, compared=output),
     )
 
 

@@ -20,9 +20,7 @@ from regard.maps.sources._tensor_history import (
 PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "mm"})
 
 
-def product(
-    history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> WeightedSum | None:
+def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
     """The weighted sum that this product computes, if it does. It is attention if the origin's kind is "weights"; that of
     scores or exponentials needs a division."""
     if name == "einsum":
