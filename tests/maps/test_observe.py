@@ -130,7 +130,7 @@ def test_what_is_unobserved_is_no_attention(x):
 
 def test_declarations_outside_of_the_model_are_missed(x):
     layer, other = Blended(), nn.Linear(4, 4)
-    with pytest.warns(UserWarning, match="outside of the model"), regard.capture(other) as maps:
+    with pytest.warns(UserWarning, match="outside of the model"), regard.capture(other) as maps:  # noqa: PT031
         layer(x)
         gaussian_attention(torch.randn(1, 1, 4, 2), torch.zeros(1, 2), torch.ones(1), (2, 2))
     assert [missed.name for missed in maps.missed] == ["(outside the model)"] * 2
