@@ -8,7 +8,7 @@ from torch import nn
 
 from regard import reference
 from regard.models import Seq2SeqRNN
-from regard.models._recurrent import run_padded, unrolled
+from regard.models._padded_sequences import run_padded, unrolled
 from regard.models._seq2seq import ATTENTIONS, CELLS, POSITIONS
 
 KINDS = {

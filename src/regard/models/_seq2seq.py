@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.functional import attention as dot_product_attention
 from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
 from regard.models._pretrained import Pretrained
-from regard.models._recurrent import State, run_padded
+from regard.models._padded_sequences import State, run_padded
 from regard.models._tokens import check_keep, check_token_numbers, greedy
 from regard.observation import observe
 from regard.support.checks import check_choice, check_positive, check_probability, values_are_readable

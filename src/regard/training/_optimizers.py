@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers import LayerNorm
-from regard.layers._gaussian import GaussianHeads
+from regard.layers import GaussianHeads
 from regard.support.checks import check_probability, describe
 from regard.training._muon import StackedMuon
 
