@@ -219,7 +219,7 @@ def merged(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regard.figures, "heads", lambda *args, **options: grids.append(args[2]) or draw(*args, **options))
         task = ImageTask("fashion-mini", validation=10, limit=16)
-        network = Encoder(patch=2, dim=9, depth=2, hidden=4, merge=(1,))
+        network = Encoder(patch_size=2, dim=9, depth=2, hidden=4, merge=(1,))
         recipe = Recipe("merged", task, network, epochs=1, batch_size=16)
         regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=True, progress=False)
     return folder, grids

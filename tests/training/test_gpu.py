@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronizatio
 
 def _recipe(**changes):
     task = ImageTask("fashion-mini", validation=100, limit=512)
-    network = Encoder(patch=4, dim=36, depth=2, hidden=36, init="grid")
+    network = Encoder(patch_size=4, dim=36, depth=2, hidden=36, init="grid")
     settings = {"optimizer": Muon(2e-3, matrix_learning_rate=0.01), "epochs": 3, "batch_size": 64, "clip": 1.0}
     return Recipe("gpu", task, network, **{**settings, **changes})
 

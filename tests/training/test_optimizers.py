@@ -17,11 +17,11 @@ from regard.training._optimizers import (
 )
 
 MODELS = {
-    "gaussian": lambda: ImageEncoder(8, 3, dim=8, depth=2, heads=4, hidden=8),
-    "diagonal": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-diagonal"),
-    "full": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-full"),
-    "gated": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="gated"),
-    "relative": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="relative-content"),
+    "gaussian": lambda: ImageEncoder(8, 2, 3, dim=8, depth=2, heads=4, hidden=8),
+    "diagonal": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-diagonal"),
+    "full": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-full"),
+    "gated": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="gated"),
+    "relative": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="relative-content"),
     "class token": lambda: VisionTransformer(8, 4, 3, dim=8, depth=1, heads=2, hidden=8, registers=2),
     "attention pooling": lambda: VisionTransformer(
         8, 4, 3, dim=8, depth=1, heads=2, hidden=8, pool="attention", positions="relative"

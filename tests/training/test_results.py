@@ -24,7 +24,7 @@ QUIET = {"accelerator": "cpu", "tensorboard": False}
 TINY = Recipe(
     "tiny",
     ImageTask("fashion-mini", validation=20, limit=32),
-    Encoder(patch=4, dim=9, depth=1, hidden=4),
+    Encoder(patch_size=4, dim=9, depth=1, hidden=4),
     epochs=1,
     batch_size=16,
 )
@@ -93,7 +93,7 @@ class Fragile(Encoder):
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory):
-    recipe = dataclasses.replace(TINY, network=Fragile(patch=4, dim=9, depth=1, hidden=4))
+    recipe = dataclasses.replace(TINY, network=Fragile(patch_size=4, dim=9, depth=1, hidden=4))
     return train_seeds(recipe, range(3), folder=tmp_path_factory.mktemp("seeds"), evaluate=True, **QUIET)
 
 

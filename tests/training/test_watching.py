@@ -54,7 +54,7 @@ class TestHeads:
     @pytest.mark.parametrize(("kind", "shape"), [("gaussian-diagonal", (9, 2)), ("gaussian-full", (9, 2, 2))])
     def test_every_form_of_sharpness_is_kept(self, tmp_path, kind, shape):
         task = ImageTask("fashion-mini", validation=10, limit=8)
-        recipe = Recipe("tiny", task, Encoder(kind, patch=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8)
+        recipe = Recipe("tiny", task, Encoder(kind, patch_size=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8)
         run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
         assert run.heads.layers == ("blocks.0.attention",)
         assert run.heads.sharpness[0].shape == (2, *shape)
@@ -66,7 +66,7 @@ class TestHeads:
         from regard.models import ImageEncoder
         from regard.training._heads import HeadLog, Trajectory
 
-        network = ImageEncoder(16, 2, dim=9, depth=2, hidden=4, merge=merge)
+        network = ImageEncoder(16, 2, 2, dim=9, depth=2, hidden=4, merge=merge)
         log = HeadLog(tmp_path / "heads.jsonl", network, 1)
         log.note(0)
         log.write()
@@ -98,7 +98,7 @@ def boards(tmp_path_factory):
     image = Recipe(
         "image",
         ImageTask("fashion-mini", validation=10, limit=16),
-        Encoder(patch=4, dim=9, depth=1, hidden=4),
+        Encoder(patch_size=4, dim=9, depth=1, hidden=4),
         epochs=2,
         batch_size=8,
     )
@@ -210,7 +210,7 @@ class TestReading:
 
     def test_the_finished_model_stands_by_itself(self, tmp_path):
         task = ImageTask("fashion-mini", validation=10, limit=8)
-        recipe = Recipe("tiny", task, Encoder(patch=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8, average=0.5)
+        recipe = Recipe("tiny", task, Encoder(patch_size=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8, average=0.5)
         run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
         alone = regard.models.Pretrained.from_pretrained(run.folder / "model")
         images = torch.randn(2, 1, 28, 28)

@@ -147,7 +147,7 @@ class TestTokens:
         assert payload.meta["rollout"]
 
     def test_a_model_that_reads_and_writes_has_three_kinds_of_maps(self):
-        model = Transformer(20, dim=16, heads=2, encoder_depth=1, decoder_depth=1)
+        model = Transformer(20, dim=16, depth=1, heads=2)
         source, target = torch.randint(20, (1, 5)), torch.randint(20, (1, 5))  # of one length: names must tell
         layers = regard.show(captured(model, source, target), tokens=(list("abcde"), list("ABCDE"))).payload.meta[
             "layers"

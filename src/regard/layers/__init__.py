@@ -1,5 +1,6 @@
 """Layers: attention and what stands around it in a transformer."""
 
+from regard.layers._absolute_positions import AbsolutePositionalEmbedding as AbsolutePositionalEmbedding
 from regard.layers._additive import AdditiveAttention as AdditiveAttention
 from regard.layers._block_linear import BlockLinear as BlockLinear
 from regard.layers._blocks import DecoderBlock as DecoderBlock
@@ -19,7 +20,6 @@ from regard.layers._patches import PatchEmbedding as PatchEmbedding
 from regard.layers._pooling import AttentionPooling as AttentionPooling
 from regard.layers._pooling import AveragePooling as AveragePooling
 from regard.layers._pooling import ClassTokenPooling as ClassTokenPooling
-from regard.layers._absolute_positions import AbsolutePositionalEmbedding as AbsolutePositionalEmbedding
 from regard.layers._relative import RelativeAttention as RelativeAttention
 from regard.layers._relative import RelativePositionalEmbedding as RelativePositionalEmbedding
 from regard.layers._torch_masks import keep_from_torch as keep_from_torch

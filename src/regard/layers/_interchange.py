@@ -68,7 +68,7 @@ def from_torch(module: nn.MultiheadAttention) -> LayerParts:
         "dropout": module.dropout,
     }
     state: dict[str, Tensor] = {f"output.{name}": value for name, value in module.out_proj.named_parameters()}
-    if module.in_proj_weight is not None:
+    if module.embed_dim == module.kdim == module.vdim:
         names: tuple[str, ...] = ("qkv",)
         state["qkv.weight"] = module.in_proj_weight
     else:
@@ -101,7 +101,7 @@ def to_torch(layer: nn.Module, arguments: Mapping[str, Any], batch_first: bool) 
         "vdim": arguments["value_dim"],
         "batch_first": batch_first,
     }
-    own = dict(layer.named_parameters())
+    own: dict[str, Tensor] = dict(layer.named_parameters())
     state = {f"out_proj.{name.removeprefix('output.')}": own[name] for name in own if name.startswith("output.")}
     packed = "qkv.weight" in own
     if packed:

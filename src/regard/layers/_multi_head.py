@@ -293,7 +293,17 @@ class MultiHeadAttention(nn.Module):
     def _arguments(self) -> dict[str, Any]:
         """The constructor's arguments, defaults filled in."""
         first = self.qkv if self.packed else self.query
-        names = ("dim", "heads", "context_dim", "value_dim", "out_dim", "head_dim", "key_value_heads", "dropout", "beta")
+        names = (
+            "dim",
+            "heads",
+            "context_dim",
+            "value_dim",
+            "out_dim",
+            "head_dim",
+            "key_value_heads",
+            "dropout",
+            "beta",
+        )
         biases = {"bias": first.bias is not None, "output_bias": self.output.bias is not None}
         return {name: getattr(self, name) for name in (*names, "slice_heads")} | biases
 

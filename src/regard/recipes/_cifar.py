@@ -31,7 +31,7 @@ def ex05_vit() -> Recipe:
             augmentation=Augmentation(crop=4, flip="random"),
             label_smoothing=0.1,
         ),
-        Encoder("gated", patch=2, dim=64, depth=5, heads=4, hidden=80, init="grid"),
+        Encoder("gated", patch_size=2, dim=64, depth=5, heads=4, hidden=80, init="grid"),
         AdamW(1e-3, weight_decay=0.05, center_factor=5.0),
         Schedule(warm_up=0.1, decay="cosine"),
         epochs=50,

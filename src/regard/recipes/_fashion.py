@@ -25,7 +25,7 @@ def demo() -> Recipe:
             augmentation=Augmentation(crop=1, border="zeros", flip="random"),
             label_smoothing=0.1,
         ),
-        Encoder("gaussian", patch=4, dim=64, depth=3, heads=9, full_width=True, hidden=128, init="grid"),
+        Encoder("gaussian", patch_size=4, dim=64, depth=3, heads=9, full_width=True, hidden=128, init="grid"),
         AdamW(4e-3, weight_decay=0.05, center_factor=5.0),
         Schedule(warm_up=0.1, decay="linear"),
         epochs=8,
@@ -38,7 +38,7 @@ def _vit(pool: str) -> Recipe:
     return Recipe(
         f"fashion-vit-{pool}",
         ImageTask("fashion-mnist", augmentation=AUGMENTATION, label_smoothing=0.1),
-        Vision(patch=4, dim=64, depth=5, heads=4, hidden=128, pool=pool),  # type: ignore[arg-type]
+        Vision(patch_size=4, dim=64, depth=5, heads=4, hidden=128, pool=pool),  # type: ignore[arg-type]
         AdamW(1e-3, weight_decay=0.05),
         Schedule(warm_up=0.1, decay="cosine"),
         epochs=15,

@@ -48,7 +48,7 @@ def layer_grids(network: nn.Module) -> dict[str, tuple[int, ...] | None]:
     that a layer is in, which is the first number in its name.
 
     >>> from regard.models import ImageEncoder
-    >>> layer_grids(ImageEncoder(16, 2, dim=9, depth=2, merge=(1,)))
+    >>> layer_grids(ImageEncoder(16, 2, 2, dim=9, depth=2, merge=(1,)))
     {'blocks.0.attention': (8, 8), 'blocks.1.attention': (4, 4)}
     """
     grid: Any = getattr(network, "grid", None)

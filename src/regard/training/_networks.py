@@ -18,7 +18,7 @@ class Encoder(Network):
     Args:
         attention: gaussian, gaussian-diagonal, gaussian-full, relative, relative-content, gated or content; depthwise
             puts a convolution in its place.
-        patch: side of a token's square of pixels.
+        patch_size: side of a token's square of pixels.
         dim: width of a token.
         depth: number of blocks.
         heads: attention heads of each.
@@ -37,7 +37,7 @@ class Encoder(Network):
     """
 
     attention: str = "gaussian"
-    patch: int = 2
+    patch_size: int = 2
     dim: int = 384
     depth: int = 6
     heads: int = 9
@@ -51,13 +51,13 @@ class Encoder(Network):
     merge: tuple[int, ...] = ()
 
     def build(self, task: ImageTask) -> nn.Module:
-        from regard.models import ImageEncoder
+        from regard.models import AttentionSettings, ImageEncoder
 
         channels, *size = task.shape
         settings = _fields(self)
-        if settings.pop("full_width"):
-            settings["head_dim"] = "full"
-        return ImageEncoder(size, task.classes, channels=channels, **settings)
+        names = ("head_dim", "full_width", "init", "second_output")
+        attention = AttentionSettings(settings.pop("attention"), **{name: settings.pop(name) for name in names})
+        return ImageEncoder(size, num_classes=task.classes, channels=channels, attention=attention, **settings)
 
     def small(self) -> "Encoder":
         width = None if self.head_dim is None else 4
@@ -70,7 +70,7 @@ class Vision(Network):
     """A :class:`regard.models.VisionTransformer`.
 
     Args:
-        patch: side of a patch.
+        patch_size: side of a patch.
         dim: width of a token.
         depth: number of blocks.
         heads: attention heads of each.
@@ -80,7 +80,7 @@ class Vision(Network):
         dropout: probability of dropping, in training.
     """
 
-    patch: int = 4
+    patch_size: int = 4
     dim: int = 64
     depth: int = 5
     heads: int = 4
@@ -93,7 +93,7 @@ class Vision(Network):
         from regard.models import VisionTransformer
 
         channels, *size = task.shape
-        return VisionTransformer(size, classes=task.classes, channels=channels, **_fields(self))
+        return VisionTransformer(size, num_classes=task.classes, channels=channels, **_fields(self))
 
     def small(self) -> "Vision":
         return dataclasses.replace(self, dim=4 * self.heads, depth=2, hidden=16)
@@ -174,7 +174,9 @@ class EncoderDecoder(Network):
     def build(self, task: CaseConversion) -> nn.Module:
         from regard.models import Transformer
 
-        return Transformer(len(task.vocabulary), **_fields(self))
+        settings = _fields(self)
+        depth = (settings.pop("encoder_depth"), settings.pop("decoder_depth"))
+        return Transformer(len(task.vocabulary), depth=depth, **settings)
 
     def small(self) -> "EncoderDecoder":
         return dataclasses.replace(self, dim=8, heads=2, encoder_depth=1, decoder_depth=1)

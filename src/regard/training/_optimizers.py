@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.layers import LayerNorm
-from regard.layers import GaussianHeads
+from regard.layers import GaussianHeads, LayerNorm
 from regard.support.checks import check_probability, describe
 from regard.training._muon import StackedMuon
 
