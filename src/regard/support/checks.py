@@ -139,6 +139,12 @@ def check_broadcastable(
         )
 
 
+def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | None = None) -> None:
+    """A mask is ``(queries, keys)``, or it has as many axes as the scores, each of the same size or 1."""
+    fits = scores.shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores.shape
+    check_broadcastable(name, mask, tuple(fits), "scores", dtype=dtype)
+
+
 def values_are_readable(value: Tensor) -> bool:
     """True where looking at values neither breaks a graph being traced, nor waits for a device, nor is refused by
     ``torch.func``'s transforms."""
