@@ -1,4 +1,4 @@
-"""The settings of the networks that the recipes train."""
+"""Settings of the networks that recipes train. A class is called after the model it builds, with ``Settings``."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -6,33 +6,49 @@ from typing import Any, Literal
 
 from torch import nn
 
-from regard.training._recipe import Network
-from regard.training._sequences import CaseConversion, MaskedLanguage
-from regard.training._tasks import ImageTask
+from regard.training.tasks import CaseConversion, ImageTask, MaskedLanguage
 
 
 @dataclass(frozen=True)
-class Encoder(Network):
-    """An :class:`regard.models.ImageEncoder`.
+class NetworkSettings:
+    """Base class of the networks' settings."""
+
+    def build(self, task: Any) -> nn.Module:
+        """A new network that fits the task's inputs and outputs, with random parameters."""
+        raise TypeError(f"{type(self).__name__} must define build(task)")
+
+    def small(self) -> "NetworkSettings":
+        """The same kind of network, so small that a step takes milliseconds."""
+        return self
+
+    @property
+    def attends(self) -> bool:
+        """Whether the network has attention to look at."""
+        return True
+
+
+@dataclass(frozen=True)
+class ImageEncoderSettings(NetworkSettings):
+    """Settings of :class:`regard.models.ImageEncoder`.
 
     Args:
         attention: gaussian, gaussian-diagonal, gaussian-full, relative, relative-content, gated or content; depthwise
-            puts a convolution in its place.
-        patch_size: side of a token's square of pixels.
+            is a depthwise convolution instead.
+        patch_size: side of a token, in pixels.
         dim: width of a token.
         depth: number of blocks.
-        heads: attention heads of each.
-        head_dim: width of a head; by default they share the token.
+        heads: attention heads of each block.
+        head_dim: width of a head; by default dim / heads.
         full_width: every head reads the whole token.
         hidden: width inside the feed-forward networks; by default four times dim.
-        init: where Gaussian heads start: anywhere (normal), or as the taps of a convolution (grid).
+        init: initial centers of Gaussian heads: random (normal), or on a grid like the taps of a convolution (grid).
         norm: before (pre) or after (post) each sub-layer.
-        dropout: probability of dropping, in training.
-        second_output: another linear layer after each attention's own, as the 2020 paper's code has.
-        merge: numbers of the blocks before which squares of 2×2 tokens become one, twice as wide.
+        dropout: probability of dropout, in training.
+        second_output: a second linear layer after each attention, as in the 2020 paper's code.
+        merge: numbers of the blocks before which 2×2 tokens are merged into one, twice as wide.
 
-    >>> from regard.training import Encoder, ImageTask
-    >>> Encoder(dim=18, depth=1).build(ImageTask("fashion-mini")).grid
+    >>> from regard.training import ImageEncoderSettings, ImageTask
+    >>> ImageEncoderSettings(dim=18, depth=1).build(ImageTask("fashion-mini")).grid
     (14, 14)
     """
 
@@ -53,31 +69,31 @@ class Encoder(Network):
     def build(self, task: ImageTask) -> nn.Module:
         from regard.models import AttentionSettings, ImageEncoder
 
-        channels, *size = task.shape
+        channels, *size = task.image_shape
         settings = _fields(self)
         names = ("head_dim", "full_width", "init", "second_output")
         attention = AttentionSettings(settings.pop("attention"), **{name: settings.pop(name) for name in names})
-        return ImageEncoder(size, num_classes=task.classes, channels=channels, attention=attention, **settings)
+        return ImageEncoder(size, num_classes=len(task.class_names), channels=channels, attention=attention, **settings)
 
-    def small(self) -> "Encoder":
+    def small(self) -> "ImageEncoderSettings":
         width = None if self.head_dim is None else 4
         merge = (1,) if self.merge else ()
         return dataclasses.replace(self, dim=2 * self.heads, depth=2, hidden=16, head_dim=width, merge=merge)
 
 
 @dataclass(frozen=True)
-class Vision(Network):
-    """A :class:`regard.models.VisionTransformer`.
+class VisionTransformerSettings(NetworkSettings):
+    """Settings of :class:`regard.models.VisionTransformer`.
 
     Args:
         patch_size: side of a patch.
         dim: width of a token.
         depth: number of blocks.
-        heads: attention heads of each.
+        heads: attention heads of each block.
         hidden: width inside the feed-forward networks; by default four times dim.
-        pool: what the class is read from: a class token, the average of all, or attention to all.
+        pool: what the class is computed from: a class token, the average over tokens, or attention pooling.
         positions: learned, sinusoidal or relative.
-        dropout: probability of dropping, in training.
+        dropout: probability of dropout, in training.
     """
 
     patch_size: int = 4
@@ -92,16 +108,16 @@ class Vision(Network):
     def build(self, task: ImageTask) -> nn.Module:
         from regard.models import VisionTransformer
 
-        channels, *size = task.shape
-        return VisionTransformer(size, num_classes=task.classes, channels=channels, **_fields(self))
+        channels, *size = task.image_shape
+        return VisionTransformer(size, num_classes=len(task.class_names), channels=channels, **_fields(self))
 
-    def small(self) -> "Vision":
+    def small(self) -> "VisionTransformerSettings":
         return dataclasses.replace(self, dim=4 * self.heads, depth=2, hidden=16)
 
 
 @dataclass(frozen=True)
-class ResNet(Network):
-    """A :class:`regard.models.ResNet18`, the convolutional baseline.
+class ResNet18Settings(NetworkSettings):
+    """Settings of :class:`regard.models.ResNet18`, the convolutional baseline.
 
     Args:
         width: channels of the first stage.
@@ -112,23 +128,27 @@ class ResNet(Network):
     def build(self, task: ImageTask) -> nn.Module:
         from regard.models import ResNet18
 
-        return ResNet18(task.classes, channels=task.shape[0], width=self.width)
+        return ResNet18(len(task.class_names), channels=task.image_shape[0], width=self.width)
 
-    def small(self) -> "ResNet":
+    @property
+    def attends(self) -> bool:
+        return False
+
+    def small(self) -> "ResNet18Settings":
         return dataclasses.replace(self, width=4)
 
 
 @dataclass(frozen=True)
-class Recurrent(Network):
-    """A :class:`regard.models.Seq2SeqRNN`.
+class Seq2SeqRNNSettings(NetworkSettings):
+    """Settings of :class:`regard.models.Seq2SeqRNN`.
 
     Args:
         cell: rnn (tanh), gru or lstm.
         attention: none, dot or additive.
-        dim: width of an embedded character.
-        hidden: width of the state.
-        depth: recurrent layers on top of each other.
-        dropout: probability of dropping, in training.
+        dim: width of a character's embedding.
+        hidden: width of the hidden state.
+        depth: number of recurrent layers.
+        dropout: probability of dropout, in training.
     """
 
     cell: Literal["rnn", "gru", "lstm"] = "gru"
@@ -143,23 +163,27 @@ class Recurrent(Network):
 
         return Seq2SeqRNN(len(task.vocabulary), **_fields(self))
 
-    def small(self) -> "Recurrent":
+    @property
+    def attends(self) -> bool:
+        return self.attention != "none"
+
+    def small(self) -> "Seq2SeqRNNSettings":
         return dataclasses.replace(self, dim=8, hidden=8)
 
 
 @dataclass(frozen=True)
-class EncoderDecoder(Network):
-    """A :class:`regard.models.Transformer`.
+class TransformerSettings(NetworkSettings):
+    """Settings of :class:`regard.models.Transformer`.
 
     Args:
         dim: width of a token.
         heads: attention heads of each block.
         hidden: width inside the feed-forward networks; by default four times dim.
-        encoder_depth: blocks that read.
-        decoder_depth: blocks that write.
+        encoder_depth: blocks of the encoder.
+        decoder_depth: blocks of the decoder.
         norm: before (pre) or after (post) each sub-layer.
         positions: sinusoidal or none.
-        dropout: probability of dropping, in training.
+        dropout: probability of dropout, in training.
     """
 
     dim: int = 64
@@ -178,21 +202,21 @@ class EncoderDecoder(Network):
         depth = (settings.pop("encoder_depth"), settings.pop("decoder_depth"))
         return Transformer(len(task.vocabulary), depth=depth, **settings)
 
-    def small(self) -> "EncoderDecoder":
+    def small(self) -> "TransformerSettings":
         return dataclasses.replace(self, dim=8, heads=2, encoder_depth=1, decoder_depth=1)
 
 
 @dataclass(frozen=True)
-class Text(Network):
-    """A :class:`regard.models.TextEncoder`.
+class TextEncoderSettings(NetworkSettings):
+    """Settings of :class:`regard.models.TextEncoder`.
 
     Args:
         dim: width of a token.
         depth: number of blocks.
-        heads: attention heads of each.
+        heads: attention heads of each block.
         hidden: width inside the feed-forward networks; by default four times dim.
         norm: before (pre) or after (post) each sub-layer.
-        dropout: probability of dropping, in training.
+        dropout: probability of dropout, in training.
     """
 
     dim: int = 128
@@ -207,10 +231,10 @@ class Text(Network):
 
         return TextEncoder(len(task.vocabulary), length=task.length + 1, **_fields(self))
 
-    def small(self) -> "Text":
+    def small(self) -> "TextEncoderSettings":
         return dataclasses.replace(self, dim=8, depth=1, heads=2)
 
 
-def _fields(settings: Network) -> dict[str, Any]:
-    """Where they have the names of the model's own arguments."""
+def _fields(settings: NetworkSettings) -> dict[str, Any]:
+    """All fields by name; the model has arguments of the same names."""
     return {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}
