@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.maps import Call, Map, Maps
+from regard.maps import AttentionRecord, Check, Map, Maps
 
 pytestmark = pytest.mark.browser
 
@@ -216,9 +216,8 @@ class TestImage:
             assert name in page.locator(".rg-residuals").inner_text()
 
     def test_a_map_that_is_wrong_is_marked(self, open_file):
-        wrong = Call(
-            torch.rand(1, 1, 4, 4).softmax(-1), 1, torch.tensor(0.5), None, torch.tensor(1e-5), "kernel", "sdpa"
-        )
+        check = Check("kernel", torch.tensor(0.5), torch.tensor(1e-5))
+        wrong = AttentionRecord.given(torch.rand(1, 1, 4, 4).softmax(-1), kind="sdpa", check=check)
         page = open_file(regard.show(Maps([Map("attn", [wrong])]), grid=(2, 2)))
         assert (
             "residual 5.0e-1 against the kernel, more than rounding explains"
@@ -230,7 +229,7 @@ class TestImage:
             keys = grid[0] * grid[1]
             weights = torch.rand(1, 2, len(rows) if rows else keys, keys).softmax(-1)
             layout = regard.maps.Layout(grid, 0)
-            return Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout)
+            return AttentionRecord.given(weights, rows=rows, layout=layout)
 
         maps = Maps([Map("large", [of((4, 6))]), Map("small", [of((2, 3))]), Map("rows", [of((2, 3), (0, 4))])])
         page = open_file(regard.show(maps, image=torch.rand(3, 16, 24)))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis import Locality, Trajectory
+from regard.analysis import Locality, LocalityHistory
 from regard.support.checks import describe
 from regard.views._fits import fitted
 from regard.views._payload import Payload
@@ -17,7 +17,7 @@ def payload(what: Any) -> Payload:
 
     A run whose heads have no center of their own is shown by the Gaussians that fit its maps, at the checkpoints kept.
     """
-    if isinstance(what, Trajectory):
+    if isinstance(what, LocalityHistory):
         return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
     if isinstance(what, Locality):
         return _fitted([what], [0])

@@ -1,6 +1,6 @@
-"""Which module attends: read off the Python frames, so that no hook has to be placed on the model.
+"""Which module attends. The Python frames tell it, so that the model needs no hooks.
 
-(Hooks would turn the fast path of ``nn.TransformerEncoderLayer`` off, and stay visible to other threads.)
+(Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
 """
 
 import sys
@@ -12,12 +12,16 @@ from typing import Any
 
 from torch import nn
 
-# Parts of a path that wrappers put in, not the author of the model.
+# Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
+# The name of the code that stands in for a patched function.
+PATCHED_CODE = "call_source"
+
+
 def clean(path: str) -> str:
-    """The module path without what ``torch.compile`` and its like put in front.
+    """The module path without what ``torch.compile`` and other wrappers add.
 
     >>> clean("_orig_mod.blocks.0.attn")
     'blocks.0.attn'
@@ -26,7 +30,7 @@ def clean(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class CallSite:
     """Where an attention happened: the module, its name, and the frames from the call outwards."""
 
     name: str
@@ -34,14 +38,14 @@ class Place:
     frames: tuple[FrameType, ...]
 
     def local(self, function: str, name: str) -> Any:
-        """A local variable of the innermost running function of that name; None where there is none."""
+        """A local variable of the innermost running function of this name; None if there is none."""
         for frame in self.frames:
             if frame.f_code.co_name == function and name in frame.f_code.co_varnames:
                 return frame.f_locals.get(name)
         return None
 
 
-class Names:
+class ModuleNames:
     """Names of the modules of a model, and of the attention that runs in them."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,31 +53,31 @@ class Names:
         self._modules = dict(model.named_modules())
         self._by_name = {clean(path): module for path, module in self._modules.items()}
         self._root = type(_unwrapped(model)).__name__
-        # Calls of modules that attended and still run. A held frame cannot be mistaken for a later one.
+        # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
-        # Whether some of the attention was called from code that had been compiled.
+        # Whether compiled code called some of the attention.
         self.compiled = False
 
     def of(self, module: nn.Module | None) -> str | None:
-        """The module's path; the model itself goes by its class name; None for a module that is not in the model."""
+        """The module's path, the class name for the model itself, None for a module that is not in the model."""
         path = self._names.get(id(module))
         return path if path is None or path else self._root
 
     def parents(self, name: str) -> list[nn.Module]:
-        """The modules that hold the one of this name, innermost first, itself included."""
+        """The module of this name and those that contain it, innermost first."""
         parts = name.partition("#")[0].split(".")
         paths = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
         return [self._by_name[path] for path in paths if path in self._by_name]
 
     def locate(
         self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
-    ) -> Place | None:
+    ) -> CallSite | None:
         """The innermost call of a module of the model that is running; None outside the model.
 
         Args:
-            module: the module that attends, where it is known.
-            member: a part of the running module that the attention belongs to.
-            count: False where it is not (yet) certain that there is attention to number.
+            module: the module that attends, if it is known.
+            member: the part of the running module to which the attention belongs.
+            count: whether to number this attention: False if it may turn out not to be one.
         """
         frames = list(_frames())
         self.compiled = self.compiled or _from_compiled_code(frames)
@@ -84,13 +88,13 @@ class Names:
             if name is None or (module is not None and found is not module):
                 continue
             call = _call_of(found, frames[depth:])
-            if call is None:  # someone's function that was merely given the module
+            if call is None:  # a function that takes the module as its argument
                 continue
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
-            return Place(self._numbered(call, name) if count else name, found, tuple(frames))
+            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames))
         path = self.of(module)
-        return None if path is None or module is None else Place(path, module, tuple(frames))
+        return None if path is None or module is None else CallSite(path, module, tuple(frames))
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -100,33 +104,24 @@ class Names:
         self._running.append((frame, name, 1))
         return name
 
-    def restart(self, name: str) -> list[str]:
-        """The names given out during the call of a module that ``name`` belongs to; they count from one again."""
-        path = name.partition("#")[0]
-        for index, (frame, known, count) in enumerate(self._running):
-            if known == path:
-                self._running[index] = (frame, known, 0)
-                return [path, *(f"{path}#{i}" for i in range(2, count + 1))]
-        return []
-
     def take_back(self, name: str) -> None:
-        """The latest name that was given out was for nothing: the next one is numbered as if it had not been."""
+        """Undo the numbering of the latest attention, which was retracted."""
         path = name.partition("#")[0]
         for index, (frame, known, count) in enumerate(self._running):
             if known == path and name == (path if count == 1 else f"{path}#{count}"):
                 self._running[index] = (frame, known, count - 1)
 
     def forget(self) -> None:
-        """Let go of the frames, and with them of the tensors they hold."""
+        """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
 
 
 def _frames() -> Iterator[FrameType]:
-    """From the call outwards, without our own: one that holds itself would keep the model's tensors until the next
-    garbage collection."""
+    """From the call outwards, without those of this package: a frame that refers to itself would keep the model's
+    tensors until the next garbage collection."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if not str(frame.f_globals.get("__name__")).startswith("regard.maps"):
+        if not str(frame.f_globals.get("__package__")).startswith(__package__):
             yield frame
         frame = frame.f_back
 
@@ -137,9 +132,9 @@ def _first_argument(frame: FrameType) -> Any:
 
 
 def _from_compiled_code(frames: list[FrameType]) -> bool:
-    """Whether code that was compiled is running as Python. A function that is handed over (see ``_process``) straight
-    from torch's compile wrapper is not: it runs compiled."""
-    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == "hand_over"), default=-1)
+    """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
+    compile wrapper called directly runs compiled."""
+    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
     rest = iter(frames[handed + 1 :])
     if handed >= 0:
         rest = dropwhile(lambda frame: "_dynamo" in frame.f_code.co_filename, rest)
@@ -147,8 +142,7 @@ def _from_compiled_code(frames: list[FrameType]) -> bool:
 
 
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
-    """The frame that stands for this one call of the module (helpers come and go inside it); None where it is not
-    running."""
+    """The frame of this one call of the module, inside which its helpers run; None if the module is not running."""
     for frame in frames:
         if frame.f_code.co_name == "_wrapped_call_impl" and _first_argument(frame) is module:
             return frame

@@ -1,15 +1,14 @@
-"""What has to change in the process while someone watches, and is put back when the last one stops.
+"""What must change in the process while a model is intercepted, and is restored when the last interception ends.
 
-Watching itself is a torch function mode, which belongs to one thread. Three things are outside its reach:
+An interception is a torch function mode, which belongs to one thread. Three things are outside its reach:
 
-- ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path as soon as any mode is active: they ask
-  ``torch.overrides.has_torch_function``. Under watch it answers for the tensors alone, so that the path is kept.
-- Compiled code would be traced anew, with the mode in it. Under watch it runs as the Python it was compiled from.
-- ``flex_attention``, ``flash_attn``, ``xformers`` and our own ``gaussian_attention`` are Python functions that a mode
-  does not see, and models keep their own reference to them. Under watch the function itself (its ``__code__``) hands
-  its call over.
+- ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if any mode is active: they ask
+  ``torch.overrides.has_torch_function``. Our version of it answers for the tensors alone, so that the path is kept.
+- Compiled code would be traced again, with the mode in it. It runs as the Python from which it was compiled.
+- ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models keep their
+  own references to them. So we change the function itself: its ``__code__`` calls the interceptor.
 
-All three ask which thread they are in and do nothing in a thread that does not watch.
+All three have no effect in a thread that is not intercepted.
 """
 
 import functools
@@ -23,10 +22,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from regard.maps._module_names import PATCHED_CODE
+from regard.maps.sources import PYTHON_FUNCTIONS
+
 
 @runtime_checkable
-class Watch(Protocol):
-    """One who watches a thread; :func:`watching` makes it the innermost one."""
+class FunctionInterceptor(Protocol):
+    """Takes the calls of patched functions in its thread, see :func:`patched`."""
 
     keeps_path: bool
 
@@ -35,64 +37,43 @@ class Watch(Protocol):
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.watches: list[Watch] = []
+        self.interceptors: list[FunctionInterceptor] = []
         self.paused = 0
 
 
 _thread = _Thread()
 _lock = threading.RLock()
-_watched = 0
+_active_count = 0
 _undo = ExitStack()
 
-# Attention that no mode sees, as module:function. Modules that nobody has imported are left alone.
-FOREIGN = (
-    "torch.nn.attention.flex_attention:flex_attention",
-    "flash_attn.flash_attn_interface:flash_attn_func",
-    "flash_attn.flash_attn_interface:flash_attn_qkvpacked_func",
-    "flash_attn.flash_attn_interface:flash_attn_kvpacked_func",
-    "flash_attn.flash_attn_interface:flash_attn_varlen_func",
-    "flash_attn.flash_attn_interface:flash_attn_varlen_qkvpacked_func",
-    "flash_attn.flash_attn_interface:flash_attn_varlen_kvpacked_func",
-    "flash_attn.flash_attn_interface:flash_attn_with_kvcache",
-    "flash_attn_interface:flash_attn_func",
-    "flash_attn_interface:flash_attn_qkvpacked_func",
-    "flash_attn_interface:flash_attn_varlen_func",
-    "flash_attn_interface:flash_attn_with_kvcache",
-    "xformers.ops.fmha:memory_efficient_attention",
-    "xformers.ops.fmha:memory_efficient_attention_forward",
-    "xformers.ops.fmha:memory_efficient_attention_forward_requires_grad",
-    "regard.functional._gaussian:gaussian_attention",
-)
-
-
 _COMPILER = "torch._dynamo.eval_frame"
-_LATER = {_COMPILER, *(name.partition(":")[0] for name in FOREIGN)}
+_LATER = {_COMPILER, *(name.partition(":")[0] for name in PYTHON_FUNCTIONS)}
 _installed: set[str] = set()
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Let ``watch`` be told of foreign calls in this thread; the process is prepared by the first, restored by the
-    last, in whatever order threads come and go."""
-    global _watched
+def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
+    """Pass the calls of patched functions in this thread to ``interceptor``. The first interception patches the process
+    and the last one restores it, in whatever order threads come and go."""
+    global _active_count
     with _lock:
-        if _watched == 0:
+        if _active_count == 0:
             _install()
-        _watched += 1
-    _thread.watches.append(watch)
+        _active_count += 1
+    _thread.interceptors.append(interceptor)
     try:
         yield
     finally:
-        _thread.watches.remove(watch)
+        _thread.interceptors.remove(interceptor)
         with _lock:
-            _watched -= 1
-            if _watched == 0:
+            _active_count -= 1
+            if _active_count == 0:
                 _undo.close()
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """A stretch of this thread that runs as if nobody watched: what is compiled runs compiled."""
+    """Run this block of the thread as if it were not intercepted: compiled code runs compiled."""
     _thread.paused += 1
     try:
         yield
@@ -101,7 +82,7 @@ def paused() -> Iterator[None]:
 
 
 def _active() -> bool:
-    return bool(_thread.watches) and not _thread.paused
+    return bool(_thread.interceptors) and not _thread.paused
 
 
 def _install() -> None:
@@ -119,14 +100,14 @@ def _install() -> None:
 
 
 def _install_in(module: str) -> None:
-    """What has to change in a module that is there."""
+    """Patch a module that is imported."""
     if module == _COMPILER and _once(module):
         _undo.enter_context(_compiled_code_as_python())
-    for name in FOREIGN:
+    for name in PYTHON_FUNCTIONS:
         home, function = name.split(":")
         found = getattr(sys.modules[module], function, None) if home == module else None
         if isinstance(found, FunctionType) and _once(name):
-            _undo.enter_context(_handed_over(name, found))
+            _undo.enter_context(_function_patched(name, found))
 
 
 def _once(name: str) -> bool:
@@ -138,7 +119,7 @@ def _once(name: str) -> bool:
 
 
 class _Finder:
-    """Notices modules that are imported while someone watches: to import them beforehand would take seconds."""
+    """Patches modules when they are imported later: to import them beforehand would take seconds."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name not in _LATER:
@@ -153,7 +134,7 @@ class _Finder:
                 del loader.exec_module
                 run(module)
                 with _lock:
-                    if _watched:
+                    if _active_count:
                         _install_in(name)
 
             loader.exec_module = run_and_install
@@ -166,10 +147,10 @@ def _fast_path_kept() -> Iterator[None]:
 
     @functools.wraps(original)
     def has_torch_function(relevant: Any) -> bool:
-        if _active() and all(watch.keeps_path for watch in _thread.watches):
-            # Still true for a mode of someone else, or a tensor that overrides functions itself.
+        if _active() and all(interceptor.keeps_path for interceptor in _thread.interceptors):
+            # Still true for the modes of others, and for tensors that override functions.
             modes = torch.overrides._get_current_function_mode_stack()
-            if all(mode in _thread.watches for mode in modes):
+            if all(mode in _thread.interceptors for mode in modes):
                 return any(overrides(x) for x in relevant)
         return bool(original(relevant))
 
@@ -195,7 +176,7 @@ def _compiled_code_as_python() -> Iterator[None]:
     from torch._dynamo import eval_frame
 
     if not hasattr(eval_frame, "_stance"):
-        # A torch that keeps it elsewhere: its public switch does the same, for every thread.
+        # Another version of torch: its public switch does the same, for every thread.
         with torch.compiler.set_stance("force_eager"):
             yield
         return
@@ -203,7 +184,7 @@ def _compiled_code_as_python() -> Iterator[None]:
     prior = eval_frame._stance
 
     class Stance(type(prior)):  # type: ignore[misc]
-        """Eager where a thread watches, as before everywhere else."""
+        """Eager in intercepted threads, unchanged in all others."""
 
         def __init__(self) -> None:
             pass
@@ -214,7 +195,7 @@ def _compiled_code_as_python() -> Iterator[None]:
             return getattr(prior, name)
 
     ours = Stance()
-    # Assigned, not set by set_stance: that refuses inside compiled code, where a nested watch may well begin.
+    # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
     eval_frame._stance = ours
     try:
         yield
@@ -224,15 +205,15 @@ def _compiled_code_as_python() -> Iterator[None]:
 
 
 @contextmanager
-def _handed_over(name: str, function: FunctionType) -> Iterator[None]:
+def _function_patched(name: str, function: FunctionType) -> Iterator[None]:
     code = function.__code__
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
-    vars(original).update(vars(function))  # what a decorator notes there, such as the signature of what it wraps
+    vars(original).update(vars(function))  # attributes that decorators set, such as a signature
     _originals[name] = original
     had_signature = "__signature__" in vars(function)
     signature = inspect.signature(function)
-    function.__code__ = _hand_over_code(name, len(code.co_freevars))
+    function.__code__ = _stand_in_code(name, len(code.co_freevars))
     if not had_signature:
         function.__signature__ = signature  # type: ignore[attr-defined]
     try:
@@ -243,36 +224,36 @@ def _handed_over(name: str, function: FunctionType) -> Iterator[None]:
             del function.__signature__  # type: ignore[attr-defined]
 
 
-# Kept for good: another thread may be about to ask for one when the last watch ends.
+# Never removed: another thread may be about to use one when the last interception ends.
 _originals: dict[str, FunctionType] = {}
 
 
-def _hand_over_code(name: str, cells: int) -> CodeType:
-    """The code of a function that hands its call over, with as many free variables as the function it stands for."""
+def _stand_in_code(name: str, cells: int) -> CodeType:
+    """The code of a function that calls :func:`intercepted`, with as many free variables as the function it replaces."""
     free = [f"cell_{i}" for i in range(cells)]
     lines = [
         "def outer():",
         *(f"    {cell} = None" for cell in free),
-        "    def hand_over(*args, **kwargs):",
+        f"    def {PATCHED_CODE}(*args, **kwargs):",
         *(f"        {cell}" for cell in free),
-        "        from regard.maps._process import handed_over",
-        f"        return handed_over({name!r}, args, kwargs)",
-        "    return hand_over",
+        f"        from {__name__} import intercepted",
+        f"        return intercepted({name!r}, args, kwargs)",
+        f"    return {PATCHED_CODE}",
     ]
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     return scope["outer"]().__code__  # type: ignore[no-any-return]
 
 
-def handed_over(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A foreign function was called: the innermost watch of this thread decides, others see it as any call."""
+def intercepted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A patched function was called: pass the call to the innermost interceptor of this thread, if there is one."""
     original = _originals[name]
     if not _active():
         return original(*args, **kwargs)
-    return _thread.watches[-1].called(name, original, args, kwargs)
+    return _thread.interceptors[-1].called(name, original, args, kwargs)
 
 
-def outer_watches(watch: Watch) -> list[Watch]:
-    """The watches of this thread around ``watch``, innermost first."""
-    watches = _thread.watches
-    return watches[: watches.index(watch)][::-1]
+def outer_interceptors(interceptor: FunctionInterceptor) -> list[FunctionInterceptor]:
+    """The interceptors of this thread around ``interceptor``, innermost first."""
+    found = _thread.interceptors
+    return found[: found.index(interceptor)][::-1]

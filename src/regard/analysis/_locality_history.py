@@ -1,4 +1,4 @@
-"""Locality over training: the same images through every checkpoint of a folder."""
+"""Locality during training: the same input through every checkpoint of a folder."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,23 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._accuracy import call, evaluating
 from regard.analysis._locality import Locality, locality
-from regard.analysis._measure import evaluating
-from regard.analysis._relevance import call
-from regard.maps._capture import capture
-from regard.maps._table import columns
+from regard.maps import capture, columns
 from regard.support.checks import describe
 
 _PREFIXES = ("", "network.", "model.", "module.", "_orig_mod.")
 
 
 @dataclass(frozen=True)
-class Trajectory:
-    """What locality found at each checkpoint, in order.
+class LocalityHistory:
+    """The locality of the heads at each checkpoint, in order.
 
     Attributes:
         checkpoints: the files.
-        localities: one for each.
+        localities: one result for each file.
     """
 
     checkpoints: list[Path]
@@ -38,7 +36,7 @@ class Trajectory:
         return len(self.checkpoints)
 
     def of(self, name: str, head: int) -> dict[str, Tensor]:
-        """One head over time: center, sharpness, fit and overlap, first axis checkpoints."""
+        """One head over time: center, sharpness, fit, overlap and distance; the first axis is checkpoints."""
         heads = [found[name, head] for found in self.localities]
         fields = ("center", "sharpness", "fit", "overlap", "distance")
         return {field: torch.tensor([getattr(one, field) for one in heads]) for field in fields}
@@ -62,16 +60,17 @@ def trajectory(
     prefix: int | None = None,
     only: str | None = None,
     load: Callable[[Path], Mapping[str, Tensor]] | None = None,
-) -> Trajectory:
-    """Fit every head at every checkpoint: how heads become (or stop being) like convolutions while they learn.
+) -> LocalityHistory:
+    """Fit every head at every checkpoint: how heads become local, or stop being local, while they learn.
 
     Args:
-        model: of the checkpoints' architecture; its own weights are put back at the end.
-        folder: with checkpoints, in the order of the numbers in their paths.
-        x: the input that all of them see: a tensor, a mapping or a sequence.
+        model: a model of the checkpoints' architecture; it gets its own weights back at the end.
+        folder: a folder with checkpoints, which are sorted by the numbers in their paths.
+        x: the input for all of them: a tensor, a mapping or a sequence.
         pattern: which files in the folder are checkpoints.
         grid, prefix, only: as in ``regard.locality`` and ``regard.capture``.
-        load: gives the model's state for a file, default safetensors (a prefix such as ``model.`` is taken off).
+        load: returns the model's state in a file; by default it reads safetensors and removes a prefix such as
+            ``model.``.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -88,8 +87,8 @@ def trajectory(
             fitting = _matching(state, own)
             if fitting is None:
                 if load is not None or len(files) == 1:
-                    raise ValueError(f"{path} does not hold the state of {type(model).__name__}")
-                continue  # an optimizer's state beside the model's
+                    raise ValueError(f"{path} does not contain the state of {type(model).__name__}")
+                continue  # the state of an optimizer, for example
             model.load_state_dict(fitting)
             with torch.no_grad(), evaluating(model), capture(model, only=only) as maps:
                 call(model, x)
@@ -98,8 +97,8 @@ def trajectory(
     finally:
         model.load_state_dict(own)
     if not used:
-        raise ValueError(f"none of {len(files)} files in {root} holds the state of {type(model).__name__}")
-    return Trajectory(used, found)
+        raise ValueError(f"none of the {len(files)} files in {root} contains the state of {type(model).__name__}")
+    return LocalityHistory(used, found)
 
 
 def _natural(text: str) -> list[Any]:
@@ -116,7 +115,7 @@ def _load(path: Path) -> Mapping[str, Tensor]:
 
 
 def _matching(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """The entries of ``state`` that are the model's, under one of the usual prefixes; None where they are not there."""
+    """The model's entries of ``state``, under one of the usual prefixes; None if some are missing."""
     for prefix in _PREFIXES:
         found = {name: state[prefix + name] for name in own if prefix + name in state}
         if len(found) == len(own) and all(found[name].shape == own[name].shape for name in own):

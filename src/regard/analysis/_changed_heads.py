@@ -1,4 +1,4 @@
-"""Heads of a running model, changed one by one: silenced, scaled, or replaced."""
+"""The heads of a running model, changed one by one: silenced, scaled or replaced."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -6,15 +6,21 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.maps._seen import Seen
-from regard.maps._watch import watch
+from regard.maps import AttentionRecord, intercept
 from regard.support.checks import describe
 
-# For one attention: another output (batch, heads, queries, width), or None to leave it.
-Change = Callable[[Seen, Tensor], Tensor | None]
+# From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
+Change = Callable[[AttentionRecord, Tensor], Tensor | None]
 
 
-class _Changing:
+class ChangedHeads:
+    """Replaces the outputs of attention, see :func:`changing`.
+
+    Attributes:
+        seen: the number of heads of each attention, by name.
+        lost: attention that cannot be changed, with the reason.
+    """
+
     def __init__(self, change: Change, retract: Callable[[str], None] | None = None) -> None:
         self.change = change
         self._retract = retract
@@ -32,28 +38,29 @@ class _Changing:
         if self._retract is not None:
             self._retract(name)
 
-    def attended(self, seen: Seen) -> Tensor | None:
-        self.seen[seen.name] = seen.shape[1]
-        return None if seen.output is None else self.change(seen, seen.output)
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        self.seen[record.name] = record.shape[1]
+        output = record.running.output
+        return None if output is None else self.change(record, output)
 
 
 @contextmanager
-def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | None = None) -> Iterator[_Changing]:
-    """Inside the block each attention's output is what ``change`` makes of it. The model itself is not touched; the
-    fast path of ``nn.TransformerEncoder``, inside which no head can be reached, is not taken. ``retract`` is told the
-    name of an attention that turned out to be part of a larger one."""
-    sink = _Changing(change, retract)
-    with watch(model, sink, keeps_path=False):
-        yield sink
+def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | None = None) -> Iterator[ChangedHeads]:
+    """Inside the block the output of each attention is what ``change`` returns. The model itself is not changed. It does
+    not take the fast path of ``nn.TransformerEncoder``, in which heads cannot be changed. ``retract`` is called with the
+    name of an attention that turns out to be a part of something else."""
+    changed = ChangedHeads(change, retract)
+    with intercept(model, changed, keeps_path=False):
+        yield changed
 
 
 def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
-    """How many heads each attention of the model has, found by running it."""
-    with torch.no_grad(), changing(model, lambda seen, output: None) as sink:
+    """The number of heads of each attention of the model, by name; ``run`` runs the model."""
+    with torch.no_grad(), changing(model, lambda record, output: None) as changed:
         run()
-    if not sink.seen:
-        raise ValueError(f"no attention of {type(model).__name__} was seen" + "".join(f"; {x}" for x in sink.lost))
-    return dict(sink.seen)
+    if not changed.seen:
+        raise ValueError(f"{type(model).__name__} computed no attention" + "".join(f"; {x}" for x in changed.lost))
+    return dict(changed.seen)
 
 
 @contextmanager
@@ -73,24 +80,24 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
     if not isinstance(heads, Mapping):
         raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
 
-    def change(seen: Seen, output: Tensor) -> Tensor | None:
-        silent = heads.get(seen.name)
+    def change(record: AttentionRecord, output: Tensor) -> Tensor | None:
+        silent = heads.get(record.name)
         if not silent:
             return None
-        check_heads(seen.name, silent, output.shape[1])
+        check_heads(record.name, silent, output.shape[1])
         gate = output.new_ones(output.shape[1])
         gate[list(silent)] = 0
         return output * gate[:, None, None]
 
-    with changing(model, change) as sink:
+    with changing(model, change) as changed:
         yield
-    unknown = [name for name in heads if name not in sink.seen]
-    if unknown and sink.seen:
-        raise KeyError(f"no attention is named {unknown}; there are {sorted(sink.seen)}")
+    unknown = [name for name in heads if name not in changed.seen]
+    if unknown and changed.seen:
+        raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")
 
 
 def check_heads(name: str, chosen: Sequence[int], count: int) -> None:
-    """Whole numbers below the number of heads, each once."""
+    """Raise an error unless ``chosen`` are different numbers below ``count``."""
     if not isinstance(chosen, Collection):
         raise TypeError(f"heads of {name!r} must be several numbers below {count}, got {describe(chosen)}")
     wrong = [h for h in chosen if isinstance(h, bool) or not isinstance(h, int) or not 0 <= h < count]
