@@ -13,7 +13,7 @@ KINDS = ["gaussian", "gated", "relative", "relative-content", "content"]
 
 def encoder(attention="gaussian", **options):
     options = {"dim": 18, "depth": 4, "heads": 9, "attention": attention, "merge": (2,), **options}
-    return ImageEncoder((16, 32), 5, **options).double().eval()
+    return ImageEncoder((16, 32), 2, 5, **options).double().eval()
 
 
 def captured(model, images, **options):

@@ -91,7 +91,7 @@ def test_pruning_a_positional_layer_is_masking_it(kind, kept):
 
 
 def test_a_whole_image_encoder_is_pruned_by_importance():
-    model = regard.models.ImageEncoder(16, 3, patch=4, dim=18, depth=2, heads=9).double().eval()
+    model = regard.models.ImageEncoder(16, 4, 3, dim=18, depth=2, heads=9).double().eval()
     x, labels = torch.randn(4, 3, 16, 16, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
     found = importance(model, [(x, labels)])
     small = regard.prune_heads(model, found, 5)

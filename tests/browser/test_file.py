@@ -83,19 +83,19 @@ class TestHeads:
         assert len(seen) == 3
 
     def test_full_matrices_one_axis_and_heads_without_end(self, open_file, look):
-        from regard.training import Trajectory
+        from regard.training import HeadTrajectory
 
         turned = torch.tensor([[2.0, 1.5], [1.5, 2.0]]).expand(2, 4, 2, 2)
         straight = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).expand(2, 4, 2, 2)
         center = torch.tensor([[-1.0, -1], [-1, 1], [1, -1], [1, 1]]).expand(2, 4, 2)
         pictures = []
         for sharpness in (turned, straight, -straight):
-            page = open_file(regard.show(Trajectory((0, 9), ("a",), (6, 9), (center,), (sharpness,))))
+            page = open_file(regard.show(HeadTrajectory((0, 9), ("a",), (6, 9), (center,), (sharpness,))))
             pictures.append(look.pixels(page, ".rg-panels"))
         page.get_by_label("whole grid").check()
         assert len({*pictures, look.pixels(page, ".rg-panels")}) == 4
         assert "4 heads spread without end" in page.locator(".rg-footer").inner_text()
-        text = Trajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
+        text = HeadTrajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
         page = open_file(regard.show(text))
         look.point(page, ".rg-panels", 0.5, 0.9)
         assert "head 2 · looks" in look.subtitle(page)
@@ -311,14 +311,14 @@ class TestMergedTokens:
         assert f"“(0, 0)” looks at “({best // 16}, {best % 16})” {said(float(row.max()))}" in look.subtitle(page)
 
     def test_heads_of_merged_layers_share_one_scale_of_the_image(self, open_file, look):
-        from regard.training import Trajectory
+        from regard.training import HeadTrajectory
 
         def at(row, column):
             return torch.tensor([[[float(row), float(column)]]])
 
         sharpness = (torch.full((1, 1), 9.0),) * 3
         centers = at(0, 4), at(0, 2), at(0, -1)
-        found = Trajectory((0,), ("a", "b", "c"), None, centers, sharpness, ((16, 16), (8, 8), (8, 8)))
+        found = HeadTrajectory((0,), ("a", "b", "c"), None, centers, sharpness, ((16, 16), (8, 8), (8, 8)))
         page = open_file(regard.show(found))
         scale = page.get_by_label("one scale for all layers")
         assert scale.is_checked()

@@ -10,7 +10,7 @@ from torch import nn
 import regard
 from regard.maps import AttentionRecord, Check, Map, Maps
 from regard.models import Seq2SeqRNN, Transformer, VisionTransformer
-from regard.training import Heads, Trajectory
+from regard.training import HeadPositions, HeadTrajectory
 from regard.views import Show
 
 
@@ -147,7 +147,7 @@ class TestTokens:
         assert payload.meta["rollout"]
 
     def test_a_model_that_reads_and_writes_has_three_kinds_of_maps(self):
-        model = Transformer(20, dim=16, heads=2, encoder_depth=1, decoder_depth=1)
+        model = Transformer(20, dim=16, depth=1, heads=2)
         source, target = torch.randint(20, (1, 5)), torch.randint(20, (1, 5))  # of one length: names must tell
         layers = regard.show(captured(model, source, target), tokens=(list("abcde"), list("ABCDE"))).payload.meta[
             "layers"
@@ -245,7 +245,7 @@ class TestHeads:
         center = torch.randn(4, 3, 2)
         forms = (torch.rand(4, 3), torch.rand(4, 3, 2), torch.rand(4, 3, 2, 2))
         for sharpness in forms:
-            found = Trajectory((0, 1, 2, 3), ("a",), (5, 7), (center,), (sharpness,))
+            found = HeadTrajectory((0, 1, 2, 3), ("a",), (5, 7), (center,), (sharpness,))
             payload = regard.show(found).payload
             whole = payload.arrays["sharpness0"]
             assert whole.shape == (4, 3, 2, 2)
@@ -255,9 +255,9 @@ class TestHeads:
             assert payload.meta["layers"][0]["grid"] == [5, 7]
 
     def test_one_axis_one_moment_and_fits(self):
-        line = Trajectory((0, 5), ("text",), (9,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
+        line = HeadTrajectory((0, 5), ("text",), (9,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
         assert regard.show(line).payload.meta["layers"][0]["axes"] == 1
-        now = Heads(("a",), (torch.randn(3, 2),), (torch.rand(3),))
+        now = HeadPositions(("a",), (torch.randn(3, 2),), (torch.rand(3),))
         assert regard.show(now).payload.meta["steps"] == [0]
         fitted = regard.show(regard.locality(random_maps(2, 2, 12), grid=(3, 4))).payload
         assert fitted.meta["layers"][1]["fitted"]
@@ -274,7 +274,7 @@ class TestHeads:
         assert regard.show(found).payload.meta["steps"] == [5, 10]
 
     def test_what_has_no_place_on_a_plane_is_refused(self, user_errors):
-        solid = Trajectory((0,), ("a",), None, (torch.randn(1, 2, 3),), (torch.rand(1, 2),))
+        solid = HeadTrajectory((0,), ("a",), None, (torch.randn(1, 2, 3),), (torch.rand(1, 2),))
         with pytest.raises(ValueError, match="heads over 3 axes cannot be drawn"):
             regard.show(solid)
         with pytest.raises(TypeError, match="a run, a trajectory or a locality, got 7"):

@@ -25,6 +25,7 @@ def gaussian_attention(
     border: Border = "native",
     padding: Sequence[tuple[int, int]] | None = None,
     plan: str | GaussianPlan = "auto",
+    dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads outputs width"]:
     r"""Attention by position alone: head h looks at the offset ``center[h]`` from each query, sharply or softly.
 
@@ -46,6 +47,7 @@ def gaussian_attention(
         padding: ``(before, after)`` per axis.
         plan: ``"auto"`` chooses by shapes alone; ``"dense"`` and ``"separable"`` force a way; a plan from
             :func:`plan_for` also makes local heads linear in tokens. Every way gives the same result.
+        dropout: probability of dropping an entry of the axis matrices, for training.
 
     >>> image = torch.eye(3).reshape(1, 1, 9, 1)                    # a diagonal line, one head, width 1
     >>> right = gaussian_attention(image, torch.tensor([[0.0, 1.0]]), torch.tensor([60.0]), (3, 3))
@@ -57,7 +59,7 @@ def gaussian_attention(
     call = resolve(center, sharpness, grid, queries, border, padding)
     return observe(
         None,
-        lambda: attend(value, call, plan),
+        lambda: attend(value, call, plan, dropout),
         lambda: gaussian_weights(center, sharpness, grid, queries=queries, border=border, padding=padding)[None],
         value=value,
         kind="gaussian",

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.functional import attention, gaussian_attention, gaussian_weights
-from regard.layers._gaussian import Covariance, GaussianHeads, Init
+from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe, unobserved
 from regard.support.checks import check_dtype, check_positive, check_probability

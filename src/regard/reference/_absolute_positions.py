@@ -1,10 +1,8 @@
-"""Absolute positions: one vector for each place in the sequence."""
+"""Absolute positions: one vector for each position in the sequence."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-from regard.support.checks import check_ndim, check_positive, describe
 
 
 def sinusoidal_positions(
@@ -22,25 +20,19 @@ def sinusoidal_positions(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    check_positive("length", length)
-    check_positive("width", width)
-    if isinstance(base, bool) or not isinstance(base, int | float):
-        raise TypeError(f"base must be a number above 0, got {describe(base)}")
-    if not base > 0:
-        raise ValueError(f"base must be above 0, got {base}")
     table = torch.empty(length, width, dtype=torch.float64)
     t = torch.arange(length, dtype=torch.float64)
     for column in range(width):
         k = column // 2
-        frequency = base ** (-2 * k / width)
-        table[:, column] = torch.sin(frequency * t) if column % 2 == 0 else torch.cos(frequency * t)
+        omega = base ** (-2 * k / width)
+        table[:, column] = torch.sin(omega * t) if column % 2 == 0 else torch.cos(omega * t)
     return table.to(dtype or torch.get_default_dtype())
 
 
 def one_hot_positions(
     length: int, width: int | None = None, *, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "length width_"]:
-    r"""Position t is the t-th unit vector, so the width, ``length`` by default, bounds the length.
+    r"""Position t is the t-th unit vector. The width is ``length`` by default, and at least that.
 
     .. math:: P_{t, k} = 1 \text{ where } k = t, \text{ else } 0
 
@@ -48,9 +40,7 @@ def one_hot_positions(
     tensor([[1., 0., 0.],
             [0., 1., 0.]])
     """
-    check_positive("length", length)
     width = length if width is None else width
-    check_positive("width", width)
     if width < length:
         raise ValueError(f"width is {width}, but {length} positions need a width of {length} or more")
     t, k = torch.arange(length)[:, None], torch.arange(width)[None, :]
@@ -66,8 +56,6 @@ def learned_positions(table: Float[Tensor, "longest width"], length: int) -> Flo
     tensor([[5.],
             [6.]])
     """
-    check_ndim("table", table, "longest width")
-    check_positive("length", length)
     if length > table.shape[0]:
         raise ValueError(f"length is {length}, but table of shape {tuple(table.shape)} has {table.shape[0]} positions")
     return table[:length]

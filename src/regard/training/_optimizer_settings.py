@@ -1,36 +1,35 @@
-"""Optimizers, and which parameter goes where in them."""
+"""Settings of the optimizers, and which parameter goes into which group."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.layers import LayerNorm
-from regard.layers._gaussian import GaussianHeads
+from regard.layers import GaussianHeads, LayerNorm
 from regard.support.checks import check_probability, describe
 from regard.training._muon import StackedMuon
 
-# Modules none of whose parameters decay: norms, and what holds heads' centers and sharpness in whatever form.
+# Weight decay leaves out all parameters of these modules: norms, and the centers and sharpness of heads.
 EXEMPT = (LayerNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm, GaussianHeads)
-# What every step multiplies by the schedule's factor.
+# The key of a group's peak learning rate, which each step multiplies by the schedule's factor.
 PEAK = "peak"
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """What all optimizers share.
+class OptimizerSettings:
+    """Base class of the optimizers' settings.
 
-    Weight decay leaves out heads' centers and sharpness, norms, biases and every other parameter of at most one axis:
-    shrinking those is no penalty on complexity (a center would be drawn to the query).
+    Weight decay leaves out the centers and sharpness of heads, norms, biases and every other parameter of at most one
+    axis: shrinking those does not make the network simpler (it would pull a center to the query).
 
     Args:
-        learning_rate: its peak; :class:`Schedule` says how it gets there and away again.
-        weight_decay: the usual coefficient, of the parameters it applies to.
-        center_factor: heads' centers learn at this multiple of the learning rate. They move by pixels, not by the
-            hundredths that other parameters do.
+        learning_rate: the peak learning rate; :class:`ScheduleSettings` gives the factor on it at each step.
+        weight_decay: weight decay of the parameters it applies to.
+        center_factor: centers of heads learn at this multiple of the learning rate. They move by whole tokens, other
+            parameters by hundredths.
     """
 
     learning_rate: float = 1e-3
@@ -47,7 +46,7 @@ class Optimizer:
 
     def build(self, network: nn.Module) -> list[torch.optim.Optimizer]:
         """Optimizers that together hold every trained parameter of the network exactly once."""
-        raise TypeError(f"{type(self).__name__} is no optimizer of its own: use AdamW, SGD or Muon")
+        raise TypeError(f"{type(self).__name__} must define build(network), as AdamWSettings does")
 
     def _groups(self, parameters: Sequence[tuple[str, "nn.Parameter", bool]]) -> list[dict[str, Any]]:
         """One group for each pair of learning rate and weight decay that occurs."""
@@ -62,11 +61,11 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class AdamW(Optimizer):
-    """Adam with decoupled weight decay.
+class AdamWSettings(OptimizerSettings):
+    """Settings of :class:`torch.optim.AdamW`: Adam with decoupled weight decay.
 
-    >>> from regard.training import AdamW
-    >>> [adam] = AdamW(weight_decay=0.05).build(torch.nn.Linear(3, 2))
+    >>> from regard.training import AdamWSettings
+    >>> [adam] = AdamWSettings(weight_decay=0.05).build(torch.nn.Linear(3, 2))
     >>> [(len(group["params"]), group["weight_decay"]) for group in adam.param_groups]
     [(1, 0.05), (1, 0.0)]
     """
@@ -85,8 +84,8 @@ class AdamW(Optimizer):
 
 
 @dataclass(frozen=True)
-class SGD(Optimizer):
-    """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
+class SGDSettings(OptimizerSettings):
+    """Settings of :class:`torch.optim.SGD` with momentum; weight decay is added to the gradient."""
 
     momentum: float = 0.9
     nesterov: bool = False
@@ -101,24 +100,24 @@ class SGD(Optimizer):
 
 
 @dataclass(frozen=True)
-class Muon(AdamW):
-    """Muon for the matrices of hidden layers, AdamW for everything else.
+class MuonSettings(AdamWSettings):
+    """Settings of Muon for the matrices of hidden layers, with AdamW for everything else.
 
     Muon's step along a matrix is the nearest (semi-)orthogonal matrix to its momentum. It is meant for matrices that
-    map features to features, whose parameters are called ``weight``: embeddings, the classifier, heads' positions and
-    vectors stay with AdamW.
+    map features to features, whose parameters are called ``weight``. AdamW trains embeddings, the classifier, positions
+    of heads and vectors.
 
     Args:
-        matrix_learning_rate: of the matrices, scaled by √max(1, rows / columns) for each.
-        matrix_weight_decay: of the matrices.
-        matrix_momentum: of the matrices (Nesterov's).
-        convolutions: whether filters are taken as matrices (out, in · height · width) too; those of depthwise
-            convolutions never are.
-        apart: patterns of names that are left to AdamW although they are matrices.
+        matrix_learning_rate: learning rate of the matrices, scaled by √max(1, rows / columns) for each.
+        matrix_weight_decay: weight decay of the matrices.
+        matrix_momentum: Nesterov momentum of the matrices.
+        convolutions: whether Muon also trains filters, as matrices (out, in · height · width); never those of depthwise
+            convolutions.
+        apart: patterns of names of matrices that AdamW trains instead.
 
-    >>> from regard.training import Muon
+    >>> from regard.training import MuonSettings
     >>> network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
-    >>> muon, adam = Muon(apart=("1.*",)).build(network)
+    >>> muon, adam = MuonSettings(apart=("1.*",)).build(network)
     >>> [tuple(parameter.shape) for group in muon.param_groups for parameter in group["params"]]
     [(4, 3)]
     """
@@ -165,7 +164,7 @@ class Muon(AdamW):
 
 
 def parameters_of(network: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    """(name, parameter, whether weight decay applies to it) of each parameter that is trained, shared ones once."""
+    """(name, parameter, whether weight decay applies) of each trained parameter; shared ones once."""
     seen = set()
     for path, module in network.named_modules():
         for own, parameter in module.named_parameters(recurse=False):
@@ -177,7 +176,7 @@ def parameters_of(network: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]
 
 
 def is_center(name: str) -> bool:
-    """True for the name of heads' centers.
+    """Whether this is the name of the centers of heads.
 
     >>> is_center("blocks.0.attention.center"), is_center("blocks.0.attention.value.weight")
     (True, False)
@@ -187,62 +186,3 @@ def is_center(name: str) -> bool:
 
 def _is_exempt(own: str) -> bool:
     return own.endswith("bias") or is_center(own) or "sharpness" in own
-
-
-def set_learning_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
-    """Each group's peak times ``factor``."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = group[PEAK] * factor
-
-
-def optimizer_state(
-    optimizers: Sequence[torch.optim.Optimizer], names: dict[int, str]
-) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
-    """What optimizers remember of each parameter, as tensors by name; and each optimizer's plain numbers.
-
-    ``names`` gives the parameters' names by ``id``.
-    """
-    tensors, numbers = {}, []
-    for optimizer in optimizers:
-        plain = {}
-        for parameter, memory in optimizer.state.items():
-            for key, value in memory.items():
-                name = f"{key}.{names[id(parameter)]}"
-                if isinstance(value, Tensor):
-                    tensors[name] = value
-                else:
-                    plain[name] = value
-        numbers.append(plain)
-    return tensors, numbers
-
-
-def restore_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer],
-    names: dict[int, str],
-    tensors: dict[str, Tensor],
-    numbers: list[dict[str, float]],
-) -> None:
-    """Put back what :func:`optimizer_state` gave."""
-    remembered: dict[str, dict[str, Any]] = {}
-    sources: list[Mapping[str, Any]] = [tensors, *numbers]
-    for source in sources:
-        for name, value in source.items():
-            key, _, parameter = name.partition(".")
-            remembered.setdefault(parameter, {})[key] = value
-    for optimizer in optimizers:
-        state = optimizer.state_dict()
-        ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        state["state"] = {
-            at: {key: _laid_out(value, parameter) for key, value in remembered[names[id(parameter)]].items()}
-            for at, parameter in enumerate(ordered)
-            if names[id(parameter)] in remembered
-        }
-        optimizer.load_state_dict(state)
-
-
-def _laid_out(value: Any, parameter: Tensor) -> Any:
-    """In the parameter's own order in memory (channels last, say), by which optimizers go through both at once."""
-    if not isinstance(value, Tensor) or value.shape != parameter.shape or parameter.is_contiguous():
-        return value
-    return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

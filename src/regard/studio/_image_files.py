@@ -1,8 +1,7 @@
-"""Images to look at: of a test set, shipped with the package, or sent by the person, which are decoded with care."""
+"""Image files: those sent by a person, which are decoded with care, and those shipped with the package."""
 
 import io
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,14 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from regard.data import DataMissingError, ImageSet, load
 from regard.studio._errors import Refused
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MOST_BYTES = 8 * 2**20
 MOST_PIXELS = 24_000_000
 MOST_SIDE = 12_000
-SHOWN = 448  # pixels on a side of what is shown; more would not be seen
-_ORIENTATION = 0x0112  # how a camera was held, and what turns its image upright
+SHOWN = 448  # largest side of the shown image, in pixels
+_ORIENTATION = 0x0112  # the EXIF tag of the camera's orientation
 _TURNS = {
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
@@ -32,8 +30,8 @@ Pixels = UInt8[Tensor, "_ _ _"]  # channels, height, width
 
 
 def decode(content: bytes) -> Any:
-    """The first frame of an image, upright, in RGB, as Pillow has it. Only known formats, and only sizes that fit, are
-    decoded: a small file may claim to be a huge picture, and is refused by what it claims."""
+    """Decode the first frame of an image, upright, in RGB, as a Pillow image. Only known formats of limited size are decoded:
+    a small file may claim to be a huge image, and its header is checked first."""
     from PIL import Image
 
     if not content:
@@ -45,7 +43,7 @@ def decode(content: bytes) -> Any:
             width, height = opened.size
             if width * height > MOST_PIXELS or max(width, height) > MOST_SIDE:
                 raise Refused(413, f"the image has {width} × {height} pixels, more than {MOST_PIXELS:,} in all")
-            opened.draft("RGB", (2 * SHOWN, 2 * SHOWN))  # a JPEG need not be decoded whole
+            opened.draft("RGB", (2 * SHOWN, 2 * SHOWN))  # a JPEG need not be decoded at full size
             turn = getattr(Image.Transpose, _TURNS.get(opened.getexif().get(_ORIENTATION, 1), ""), None)
             converted = opened.convert("RGBA")
         flat = Image.new("RGB", converted.size, "white")
@@ -55,13 +53,13 @@ def decode(content: bytes) -> Any:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as bomb:
         raise Refused(413, f"the image has more than {MOST_PIXELS:,} pixels") from bomb
-    except Exception as broken:  # decoders meet hostile files with errors of every kind
+    except Exception as broken:  # decoders raise many kinds of errors for hostile files
         known = ", ".join(FORMATS)
         raise Refused(400, f"the file is not an image that can be read ({known})") from broken
 
 
 def fit(image: Any, shape: Sequence[int]) -> tuple[Pixels, Pixels]:
-    """What the network takes, (channels, height, width) as bytes, and the same piece as a person sees it.
+    """The network's input, uint8 (channels, height, width), and the same part of the image for display.
 
     The middle of the image is cut out in the network's proportions, so that nothing is stretched.
     """
@@ -82,9 +80,9 @@ def to_tensor(image: Any) -> Pixels:
 
 
 def to_png(pixels: Pixels) -> bytes:
-    """As a file.
+    """An image as a PNG file.
 
-    >>> from regard.studio._images import decode, to_png
+    >>> from regard.studio._image_files import decode, to_png
     >>> decode(to_png(torch.zeros(3, 4, 5, dtype=torch.uint8))).size
     (5, 4)
     """
@@ -97,19 +95,13 @@ def to_png(pixels: Pixels) -> bytes:
     return file.getvalue()
 
 
-def test_set(name: str) -> ImageSet | None:
-    """The test set of a data set, where its files are here; nothing is downloaded for a look."""
-    try:
-        return _read_test_set(name)
-    except (DataMissingError, OSError):  # not kept: it may come later
-        return None
+def png_files(folder: Path, channels: int) -> list[Path]:
+    """The PNG files of a folder that have so many channels, by name."""
+    from PIL import Image
 
-
-@lru_cache(maxsize=4)
-def _read_test_set(name: str) -> ImageSet:
-    return load(name, download=False).test()
-
-
-def shipped(folder: Path) -> list[Path]:
-    """Images that lie in a folder, by name."""
-    return sorted(path for path in folder.glob("*.png") if path.is_file()) if folder.is_dir() else []
+    found = []
+    for path in sorted(folder.glob("*.png")):
+        with Image.open(path) as opened:  # reads the header alone
+            if len(opened.getbands()) == channels:
+                found.append(path)
+    return found

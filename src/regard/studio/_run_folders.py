@@ -1,4 +1,4 @@
-"""Runs in a folder: which there are, and reading them without ever leaving it."""
+"""The runs in a folder. Nothing outside the folder is ever read."""
 
 import hashlib
 import json
@@ -18,38 +18,37 @@ EXAMPLE = Path(__file__).parent / "example"
 
 
 @dataclass(frozen=True)
-class Place:
-    """A run's folder, and the folder above it that nothing read may lie outside of."""
+class RunFolder:
+    """The folder of a run, and the root that everything read must lie in."""
 
     id: str
     folder: Path
     root: Path
-
-    @property
-    def is_example(self) -> bool:
-        return self.folder == EXAMPLE.resolve()
+    is_example: bool = False
 
     @property
     def title(self) -> str:
-        """As a person names it: its path below the root."""
+        """Its path below the root, for people to read."""
         if self.is_example:
             return "example"
         below = self.folder.relative_to(self.root).as_posix()
         return self.folder.name if below == "." else below
 
     def file(self, *parts: str) -> Path:
-        """A file of the run, which may not lead out of the root by links."""
+        """The path of a file of the run. A link that leads out of the root is refused."""
         path = self.folder.joinpath(*parts)
         if not path.resolve().is_relative_to(self.root):
-            raise Refused(403, f"{path.name} of {self.title} leads out of the folder that the studio was opened on")
+            raise Refused(
+                403, f"{path.name} of {self.title} links to a place outside the folder that the studio was opened on"
+            )
         return path
 
     def open(self) -> Run:
-        """The run. Everything that it may read is looked at first."""
+        """Open the run, after checking everything that it may read."""
         for name in (RECIPE, METRICS, HEADS, SUMMARY, "checkpoints"):
             self.file(name)
         if self.file(RECIPE).stat().st_size > LARGEST_JSON:
-            raise Refused(413, f"{RECIPE} of {self.title} is larger than a recipe can be")
+            raise Refused(413, f"{RECIPE} of {self.title} is too large for a recipe")
         checkpoints = self.folder / "checkpoints"
         if checkpoints.is_dir():
             for step in checkpoints.iterdir():
@@ -59,40 +58,42 @@ class Place:
         try:
             return load_run(self.folder)
         except FileNotFoundError as missing:
-            raise Refused(404, f"{self.title} is gone") from missing
+            raise Refused(404, f"{self.title} no longer exists") from missing
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Refused(422, f"{self.title} cannot be read: {error}") from error
 
 
 class Folder:
-    """The runs below a folder, and the one that comes with the package.
+    """The runs below a folder, and the example that comes with the package.
 
-    Runs are known by ids that were given to them here; what a request names is looked up among them and never made
-    into a path.
+    Runs have ids. What a request names is looked up among the ids and never used as a path.
+
+    Args:
+        root: the folder.
+        example: the folder of the example, or None.
     """
 
-    def __init__(self, root: Path, *, example: bool = True) -> None:
+    def __init__(self, root: Path, *, example: Path | None = EXAMPLE) -> None:
         self.root = root.resolve()
-        self.example = example
+        self.example = None if example is None else example.resolve()
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RunFolder]:
         """All runs by id, the example last."""
-        found: dict[str, Place] = {}
+        found: dict[str, RunFolder] = {}
         for folder in self._folders():
             below = folder.relative_to(self.root).as_posix()
             name = folder.name if below == "." else below.replace("/", "~")
             if not _is_plain(name) or name in found or name == "example":
                 name = f"run-{hashlib.blake2b(os.fsencode(folder), digest_size=6).hexdigest()}"
-            found[name] = Place(name, folder, self.root)
-        example = EXAMPLE.resolve()
-        if self.example and (example / RECIPE).is_file():
-            found["example"] = Place("example", example, example)
+            found[name] = RunFolder(name, folder, self.root)
+        if self.example is not None and (self.example / RECIPE).is_file():
+            found["example"] = RunFolder("example", self.example, self.example, is_example=True)
         return found
 
-    def place(self, id: str) -> Place:
+    def place(self, id: str) -> RunFolder:
         found = self.places().get(id)
         if found is None:
-            raise Refused(404, f"there is no run {id!r} here")
+            raise Refused(404, f"there is no run {id!r}")
         return found
 
     def _folders(self) -> Iterator[Path]:
@@ -115,7 +116,7 @@ def _is_plain(name: str) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file's content; None where there is none that can be read."""
+    """The content of a JSON file; None where it cannot be read."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             return None
@@ -125,14 +126,14 @@ def read_json(path: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Lines of a file that may be growing, and where to go on.
+class LogPiece:
+    """Lines of a file that may be growing, and the offset to continue at.
 
     Attributes:
-        lines: the objects, each a whole line; lines that are none are left out.
-        offset: the byte to go on from.
+        lines: the objects; lines that are not JSON objects are left out.
+        offset: the byte to continue at.
         more: whether there are further lines already.
-        anew: the file became shorter than where the reader was, so this begins at its beginning.
+        anew: the file is shorter than the requested offset, so these lines are from its beginning.
     """
 
     lines: list[dict[str, Any]]
@@ -141,8 +142,8 @@ class Piece:
     anew: bool
 
 
-def read_piece(path: Path, offset: int, most: int = 2**20) -> Piece:
-    """The whole lines from a byte on, at most ``most`` bytes of them (but always one, however long)."""
+def read_piece(path: Path, offset: int, most: int = 2**20) -> LogPiece:
+    """The complete lines from a byte on, at most ``most`` bytes of them, but at least one line."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -153,7 +154,7 @@ def read_piece(path: Path, offset: int, most: int = 2**20) -> Piece:
             if b"\n" not in content and len(content) == most:
                 content += file.readline(64 * most)
     except FileNotFoundError:
-        return Piece([], 0, False, offset > 0)
+        return LogPiece([], 0, False, offset > 0)
     content = content[: content.rfind(b"\n") + 1]
     lines = []
     for line in content.splitlines():
@@ -164,4 +165,4 @@ def read_piece(path: Path, offset: int, most: int = 2**20) -> Piece:
         if isinstance(entry, dict):
             lines.append(entry)
     end = offset + len(content)
-    return Piece(lines, end, bool(content) and end < size, anew)
+    return LogPiece(lines, end, bool(content) and end < size, anew)

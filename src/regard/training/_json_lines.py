@@ -1,4 +1,4 @@
-"""Files of JSON lines that grow with a run and hold each step once, however often the run was killed and resumed."""
+"""Files of JSON lines that grow with a run. They hold each step once, however often the run was killed and resumed."""
 
 import json
 import math
@@ -10,15 +10,15 @@ from typing import Any
 from regard.training._checkpoints import reporting_full_disk
 
 
-class Lines:
-    """A file to which a JSON object is added per line.
+class JsonLines:
+    """A file with one JSON object per line.
 
-    A checkpoint notes :attr:`size`; a resumed run goes back to it with :meth:`cut`, so that what was written after the
-    checkpoint, a torn last line included, is written anew.
+    A checkpoint stores :attr:`size`. A resumed run cuts the file back to it, and so writes again what came after the
+    checkpoint, an incomplete last line included.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lines = Lines(Path(folder, "metrics.jsonl"))
+    ...     lines = JsonLines(Path(folder, "metrics.jsonl"))
     ...     lines.add({"step": 1})
     ...     size = lines.size
     ...     lines.add({"step": 2})
@@ -32,7 +32,7 @@ class Lines:
         self.size = path.stat().st_size if path.exists() else 0
 
     def add(self, *entries: Mapping[str, Any]) -> None:
-        """Append, all or nothing. Numbers that are not finite become null, which JSON has."""
+        """Append all entries or none. Numbers that are not finite become null."""
         if not entries:
             return
         text = "".join(json.dumps({key: _finite(value) for key, value in entry.items()}) + "\n" for entry in entries)
@@ -49,25 +49,24 @@ class Lines:
         self.size += len(content)
 
     def cut(self, size: int) -> None:
-        """Back to ``size`` bytes."""
+        """Cut the file back to ``size`` bytes."""
         if size > self.size:
             raise ValueError(
-                f"{self.path} has {self.size} bytes but the checkpoint was written when it had {size}: "
-                f"some of it is missing"
+                f"{self.path} has {self.size} bytes, but had {size} when the checkpoint was saved: part of it is missing"
             )
         if size < self.size:
             os.truncate(self.path, size)
         self.size = size
 
     def flush(self) -> None:
-        """Wait until the disk has it."""
+        """Wait until the file is on the disk."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines. A last line that is not finished is left out: a run may be writing it."""
+    """The objects in a file of JSON lines, without an incomplete last line, which a run may be writing."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:

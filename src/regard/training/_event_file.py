@@ -1,7 +1,7 @@
 """Event files, which TensorBoard reads.
 
-Written here and not by ``torch.utils.tensorboard``: that writes in a thread of its own, where a full disk ends in a
-stack trace, and opens the file anew for every number.
+We do not use ``torch.utils.tensorboard``: it writes in a thread, where a full disk ends in a stack trace, and opens
+the file again for every number.
 """
 
 import io
@@ -16,11 +16,11 @@ from regard.training._checkpoints import reporting_full_disk
 
 
 class EventFile:
-    """A new event file in ``folder``, to which numbers and pictures are added as they come.
+    """A new event file in ``folder``, to which numbers and figures are added.
 
     Args:
         folder: TensorBoard's ``--logdir``, or a folder in it.
-        step: the run's step; what earlier files say about later steps is no longer shown.
+        step: the step a run resumes from; TensorBoard no longer shows later steps of earlier files.
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:
@@ -29,23 +29,23 @@ class EventFile:
         except ImportError as missing:
             raise ImportError("tensorboard=True needs tensorboard: pip install 'regard[train]'") from missing
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        # Names in the order of time, for TensorBoard reads them in that of names.
+        # TensorBoard reads files in the order of their names, so names must sort by time.
         self.path = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
         self._size = 0
         with reporting_full_disk(folder, "event file", 0):
             folder.mkdir(parents=True, exist_ok=True)
         self._add(file_version="brain.Event:2")
-        # Also where a run begins anew because it was killed before its first checkpoint.
+        # Also at step 0, for a run that was killed before its first checkpoint.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add(step=step + 1 if step else 0, session_log=start)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers by their names."""
+        """Add numbers by name."""
         made = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._add(step=step, summary=self._summary(value=made))
 
     def figure(self, step: int, name: str, figure: Any) -> None:
-        """A matplotlib figure."""
+        """Add a matplotlib figure."""
         content = io.BytesIO()
         figure.savefig(content, format="png")
         width, height = (int(length) for length in figure.get_size_inches() * figure.dpi)
@@ -53,7 +53,7 @@ class EventFile:
         self._add(step=step, summary=self._summary(value=[self._summary.Value(tag=name, image=image)]))
 
     def _add(self, **fields: Any) -> None:
-        """One record, whole or not at all: a reader stops at a torn one."""
+        """Write one record completely or not at all: a reader stops at an incomplete one."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         record = io.BytesIO()
