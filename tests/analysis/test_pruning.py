@@ -267,7 +267,7 @@ def test_wrong_requests_are_refused_with_what_would_fit():
     model, x = Small(), torch.randn(2, 5, 12)
     with pytest.raises(KeyError, match=r"can be pruned is \['layers.0', 'layers.1'\]"):
         regard.prune_heads(model, {"blocks.*": [0]})
-    with pytest.raises(KeyError, match="nothing here can be pruned"):
+    with pytest.raises(KeyError, match="there is none"):
         regard.prune_heads(nn.Linear(2, 2), {"blocks.*": [0]})
     for heads in ([4], [0, 0], [-1]):
         with pytest.raises(ValueError, match="different numbers below 4"):
@@ -290,7 +290,7 @@ def test_wrong_requests_are_refused_with_what_would_fit():
         importance(model, [])
     with pytest.raises(ValueError, match="one number per sample"):
         importance(model, [(x, torch.zeros(2).long())], loss=lambda output, labels: output.sum())
-    with pytest.raises(ValueError, match="no attention of Linear"):
+    with pytest.raises(ValueError, match="Linear computed no attention"):
         importance(nn.Linear(12, 3), [(x[:, 0], torch.zeros(2).long())])
     with pytest.raises(KeyError, match="no attention is named"):
         silenced(model, x)

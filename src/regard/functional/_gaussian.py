@@ -12,6 +12,7 @@ from regard.functional._call import GaussianCall, resolve
 from regard.functional._maps import matrices_for
 from regard.functional._mix import mix
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
+from regard.observation import observe, unobserved
 
 
 def gaussian_attention(
@@ -56,7 +57,16 @@ def gaussian_attention(
             [0., 1., 1.]])
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
-    return attend(value, call, plan, dropout)
+    return observe(
+        None,
+        lambda: attend(value, call, plan, dropout),
+        lambda: gaussian_weights(center, sharpness, grid, queries=queries, border=border, padding=padding)[None],
+        value=value,
+        kind="gaussian",
+        grid=tuple(grid),
+        prefix=0,
+        query_grid=None if queries is None else tuple(len(coordinates) for coordinates in queries),
+    )
 
 
 def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:
@@ -99,4 +109,4 @@ def gaussian_weights(
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
     (group,) = groups_for(call, "dense", center.device.type)
-    return matrices_for(call, group, center.dtype)[0][:, 0].to(center.dtype)
+    return unobserved(matrices_for, call, group, center.dtype)[0][:, 0].to(center.dtype)

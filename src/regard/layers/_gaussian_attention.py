@@ -101,8 +101,14 @@ class GaussianAttention(nn.Module):
     def attend(self, value: Float[Tensor, "batch _ tokens _"], grid: tuple[int, ...]) -> Tensor:
         """Heads' outputs ``(batch, heads, tokens, head_dim)`` from their values (one head is shared by all)."""
         dropout = self.dropout if self.training else 0.0
-        out = gaussian_attention(value, self.center, self.sharpness, grid, plan=self.plan, dropout=dropout)
-        return observe(self, out, lambda: self.weights(grid).unsqueeze(0), value=value, kind="gaussian", grid=grid)
+        return observe(
+            self,
+            lambda: gaussian_attention(value, self.center, self.sharpness, grid, plan=self.plan, dropout=dropout),
+            lambda: self.weights(grid).unsqueeze(0),
+            value=value,
+            kind="gaussian",
+            grid=grid,
+        )
 
     def forward(
         self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.functional import AxisBlocks, HeadGroup, attention, kronecker, mix
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import observe
+from regard.observation import observe, unobserved
 from regard.support.checks import check_dtype, check_grid, check_positive, check_probability
 
 
@@ -158,8 +158,14 @@ class RelativeAttention(nn.Module):
                 value = tokens.unsqueeze(1)
             else:
                 value = self.value(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-            mixed = self.mix(value, grid, dropout)
-            mixed = observe(self, mixed, lambda: self.weights(grid)[None], value=value, kind="relative", grid=grid)
+            mixed = observe(
+                self,
+                lambda: self.mix(value, grid, dropout),
+                lambda: self.weights(grid)[None],
+                value=value,
+                kind="relative",
+                grid=grid,
+            )
             weights = self.weights(grid)[None] if return_weights else None
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return out if weights is None else (out, weights)
@@ -206,7 +212,7 @@ class RelativeAttention(nn.Module):
 
     def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "heads queries keys"]:
         """By position alone: every head's map."""
-        return kronecker(self.axis_matrices(grid))
+        return kronecker(unobserved(self.axis_matrices, grid))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, content={self.content}, full_width={self.full_width}"

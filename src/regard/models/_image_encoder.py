@@ -11,6 +11,7 @@ from regard.layers import AbsolutePositionalEmbedding, AveragePooling, EncoderBl
 from regard.models._image_attention import AttentionSettings
 from regard.models._merging import TokenMerging, checked_merge, grids_of_blocks
 from regard.models._pretrained import Pretrained
+from regard.observation import on_grid
 from regard.support.checks import (
     check_count,
     check_dtype,
@@ -146,8 +147,8 @@ class ImageEncoder(Pretrained):
             if number in self.merge:
                 x = self.merging[str(number)](x, grid)
                 grid = own_grid
-            block = self.blocks[number]
-            x = block(x) if self.positions is not None else block(x, grid=grid)
+            options = {} if self.positions is not None else {"grid": grid}
+            x = on_grid(grid, self.blocks[number], x, **options)
             intermediates.append(x)
         return self.norm(x), intermediates
 

@@ -11,7 +11,6 @@ from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
 from regard.models._padded_sequences import State, run_padded
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import check_keep, check_token_numbers, greedy
-from regard.observation import observe
 from regard.support.checks import check_choice, check_positive, check_probability, values_are_readable
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -171,14 +170,6 @@ class Seq2SeqRNN(Pretrained):
             context, weights = self.attention(queries, states, keep=mask, return_weights=True)
         else:
             context = self.attention(queries, states, keep=mask)
-        attention = self.attention
-        context = observe(
-            attention,
-            context,
-            lambda: attention(queries, states, keep=mask, return_weights=True)[1],
-            value=states,
-            kind="alignment",
-        )
         combined = torch.tanh(self.combine(torch.cat([queries, context], -1)))
         return self.output(self.dropout(combined)), state, weights
 

@@ -142,9 +142,9 @@ def run_imitation(effort: Effort) -> tuple[Course, ...]:
 @cache
 def recorded(path: Path) -> dict[str, Course]:
     """The heads of each layer over a recorded run; nothing where there is no record."""
-    from regard.training import Trajectory
+    from regard.training import HeadTrajectory
 
-    found = Trajectory.read(path)
+    found = HeadTrajectory.read(path)
     if found is None:
         return {}
     layers_ = zip(found.layers, found.center, found.sharpness, strict=True)
