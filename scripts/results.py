@@ -115,7 +115,8 @@ def _capture_models(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "capture")
     ways = [key for key in result["models"][0] if key != "model"]
     rows = [[row["model"], *(row[way] for way in ways)] for row in result["models"]]
-    return f"{_markdown(['model', *ways], rows)}\n\n*yes*: all maps were returned; otherwise what happened instead. {_origin(result, prefix)}."
+    text = f"*yes*: all maps were returned; otherwise what happened instead. {_origin(result, prefix)}."
+    return f"{_markdown(['model', *ways], rows)}\n\n{text}"
 
 
 def _capture_cost(results: Sequence[Result], prefix: str) -> str:
