@@ -1,7 +1,9 @@
-"""Every formula written out in plain tensor algebra: slow, readable, and what everything fast is tested against.
+"""Every operation as its formula, in plain tensor algebra: slow and readable. Fast code is tested against it.
 
-Weights of linear maps are in the layout of ``nn.Linear``, (outputs, inputs). Everything is differentiable and runs in
-the dtype it is given.
+Signatures state the shapes, with the letters of the formula. The functions do not repeat them as checks; to check shapes
+at run time, as our tests do, call ``jaxtyping.install_import_hook("regard", "beartype.beartype")`` before the import.
+Weights of linear maps have the layout of ``nn.Linear``, (outputs, inputs). Every function is differentiable and computes
+in the dtype of its inputs.
 """
 
 from regard.reference._absolute_positions import learned_positions as learned_positions
