@@ -1,5 +1,5 @@
 # On a machine with only Python (3.11 or newer) and make:
-#   make demo    install everything into .venv and run the main job
+#   make demo    install everything into .venv and run the demo
 #   make test    install everything and run the tests
 #   make check   lint, format check, strict types, doctests
 #   make docs    build the documentation into site/ (no network needed, neither to build nor to read it)
@@ -8,7 +8,7 @@
 #   make release-check  build the release, install it in clean environments, run the README's examples and a notebook
 #   make course  build the student notebooks and their autograders into build/course/ (SEED=4711 for the hidden checks)
 # With Node.js as well:
-#   make frontend   build what the views run in a browser (committed, so that pip needs no Node)
+#   make frontend   build the JavaScript of the views (the result is committed, so pip needs no Node)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -24,7 +24,7 @@ help:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first and alone, so that its pin alone decides which build is taken.
+# Install torch first and alone, so that only its own pin decides which build is installed.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	@touch $@
@@ -82,7 +82,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/gaussian.py
 
-# What is derived from benchmarks/results: run it when files there have changed.
+# Tables made from benchmarks/results: run this when files there have changed.
 results: $(VENV)/.dev
 	$(BIN)/python benchmarks/cost_model.py
 	$(BIN)/python scripts/readme_results.py
