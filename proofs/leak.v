@@ -212,6 +212,15 @@ rewrite axis_target_weight // andbT.
 by rewrite divr_ge0 ?ler01 // addr_ge0 ?ler01 // ltW ?tail_gt0.
 Qed.
 
+Theorem leak_ge0 : 0 <= leak.
+Proof.
+rewrite /leak mulr_ge0 ?ler0n // subr_ge0; apply: (@le_trans _ _ (\prod_(a : A) 1)); last by rewrite big1_eq.
+apply: ler_prod => a _.
+have T0 := tail_gt0 (alpha_gt0 a); have T1 : 0 < 1 + tail (alpha a) by rewrite addr_gt0 ?ltr01.
+apply/andP; split; first by rewrite divr_ge0 ?ler01 // ltW.
+by rewrite ler_pdivr_mulr // mul1r ler_addl ltW.
+Qed.
+
 (** A row over the whole grid is at most [leak] from the shift, in L1. *)
 Theorem grid_leak (t : A -> int) : L1 (grid_row (fun a => (t a)%:~R)) (grid_shift t) <= leak.
 Proof.
