@@ -89,9 +89,9 @@ def side_by_side(
         order = names[turn % len(names) :] + names[: turn % len(names)]
         while True:
             wait_for_quiet(deadline)
-            neighbours = Neighbours()
+            neighbors = Neighbors()
             seconds = {name: _seconds(candidates[name], repeats[name], device) / repeats[name] for name in order}
-            if time.monotonic() > deadline or not neighbours.were_in_the_way():
+            if time.monotonic() > deadline or not neighbors.were_in_the_way():
                 break
         for name in names:
             times[name].append(seconds[name])
@@ -100,13 +100,13 @@ def side_by_side(
 
 def wait_for_quiet(deadline: float) -> None:
     while time.monotonic() < deadline:
-        neighbours = Neighbours()
+        neighbors = Neighbors()
         time.sleep(0.1)
-        if not neighbours.were_in_the_way():
+        if not neighbors.were_in_the_way():
             return
 
 
-class Neighbours:
+class Neighbors:
     """Whether other processes took cores that this one was using, since this object was made."""
 
     def __init__(self) -> None:

@@ -39,31 +39,31 @@ def picture(function: Make) -> Make:
 
 @picture
 def limit(path: Path, run: Path | None) -> None:
-    regard.plots.limit((1, 1), (9, 9)).savefig(path, dpi=90)
+    regard.figures.limit((1, 1), (9, 9)).savefig(path, dpi=90)
 
 
 @picture
 def relative_positions(path: Path, run: Path | None) -> None:
     center = torch.tensor([[0.0, 3.0], [-2.0, -2.0]])
     sharpness = torch.tensor([[0.3, 0.3], [0.05, 0.6]])
-    regard.plots.relative_positions(center, sharpness, (14, 14)).savefig(path, dpi=80)
+    regard.figures.relative_positions(center, sharpness, (14, 14)).savefig(path, dpi=80)
 
 
 @picture
 def absolute_positions(path: Path, run: Path | None) -> None:
-    regard.plots.absolute_positions(regard.reference.sinusoidal_positions(64, 64)).savefig(path, dpi=80)
+    regard.figures.absolute_positions(regard.reference.sinusoidal_positions(64, 64)).savefig(path, dpi=80)
 
 
 @picture
 def gelu(path: Path, run: Path | None) -> None:
-    regard.plots.gelu().savefig(path, dpi=80)
+    regard.figures.gelu().savefig(path, dpi=80)
 
 
 @picture
 def trained_heads(path: Path, run: Path | None) -> None:
     network = _trained(run).network()
     layers = [module for module in network.modules() if isinstance(module, regard.GaussianAttention)]
-    figure = regard.plots.heads(
+    figure = regard.figures.heads(
         [layer.center.detach() for layer in layers], [layer.sharpness.detach() for layer in layers], network.grids
     )
     figure.savefig(path, dpi=90)
@@ -77,7 +77,7 @@ def speedrun_heads(path: Path, run: Path | None) -> None:
         raise ValueError("this picture is of a run's heads.jsonl: pass --run FOLDER")
     last = trajectory.at(-1)
     titles = [f"block {at}, {'×'.join(map(str, grid or ()))} tokens" for at, grid in enumerate(trajectory.grids, 1)]
-    figure = regard.plots.heads(list(last.center), list(last.sharpness), list(trajectory.grids), titles=titles)
+    figure = regard.figures.heads(list(last.center), list(last.sharpness), list(trajectory.grids), titles=titles)
     figure.savefig(path, dpi=80)
 
 
@@ -85,8 +85,8 @@ def speedrun_heads(path: Path, run: Path | None) -> None:
 def image_attention(path: Path, run: Path | None) -> None:
     from regard.training._pictures import image_attention as draw
 
-    network, normalised, pixels = _looked_at(run)
-    figure = draw(network, normalised, pixels)
+    network, normalized, pixels = _looked_at(run)
+    figure = draw(network, normalized, pixels)
     if figure is None:
         raise ValueError(f"{run} has no attention among the places of an image")
     figure.savefig(path, dpi=90)
@@ -99,9 +99,9 @@ def view_heads(path: Path, run: Path | None) -> None:
 
 @picture
 def view_image(path: Path, run: Path | None) -> None:
-    network, normalised, pixels = _looked_at(run)
+    network, normalized, pixels = _looked_at(run)
     with torch.no_grad(), regard.capture(network) as maps:
-        network(normalised)
+        network(normalized)
     _photograph(regard.show(maps, image=pixels), path)
 
 
@@ -167,7 +167,7 @@ def _looked_at(run: Path | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
     trained = _trained(run)
     images = trained.recipe.task.data_set
     pixels = images.validation.images[1]
-    return trained.network().eval(), regard.data.normalise(pixels[None], images.mean, images.std), pixels
+    return trained.network().eval(), regard.data.normalize(pixels[None], images.mean, images.std), pixels
 
 
 def _photograph(view: Any, path: Path, tallest: int = 1600) -> None:

@@ -55,8 +55,8 @@ def main(path: str) -> None:
             shown.append((f"nine heads, α = {alpha:.3g}\nlargest error {error:.1e}", found, "RdBu"))
         shown.append(("the convolution", expected, "RdBu"))
     top = expected.abs().max().item()
-    for ax, (title, picture, colours) in zip(axes[1], shown, strict=True):
-        ax.imshow(picture, cmap=colours, **({} if colours == "gray" else {"vmin": -top, "vmax": top}))
+    for ax, (title, picture, colors) in zip(axes[1], shown, strict=True):
+        ax.imshow(picture, cmap=colors, **({} if colors == "gray" else {"vmin": -top, "vmax": top}))
         ax.set_title(title, fontsize=10)
     axes[1, 0].set_ylabel("attention becomes convolution", fontsize=10)
     for ax in axes.flat:

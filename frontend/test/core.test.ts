@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { categorical, css, ember, luminance, night, paper, plasma, table } from "../src/core/colour";
+import { categorical, css, ember, luminance, night, paper, plasma, table } from "../src/core/color";
 import { SvgPen } from "../src/core/pen";
 import { themes } from "../src/core/theme";
 
@@ -9,8 +9,8 @@ const contrast = (a: string, b: string): number => {
   return (high + 0.05) / (low + 0.05);
 };
 
-describe("colours", () => {
-  it("of a ramp get steadily lighter or darker, so that no colour vision is needed", () => {
+describe("colors", () => {
+  it("of a ramp get steadily lighter or darker, so that no color vision is needed", () => {
     for (const [ramp, sign] of [[paper, -1], [night, 1], [ember, 1], [plasma, 1]] as const) {
       for (let i = 0; i < 64; i++) expect(sign * (luminance(ramp((i + 1) / 64)) - luminance(ramp(i / 64)))).toBeGreaterThan(0);
     }
@@ -18,8 +18,8 @@ describe("colours", () => {
 
   it("of text stand out from the page, in light and in dark", () => {
     for (const theme of Object.values(themes)) {
-      for (const colour of [theme.ink, theme.muted, theme.warn]) expect(contrast(colour, theme.background)).toBeGreaterThan(4.5);
-      for (const colour of [theme.accent, theme.hover]) expect(contrast(colour, theme.background)).toBeGreaterThan(3);
+      for (const color of [theme.ink, theme.muted, theme.warn]) expect(contrast(color, theme.background)).toBeGreaterThan(4.5);
+      for (const color of [theme.accent, theme.hover]) expect(contrast(color, theme.background)).toBeGreaterThan(3);
     }
   });
 

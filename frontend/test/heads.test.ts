@@ -67,7 +67,7 @@ describe("a head's map", () => {
     expect(sharp[2 * 9 + 6]).toBeCloseTo(1, 8);
   });
 
-  it("factorises into one per axis where the matrix is diagonal", () => {
+  it("factorizes into one per axis where the matrix is diagonal", () => {
     const head = { ...heads[3], rc: 0 };
     const whole = gaussianMap(head, [5, 6], [2, 2]);
     const rows = gaussianMap({ ...head, cc: 0, column: 0 }, [5, 1], [2, 0]);
@@ -110,7 +110,7 @@ describe("moments", () => {
     expect(shade(range.high, range)).toBe(1);
   });
 
-  it("have colours that do not tell apart what hardly differs", () => {
+  it("have colors that do not tell apart what hardly differs", () => {
     const [{ low, high }] = rangesOf(still([{ away: 1, grid: [8, 8] }, { away: 2, grid: [8, 8] }]), false, "image"); // all of sharpness 4
     expect(high / low).toBeCloseTo(1.5, 8);
     expect(shade(4, { low, high })).toBeCloseTo(0.5, 8);
@@ -155,7 +155,7 @@ describe("layers whose tokens were merged", () => {
     expect(ranges[1].columns).toBeLessThan(3.5);
     expect(ranges[2]).toEqual(ranges[1]); // of the same grid
     expect(ranges[0].rows / ranges[0].columns).toBeCloseTo(ranges[2].rows / ranges[2].columns, 10);
-    expect(new Set(ranges.map(({ low, high }) => `${low} ${high}`)).size).toBe(1); // colours are the same for all
+    expect(new Set(ranges.map(({ low, high }) => `${low} ${high}`)).size).toBe(1); // colors are the same for all
   });
 
   it("begin with each grid by itself where some heads would lie in a heap", () => {

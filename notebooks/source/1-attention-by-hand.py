@@ -153,7 +153,7 @@ print(scores_of(hidden, w_query, w_key))
 #
 # $$\mathrm{softargmax}_\beta(z)_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}$$
 #
-# With a plus: the *largest* score gets the largest weight. Normalise over the **last** axis, the keys. And try it on
+# With a plus: the *largest* score gets the largest weight. Normalize over the **last** axis, the keys. And try it on
 # the scores above: $e^{1054}$ is infinity for a computer. Adding a constant to all scores of a row changes nothing;
 # which constant makes every exponent at most zero?
 
@@ -188,11 +188,11 @@ def test_small_scores(softargmax):
     mistakes = {
         "the sign is wrong: e^{−z} prefers the smallest score, that is the arg min": (-scores).softmax(-1),
         "divide by the sum of the exponentials, so that each row sums to one": scores.exp(),
-        "normalise each row on its own, not all numbers together": scores.exp() / scores.exp().sum(),
+        "normalize each row on its own, not all numbers together": scores.exp() / scores.exp().sum(),
     }
     got = by_hand(softargmax, without="softmax")(scores)
     if isinstance(got, torch.Tensor) and torch.allclose(got.sum(0), torch.ones(3)):
-        raise AssertionError("the columns sum to one; the rows should: normalise over the last axis (the keys, dim=-1)")
+        raise AssertionError("the columns sum to one; the rows should: normalize over the last axis (the keys, dim=-1)")
     expect(got, scores.softmax(-1), mistakes, of="softargmax")
 
 
@@ -380,8 +380,8 @@ figure, panel = plt.subplots(figsize=(5, 2.6))
 panel.imshow(weights, cmap="viridis", vmin=0, vmax=1)
 for row in range(4):
     for column in range(6):
-        colour = "black" if weights[row, column] > 0.6 else "white"
-        panel.text(column, row, f"{weights[row, column]:.2f}", ha="center", va="center", color=colour, fontsize=8)
+        color = "black" if weights[row, column] > 0.6 else "white"
+        panel.text(column, row, f"{weights[row, column]:.2f}", ha="center", va="center", color=color, fontsize=8)
 panel.set(xlabel="key", ylabel="query", title="columns sum to " + ", ".join(f"{x:.1f}" for x in weights.sum(0)))
 plt.show()
 
@@ -499,7 +499,7 @@ def test_limit(hard_attention, SEED):
 # ## 1.5 Leaving keys out
 #
 # Padding, the future, another document: some keys must not be seen. `keep` is `(queries, keys)` and True where a
-# query may attend. The others get weight 0, and **the rest is normalised without them**. A query that may see nothing
+# query may attend. The others get weight 0, and **the rest is normalized without them**. A query that may see nothing
 # gets zeros, not NaN.
 
 # %% [raw]
@@ -544,7 +544,7 @@ def test_some_keys(masked_attention):
         "the masked weights are zero, but the rest no longer sums to one: mask the scores, before the softargmax": (
             scores.softmax(-1) * keep @ value
         ),
-        "a score of 0 is not a weight of 0: masked scores must go towards −∞": (scores * keep).softmax(-1) @ value,
+        "a score of 0 is not a weight of 0: masked scores must go toward −∞": (scores * keep).softmax(-1) @ value,
         "the scores are not divided by √d": (scores * 2).masked_fill(~keep, -torch.inf).softmax(-1) @ value,
     }
     expect(
@@ -681,8 +681,8 @@ before = torch.stack([softargmax(torch.cat([z[None], others]))[0] for z in start
 noisy = start[:, None] + 0.8 * torch.randn(1, 4000)
 after = softargmax(torch.stack([noisy, *(torch.zeros_like(noisy),) * 3], -1))[..., 0].mean(1)
 panels[0].plot(before, after - before)
-panels[0].axhline(0, color="grey", lw=0.8)
-panels[0].axvline(0.5, color="grey", lw=0.8, ls=":")
+panels[0].axhline(0, color="gray", lw=0.8)
+panels[0].axvline(0.5, color="gray", lw=0.8, ls=":")
 panels[0].set(xlabel="weight of the key before", ylabel="mean change", title="Zero-mean noise on one key")
 stretch = torch.linspace(1, 4, 60)
 for score in (1.0, 0.3, -0.3, -1.0):
@@ -780,7 +780,7 @@ x_train = torch.rand(40, 1) * 6
 y_train = torch.sin(x_train) + 0.25 * torch.randn(40, 1)
 x = torch.linspace(0, 6, 200)[:, None]
 figure, panel = plt.subplots(figsize=(6, 3))
-panel.scatter(x_train, y_train, s=14, color="grey")
+panel.scatter(x_train, y_train, s=14, color="gray")
 for bandwidth in (0.08, 0.4, 2.0):
     query, key, beta = as_attention(x, x_train, bandwidth)
     panel.plot(x, attention(query, key, y_train, beta), label=f"h = {bandwidth}, β = {beta:.3g}")
@@ -796,8 +796,8 @@ plt.show()
 # %% [markdown]
 # ## 1.8 Messages on a graph
 #
-# A graph network updates a node from its neighbours: it weighs every edge, normalises the weights **over the
-# neighbours**, and adds up the messages. Write this node by node, with a loop. `neighbours[i]` lists the nodes that
+# A graph network updates a node from its neighbors: it weighs every edge, normalizes the weights **over the
+# neighbors**, and adds up the messages. Write this node by node, with a loop. `neighbors[i]` lists the nodes that
 # node $i$ hears from; an edge's raw weight is $e^{\,q_i \cdot k_j / \sqrt d}$.
 
 # %% [raw]
@@ -805,11 +805,11 @@ plt.show()
 
 
 # %%
-def message_passing(query, key, value, neighbours):
-    """query, key (nodes, d), value (nodes, dv), neighbours: a list of node numbers for each node -> (nodes, dv)."""
+def message_passing(query, key, value, neighbors):
+    """query, key (nodes, d), value (nodes, dv), neighbors: a list of node numbers for each node -> (nodes, dv)."""
     # BEGIN SOLUTION
     updated = []
-    for node, heard in enumerate(neighbours):
+    for node, heard in enumerate(neighbors):
         edges = torch.exp(key[heard] @ query[node] / math.sqrt(query.shape[-1]))
         updated.append((edges / edges.sum()) @ value[heard])
     return torch.stack(updated)
@@ -832,7 +832,7 @@ def test_complete_graph(message_passing):
     scores = query @ key.T / 3**0.5
     mistakes = {
         "the edges of a node must be divided by their sum": scores.exp() @ value,
-        "an edge's weight is e^{q_i·k_j/√d}: node i asks with its query, neighbour j answers with its key": (
+        "an edge's weight is e^{q_i·k_j/√d}: node i asks with its query, neighbor j answers with its key": (
             scores.T.softmax(-1) @ value
         ),
         "the scores are not divided by √d": (query @ key.T).softmax(-1) @ value,
@@ -852,15 +852,15 @@ def test_any_graph(message_passing, SEED):
     draw = Draw(SEED)
     query, key, value = draw(6, 4), draw(6, 4), draw(6, 3)
     keep = draw.coin(6, 6) | torch.eye(6, dtype=torch.bool)
-    neighbours = [keep[node].nonzero()[:, 0].tolist() for node in range(6)]
+    neighbors = [keep[node].nonzero()[:, 0].tolist() for node in range(6)]
     right, _ = regard.reference.attention(query, key, value, keep=keep)
     everyone, _ = regard.reference.attention(query, key, value)
     edges = (query @ key.T / 2).softmax(-1) * keep
     mistakes = {
-        "each node hears all the others; use its neighbours alone": everyone,
-        "normalise over the neighbours, not over all nodes": edges @ value,
+        "each node hears all the others; use its neighbors alone": everyone,
+        "normalize over the neighbors, not over all nodes": edges @ value,
     }
-    got = by_hand(message_passing, without="softmax")(query, key, value, neighbours)
+    got = by_hand(message_passing, without="softmax")(query, key, value, neighbors)
     expect(got, right, mistakes, of="messages on a graph with fewer edges")
 
 

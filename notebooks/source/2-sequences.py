@@ -416,15 +416,15 @@ def train(length, attend, steps=220):
     torch.manual_seed(0)
     task = regard.data.CaseTask(length)
     model = Translator(len(task.vocabulary), attend=attend)
-    optimiser = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.015, total_steps=steps, pct_start=0.15)
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.015, total_steps=steps, pct_start=0.15)
     for step in range(steps):
         batch = task.batch(torch.arange(32), seed=0, epoch=step)
         loss = F.cross_entropy(model(batch.source, batch.target_input).flatten(0, 1), batch.target.flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     test = regard.data.CaseTask(length, split="test").batch(torch.arange(100), seed=0, epoch=0)
     said, weights = model.say(test.source, test.target_input[:, :1], length)
@@ -560,7 +560,7 @@ for length, (accuracy, _, _, found) in zip(lengths, trained, strict=True):
 # \omega_k = 10000^{-2k/d}, \quad k = 0 \dots d/2 - 1
 # $$
 #
-# A clock with $d/2$ hands: fast ones tell neighbours apart, slow ones tell the beginning from the end. Positions
+# A clock with $d/2$ hands: fast ones tell neighbors apart, slow ones tell the beginning from the end. Positions
 # count from 0.
 
 # %% [raw]
@@ -621,7 +621,7 @@ def test_other_widths(sine_positions, SEED):
 # # END QUESTION
 
 # %%
-regard.plots.absolute_positions(sine_positions(64, 32))
+regard.figures.absolute_positions(sine_positions(64, 32))
 
 # %% [raw]
 # # BEGIN QUESTION
@@ -778,7 +778,7 @@ sentence = torch.arange(20.0)[:, None]
 figure, panel = plt.subplots(figsize=(5, 2.8))
 for beta in (0.3, 1.0, 8.0):
     panel.plot(read_at(sentence, sine_positions(20, 32), 3, beta), "o-", ms=3, label=f"β = {beta}")
-panel.plot(range(17), range(3, 20), color="grey", lw=0.8, label="token t + 3")
+panel.plot(range(17), range(3, 20), color="gray", lw=0.8, label="token t + 3")
 panel.set(xlabel="step t", ylabel="token read", title="Attention by position: three places further on")
 panel.legend(fontsize=8)
 plt.show()

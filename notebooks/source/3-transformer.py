@@ -421,7 +421,7 @@ figure, panel = plt.subplots(figsize=(5.5, 3))
 panel.loglog(lengths, [multiply_adds(n, 512, 8) for n in lengths], label="all")
 panel.loglog(lengths, [4 * n * 512**2 for n in lengths], ls="--", label="projections")
 panel.loglog(lengths, [2 * n**2 * 512 for n in lengths], ls="--", label="scores and sums")
-panel.axvline(1024, color="grey", lw=0.8)
+panel.axvline(1024, color="gray", lw=0.8)
 panel.set(xlabel="tokens n", ylabel="multiply-adds", title="d = 512: the square takes over at n = 2d")
 panel.legend()
 plt.show()
@@ -584,14 +584,14 @@ def test_orders(block):
     post_middle, pre_middle = norm1(x + attention(x)), x + attention(norm1(x))
     post, pre = norm2(post_middle + ff(post_middle)), pre_middle + ff(norm2(pre_middle))
     mistakes = {
-        "the orders are swapped: pre normalises what goes into a sub-layer": pre,
+        "the orders are swapped: pre normalizes what goes into a sub-layer": pre,
         "the second sub-layer must work on the result of the first": norm2(norm1(x + attention(x)) + ff(x)),
         "the residual is missing: x + f(x)": norm2(ff(norm1(attention(x)))),
     }
     expect(by_hand(block)(x, attention, ff, norm1, norm2, "post"), post, mistakes, of="post")
     mistakes = {
-        "the orders are swapped: post normalises the sum": post,
-        "the residual carries the x that came in, not the normalised one": norm1(x) + attention(norm1(x)),
+        "the orders are swapped: post normalizes the sum": post,
+        "the residual carries the x that came in, not the normalized one": norm1(x) + attention(norm1(x)),
     }
     expect(by_hand(block)(x, attention, ff, norm1, norm2, "pre"), pre, mistakes, of="pre")
 
@@ -764,16 +764,16 @@ text = regard.data.load_text("word")
 samples = regard.data.MaskedText(text.train, text.vocabulary, length=24)
 encoder = TextEncoder(len(text.vocabulary), 24)
 steps = 400
-optimiser = torch.optim.AdamW(encoder.parameters())
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, total_steps=steps, pct_start=0.1)
+optimizer = torch.optim.AdamW(encoder.parameters())
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps, pct_start=0.1)
 losses = []
 for step in range(steps):
     index = torch.randint(len(samples), (32,))
     batch = samples.batch(index, seed=0, epoch=step)
     loss = F.cross_entropy(encoder(batch.tokens).flatten(0, 1), batch.targets.flatten())
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     schedule.step()
     losses.append(loss.item())
 
@@ -802,6 +802,6 @@ figure.suptitle("eight heads of your encoder: above the first block, below the s
 plt.show()
 
 # %% [markdown]
-# Some heads look at a neighbour, some at particular words, some at everything. Heads do specialise, and often a part
+# Some heads look at a neighbor, some at particular words, some at everything. Heads do specialize, and often a part
 # of them can be removed with little loss: `regard.prune_heads` measures which. `regard verify heads` and `regard
 # verify scaling` decide what is said about all this.

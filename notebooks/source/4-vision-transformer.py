@@ -375,7 +375,7 @@ plt.show()
 # ## 4.4 The model
 #
 # Embed the patches; put the class token **in front** of them; add a learned position to each token (class token
-# included); run the blocks; normalise; read the class off the **class token** with `self.head`.
+# included); run the blocks; normalize; read the class off the **class token** with `self.head`.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -472,7 +472,7 @@ def test_other_sizes(VisionTransformer, SEED):
 # ## Train it
 #
 # Half a minute on a laptop. A vision transformer this small, on so little data, is no match for a convolutional
-# network: it has to learn from pictures that neighbouring patches belong together, which a convolution knows from the
+# network: it has to learn from pictures that neighboring patches belong together, which a convolution knows from the
 # start.
 
 # %%
@@ -480,16 +480,16 @@ torch.manual_seed(0)
 model = VisionTransformer()
 print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
 steps = 250
-optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=steps, pct_start=0.15)
+optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps, pct_start=0.15)
 losses = []
 for _ in range(steps):
     chosen = torch.randint(len(images), (64,))
     loss = F.cross_entropy(model(images[chosen]), labels[chosen], label_smoothing=0.1)
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimiser.step()
+    optimizer.step()
     schedule.step()
     losses.append(loss.item())
 
@@ -696,7 +696,7 @@ plt.show()
 # each other: each small picture shows how alike one patch's position is to all the others'.
 
 # %%
-regard.plots.absolute_positions(model.positions.detach()[0, 1:], grid=model.grid)
+regard.figures.absolute_positions(model.positions.detach()[0, 1:], grid=model.grid)
 
 # %% [markdown]
 # An attention map says where information *came from*, not what it was good for. `regard.relevance` weighs maps with

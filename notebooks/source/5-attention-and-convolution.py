@@ -133,7 +133,7 @@ def test_any_grid(gaussian_scores, SEED):
 # # END QUESTION
 
 # %%
-regard.plots.relative_positions(
+regard.figures.relative_positions(
     torch.tensor([[0.0, 2.0], [-1.5, -1.5]]), torch.tensor([0.3, 3.0]), (8, 8), queries=[(4, 3), (0, 0), (7, 7)]
 )
 
@@ -304,7 +304,7 @@ def test_against_a_map(peak, SEED):
 
 # %%
 print({alpha: f"{float(peak(alpha)):.6f}" for alpha in (0.5, 1, 2, 5, 10)})
-regard.plots.limit(center=(1, 1))
+regard.figures.limit(center=(1, 1))
 
 # %% [raw]
 # # BEGIN QUESTION
@@ -315,7 +315,7 @@ regard.plots.limit(center=(1, 1))
 # ## 5.4 One axis at a time
 #
 # The score is a sum of a row part and a column part, so its exponential is a product, and so is the sum of all
-# exponentials over a full grid. The map **factorises exactly**, borders included: $A = A_{\text{rows}} \otimes
+# exponentials over a full grid. The map **factorizes exactly**, borders included: $A = A_{\text{rows}} \otimes
 # A_{\text{columns}}$ with $A_{\text{axis}}[i, j] = \mathrm{softmax}_j\bigl(-\alpha\,(j - i -
 # \Delta_{\text{axis}})^2\bigr)$. Instead of one matrix of $(HW)^2$ numbers, two with $H^2 + W^2$.
 #
@@ -359,7 +359,7 @@ def test_axis_map(axis_map):
     right = (-0.5 * (offset - 1) ** 2).softmax(-1)
     mistakes = {
         "the head looks the wrong way: j − i − Δ with j the key, i the query": (-0.5 * (-offset - 1) ** 2).softmax(-1),
-        "normalise over the keys, the last axis": (-0.5 * (offset - 1) ** 2).softmax(0),
+        "normalize over the keys, the last axis": (-0.5 * (offset - 1) ** 2).softmax(0),
         "these are the scores; softmax is missing": -0.5 * (offset - 1) ** 2,
     }
     expect(by_hand(axis_map)(1.0, 0.5, 5), right, mistakes, of="the map of an axis with 5 places")
@@ -780,7 +780,7 @@ def test_anywhere(gelu, gelu_tanh, SEED):
 # # END QUESTION
 
 # %%
-regard.plots.gelu()
+regard.figures.gelu()
 
 # %% [raw]
 # # BEGIN QUESTION
@@ -804,10 +804,10 @@ regard.plots.gelu()
 # %%
 def layer_norm(x, weight, bias, epsilon=1e-5):
     """x (..., width), weight and bias (width,) -> (..., width)."""
-    centred = x - x.mean(dim=-1, keepdim=True)  # SOLUTION
-    variance = centred.square().mean(dim=-1, keepdim=True)  # SOLUTION
-    normalised = centred / torch.sqrt(variance + epsilon) * weight + bias  # SOLUTION
-    return normalised
+    centered = x - x.mean(dim=-1, keepdim=True)  # SOLUTION
+    variance = centered.square().mean(dim=-1, keepdim=True)  # SOLUTION
+    normalized = centered / torch.sqrt(variance + epsilon) * weight + bias  # SOLUTION
+    return normalized
 
 
 # %% [raw]
@@ -826,21 +826,21 @@ def test_layer_norm(layer_norm):
     draw = Draw(6)
     x, weight, bias = 3 * draw(2, 4, 5) + 1, draw(5), draw(5)
     right = torch.nn.functional.layer_norm(x, (5,), weight, bias)
-    centred = x - x.mean(-1, keepdim=True)
+    centered = x - x.mean(-1, keepdim=True)
     plain = (right - bias) / weight
     mistakes = {
         "the variance must divide by the number of features, not by one less (unbiased=False)": (
-            centred / (x.var(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
+            centered / (x.var(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
         ),
-        "normalise each token over its features, the last axis; yours runs over the tokens": (
+        "normalize each token over its features, the last axis; yours runs over the tokens": (
             (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt() * weight + bias
         ),
-        "normalise each token by itself, not the whole tensor at once": (x - x.mean())
+        "normalize each token by itself, not the whole tensor at once": (x - x.mean())
         / (x.var(unbiased=False) + 1e-5).sqrt()
         * weight
         + bias,
         "divide by the standard deviation, not by the variance": (
-            centred / (centred.square().mean(-1, keepdim=True) + 1e-5) * weight + bias
+            centered / (centered.square().mean(-1, keepdim=True) + 1e-5) * weight + bias
         ),
         "weight and bias are not used": plain,
         "the bias is missing": plain * weight,
@@ -859,14 +859,14 @@ def test_small_numbers(layer_norm, SEED):
     width = draw.size(3, 8)
     x, weight, bias, epsilon = 0.02 * draw(3, width), draw(width), draw(width), 1e-3
     right = torch.nn.functional.layer_norm(x, (width,), weight, bias, epsilon)
-    centred = x - x.mean(-1, keepdim=True)
-    spread = centred.square().mean(-1, keepdim=True).sqrt()
+    centered = x - x.mean(-1, keepdim=True)
+    spread = centered.square().mean(-1, keepdim=True).sqrt()
     mistakes = {
-        "ε is added to the variance, under the root, not to the standard deviation": centred
+        "ε is added to the variance, under the root, not to the standard deviation": centered
         / (spread + epsilon)
         * weight
         + bias,
-        "epsilon is not used": centred / spread * weight + bias,
+        "epsilon is not used": centered / spread * weight + bias,
         "epsilon is fixed at 1e-5; use the one that is passed": torch.nn.functional.layer_norm(
             x, (width,), weight, bias
         ),
@@ -890,7 +890,7 @@ def test_small_numbers(layer_norm, SEED):
 # ## 5.10 The second half of a block
 #
 # The first half of an encoder's block is attention, a residual and a norm. The second: widen with `up`, GELU, narrow
-# with `down`, add the input, normalise (post-norm). Use your own functions.
+# with `down`, add the input, normalize (post-norm). Use your own functions.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -980,17 +980,17 @@ nn.init.normal_(student.positions.center, std=1.0)
 places = list(student.positions.parameters())
 others = [p for p in student.parameters() if all(p is not place for place in places)]
 steps = 400
-optimiser = torch.optim.AdamW([{"params": others}, {"params": places, "weight_decay": 0.0}])
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [0.01, 0.05], total_steps=steps, pct_start=0.15)
+optimizer = torch.optim.AdamW([{"params": others}, {"params": places, "weight_decay": 0.0}])
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.01, 0.05], total_steps=steps, pct_start=0.15)
 moments = [(0, student.center.detach().clone(), student.sharpness.detach().clone())]
 for step in range(1, steps + 1):
     x = torch.randn(4, 4, 10, 10)
     made = student(x.movedim(1, -1)).movedim(-1, 1)[:, :, 1:-1, 1:-1]
     wanted = goal(x)
     loss = F.mse_loss(made, wanted) / wanted.var() + 5e-3 * student.output.weight.square().sum()
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     schedule.step()
     if step % 10 == 0:
         moments.append((step, student.center.detach().clone(), student.sharpness.detach().clone()))
@@ -1009,13 +1009,13 @@ paths = trajectory.center[0]
 figure, panel = plt.subplots(figsize=(4, 4))
 for head in range(9):
     panel.plot(paths[:, head, 1], paths[:, head, 0], lw=1.2)
-    panel.scatter(*paths[0, head].flip(0), s=14, color="grey", zorder=3)
+    panel.scatter(*paths[0, head].flip(0), s=14, color="gray", zorder=3)
     panel.scatter(*paths[-1, head].flip(0), s=50, zorder=4)
 panel.set_xticks(range(-2, 3))
 panel.set_yticks(range(-2, 3))
 panel.grid(alpha=0.4)
 panel.invert_yaxis()
-panel.set(xlabel="column offset", ylabel="row offset", title="from grey to coloured: nine heads find nine places")
+panel.set(xlabel="column offset", ylabel="row offset", title="from gray to colored: nine heads find nine places")
 plt.show()
 
 # %% [raw]
@@ -1083,7 +1083,7 @@ def test_random_heads(covered, SEED):
 
 # %% [markdown]
 # Now a real task, with **your** second half in every block: classify clothes with heads that may look anywhere.
-# Nobody asks for a convolution here. Do the heads still move towards distinct places, and do they become sharp?
+# Nobody asks for a convolution here. Do the heads still move toward distinct places, and do they become sharp?
 
 
 # %%
@@ -1114,8 +1114,8 @@ model = Encoder()
 places = [p for name, p in model.named_parameters() if "positions." in name]
 others = [p for name, p in model.named_parameters() if "positions." not in name]
 steps = 200
-optimiser = torch.optim.AdamW([{"params": others}, {"params": places, "weight_decay": 0.0}])
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [1e-2, 5e-2], total_steps=steps, pct_start=0.15)
+optimizer = torch.optim.AdamW([{"params": others}, {"params": places, "weight_decay": 0.0}])
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [1e-2, 5e-2], total_steps=steps, pct_start=0.15)
 
 
 def looks():
@@ -1127,9 +1127,9 @@ moments = [(0, looks())]
 for step in range(1, steps + 1):
     chosen = torch.randint(len(images), (32,))
     loss = F.cross_entropy(model(images[chosen]), data.train.labels[chosen])
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     schedule.step()
     if step % 5 == 0:
         moments.append((step, looks()))
@@ -1154,7 +1154,7 @@ for name, center, sharpness in zip(trajectory.layers, trajectory.center, traject
             f"{name} {time:10}: {covered(center[moment])} of the nine places, nearest other head {apart:.1f} patches away, "
             f"sharpness {sharpness[moment].mean():.2f}"
         )
-regard.plots.heads([center[-1] for center in trajectory.center], [s[-1] for s in trajectory.sharpness], grid=(7, 7))
+regard.figures.heads([center[-1] for center in trajectory.center], [s[-1] for s in trajectory.sharpness], grid=(7, 7))
 
 # %% [markdown]
 # Imitating a convolution, the heads take their places one by one and grow sharp: what the theorem needs. (Not from every

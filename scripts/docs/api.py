@@ -10,8 +10,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "regard"
 # In the order in which imports point.
 ORDER = (
-    "reference", "functional", "layers", "models", "convert", "inspect", "data", "training", "recipes", "claims", "plots",
-    "views", "studio",
+    "reference", "functional", "layers", "models", "convert", "maps", "analysis", "data", "training", "recipes", "claims",
+    "figures", "views", "studio",
 )  # fmt: skip
 
 

@@ -19,32 +19,33 @@ _NAMES = {
     "MultiHeadAttention": "regard.layers",
     "attention": "regard.functional",
     "attention_to_conv": "regard.convert",
-    "capture": "regard.inspect",
+    "capture": "regard.maps",
     "conv_to_attention": "regard.convert",
     "convert_network": "regard.convert",
-    "cost": "regard.inspect",
+    "cost": "regard.analysis",
     "gaussian_attention": "regard.functional",
     "load_run": "regard.training",
-    "locality": "regard.inspect",
-    "prune_heads": "regard.inspect",
-    "relevance": "regard.inspect",
-    "replace_heads": "regard.inspect",
-    "rollout": "regard.inspect",
+    "locality": "regard.analysis",
+    "prune_heads": "regard.analysis",
+    "relevance": "regard.analysis",
+    "replace_heads": "regard.analysis",
+    "rollout": "regard.analysis",
     "show": "regard.views",
     "softargmax": "regard.functional",
     "train": "regard.training",
     "verify": "regard.claims",
 }
 _MODULES = {
+    "analysis",
     "claims",
     "convert",
     "course",
     "data",
+    "figures",
     "functional",
-    "inspect",
     "layers",
+    "maps",
     "models",
-    "plots",
     "recipes",
     "reference",
     "training",
@@ -52,19 +53,26 @@ _MODULES = {
 }
 
 if TYPE_CHECKING:
+    from regard import analysis as analysis
     from regard import claims as claims
     from regard import convert as convert
     from regard import course as course
     from regard import data as data
+    from regard import figures as figures
     from regard import functional as functional
-    from regard import inspect as inspect
     from regard import layers as layers
+    from regard import maps as maps
     from regard import models as models
-    from regard import plots as plots
     from regard import recipes as recipes
     from regard import reference as reference
     from regard import training as training
     from regard import views as views
+    from regard.analysis import cost as cost
+    from regard.analysis import locality as locality
+    from regard.analysis import prune_heads as prune_heads
+    from regard.analysis import relevance as relevance
+    from regard.analysis import replace_heads as replace_heads
+    from regard.analysis import rollout as rollout
     from regard.claims import verify as verify
     from regard.convert import attention_to_conv as attention_to_conv
     from regard.convert import conv_to_attention as conv_to_attention
@@ -72,15 +80,9 @@ if TYPE_CHECKING:
     from regard.functional import attention as attention
     from regard.functional import gaussian_attention as gaussian_attention
     from regard.functional import softargmax as softargmax
-    from regard.inspect import capture as capture
-    from regard.inspect import cost as cost
-    from regard.inspect import locality as locality
-    from regard.inspect import prune_heads as prune_heads
-    from regard.inspect import relevance as relevance
-    from regard.inspect import replace_heads as replace_heads
-    from regard.inspect import rollout as rollout
     from regard.layers import GaussianAttention as GaussianAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention
+    from regard.maps import capture as capture
     from regard.training import load_run as load_run
     from regard.training import train as train
     from regard.views import show as show

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.inspect import Call, Map, Maps
+from regard.maps import Call, Map, Maps
 
 pytestmark = pytest.mark.browser
 
@@ -229,7 +229,7 @@ class TestImage:
         def of(grid, rows=None):
             keys = grid[0] * grid[1]
             weights = torch.rand(1, 2, len(rows) if rows else keys, keys).softmax(-1)
-            layout = regard.inspect.Layout(grid, 0)
+            layout = regard.maps.Layout(grid, 0)
             return Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout)
 
         maps = Maps([Map("large", [of((4, 6))]), Map("small", [of((2, 3))]), Map("rows", [of((2, 3), (0, 4))])])
@@ -416,10 +416,10 @@ class TestTokens:
         page.keyboard.press("m")
         assert "mean over heads" in look.subtitle(page)
 
-    def test_colours_by_row_and_rollout(self, page, look, text_maps):
+    def test_colors_by_row_and_rollout(self, page, look, text_maps):
         seen = {look.pixels(page, ".rg-main")}
         for scale in ("row", "root"):
-            page.get_by_label("colours").select_option(scale)
+            page.get_by_label("colors").select_option(scale)
             seen.add(look.pixels(page, ".rg-main"))
         assert len(seen) == 3
         page.locator(".rg-main canvas").focus()

@@ -39,15 +39,15 @@ class TestTrain:
         recipe, options = _train.parse(
             regard.recipes.get("cifar10-speedrun"),
             shlex.split(
-                "--epochs 3 --network.dim 36 --task.augmentation.crop 2 --optimiser.center-factor 2 --clip 0.5 "
+                "--epochs 3 --network.dim 36 --task.augmentation.crop 2 --optimizer.center-factor 2 --clip 0.5 "
                 "--task.validation 0 --no-compile --schedule.decay cosine --folder x --resume auto --seeds 5"
             ),
         )
         assert (recipe.epochs, recipe.network.dim, recipe.task.augmentation.crop) == (3, 36, 2)
-        assert (recipe.optimiser.center_factor, recipe.clip, recipe.task.validation) == (2.0, 0.5, 0)
+        assert (recipe.optimizer.center_factor, recipe.clip, recipe.task.validation) == (2.0, 0.5, 0)
         assert (recipe.compile, recipe.schedule.decay) == (False, "cosine")
         named = regard.recipes.get("cifar10-speedrun")
-        assert recipe.optimiser.matrix_learning_rate == named.optimiser.matrix_learning_rate  # what was not set stays
+        assert recipe.optimizer.matrix_learning_rate == named.optimizer.matrix_learning_rate  # what was not set stays
         assert options.for_train()["resume"] == "auto"
         assert (options.folder, options.seeds) == (Path("x"), 5)
 
@@ -215,9 +215,9 @@ def merged(tmp_path_factory):
     """The folder of a network that merges tokens on the way up, 14 × 14 and then 7 × 7; and the grids that TensorBoard's
     pictures of its heads were drawn on."""
     folder, grids = tmp_path_factory.mktemp("merged") / "run", []
-    draw = regard.plots.heads
+    draw = regard.figures.heads
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regard.plots, "heads", lambda *args, **options: grids.append(args[2]) or draw(*args, **options))
+        patch.setattr(regard.figures, "heads", lambda *args, **options: grids.append(args[2]) or draw(*args, **options))
         task = ImageTask("fashion-mini", validation=10, limit=16)
         network = Encoder(patch=2, dim=9, depth=2, hidden=4, merge=(1,))
         recipe = Recipe("merged", task, network, epochs=1, batch_size=16)
@@ -236,8 +236,8 @@ class TestMerging:
         folder, before = merged
         grids, drawn = [(14, 14), (7, 7)], []
         assert before == [grids] * 2  # at step 0 and at the last
-        draw = regard.plots.heads
-        monkeypatch.setattr(regard.plots, "heads", lambda *args, **rest: drawn.append(args[2]) or draw(*args, **rest))
+        draw = regard.figures.heads
+        monkeypatch.setattr(regard.figures, "heads", lambda *args, **rest: drawn.append(args[2]) or draw(*args, **rest))
         output = tmp_path / "report.html"
         assert main(["report", str(folder), "--samples", "10", "--output", str(output)]) == 0
         assert drawn == [grids, grids]

@@ -224,7 +224,7 @@ def test_it_is_called_as_the_convolution_is():
 
 
 def test_leak_falls_like_the_exponential_of_the_sharpness():
-    """log leak is a straight line in α with slope −1: one neighbour at distance one dominates."""
+    """log leak is a straight line in α with slope −1: one neighbor at distance one dominates."""
     leaks = [math.log(shift_leak([alpha])) for alpha in (10.0, 11.0, 12.0)]
     assert leaks[1] - leaks[0] == pytest.approx(-1, abs=1e-3)
     assert leaks[2] - leaks[1] == pytest.approx(-1, abs=1e-3)

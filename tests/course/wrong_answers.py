@@ -48,7 +48,7 @@ WRONG = {
         Wrong("q7_kernel", "-0.5 * x_train", "0.5 * x_train", "wrong sign"),
         Wrong("q7_kernel", "1 / bandwidth**2", "1 / bandwidth", "not 1/h"),
         Wrong("q8_graph", "(edges / edges.sum())", "edges", "divided by their sum"),
-        Wrong("q8_graph", "in enumerate(neighbours)", "in enumerate([list(range(len(key)))] * len(key))", "neighbours alone"),
+        Wrong("q8_graph", "in enumerate(neighbors)", "in enumerate([list(range(len(key)))] * len(key))", "neighbors alone"),
         Wrong("q8_graph", " / math.sqrt(query.shape[-1])", "", "not divided by √d"),
     ],
     "2-sequences": [
@@ -137,7 +137,7 @@ WRONG = {
         Wrong("q7_theorem_two", "total + weights @ tokens @ matrix.T", "total + weights @ tokens @ matrix.T + bias", "once"),
         Wrong("q8_gelu", "torch.erf(x / math.sqrt(2))", "torch.erf(x)", "erf takes x/√2"),
         Wrong("q8_gelu", "(x + 0.044715 * x**3)", "x", "cubic term is missing"),
-        Wrong("q9_layer_norm", "centred.square().mean(dim=-1, keepdim=True)", "x.var(dim=-1, keepdim=True)", "not by one less"),
+        Wrong("q9_layer_norm", "centered.square().mean(dim=-1, keepdim=True)", "x.var(dim=-1, keepdim=True)", "not by one less"),
         Wrong("q9_layer_norm", "torch.sqrt(variance + epsilon)", "(torch.sqrt(variance) + epsilon)", "under the root"),
         Wrong("q9_layer_norm", " * weight + bias", "", "weight and bias are not used"),
         Wrong("q10_second_half", "x + self.down", "self.down", "residual is missing"),

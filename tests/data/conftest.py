@@ -12,7 +12,7 @@ import pytest
 
 
 @dataclass
-class Behaviour:
+class Behavior:
     """What one answer does: send only the first ``cut`` bytes (and reset the connection, or just close it), stall
     after them until released, answer with ``status`` instead, or with bytes of its own (``instead``)."""
 
@@ -26,19 +26,19 @@ class Behaviour:
 
 @dataclass
 class Site:
-    """``files`` by path; ``script`` holds the behaviour of the next answers, then all is well."""
+    """``files`` by path; ``script`` holds the behavior of the next answers, then all is well."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
-    script: list[Behaviour] = field(default_factory=list)
+    script: list[Behavior] = field(default_factory=list)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
 
-    def behave(self, **behaviour: Any) -> None:
+    def behave(self, **behavior: Any) -> None:
         """What the next answer does that is not yet decided."""
-        self.script.append(Behaviour(**behaviour))
+        self.script.append(Behavior(**behavior))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -47,10 +47,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         site, wanted = self.site, self.headers.get("Range")
         site.requests.append((self.path, wanted))
-        behaviour = site.script.pop(0) if site.script else Behaviour()
-        content = site.files.get(self.path) if behaviour.instead is None else behaviour.instead
-        if content is None or behaviour.status:
-            self.send_error(behaviour.status or 404)
+        behavior = site.script.pop(0) if site.script else Behavior()
+        content = site.files.get(self.path) if behavior.instead is None else behavior.instead
+        if content is None or behavior.status:
+            self.send_error(behavior.status or 404)
             return
         start = 0
         if site.ranges and wanted is not None:
@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            start += behaviour.offset
+            start += behavior.offset
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         else:
@@ -69,12 +69,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         body = content[start:]
-        self.wfile.write(body if behaviour.cut is None else body[: behaviour.cut])
-        if behaviour.stall:
+        self.wfile.write(body if behavior.cut is None else body[: behavior.cut])
+        if behavior.stall:
             self.wfile.flush()
             site.stalled.set()
             site.release.wait(60)
-        if behaviour.reset:
+        if behavior.reset:
             # No lingering: the client sees a reset instead of an end.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True

@@ -17,7 +17,7 @@ from regard.data import (
     label_weights,
     mixup,
     move,
-    normalise,
+    normalize,
     partners,
     random_uniform,
 )
@@ -97,12 +97,12 @@ def test_cutout_reaches_every_pixel():
     assert cutout(torch.ones(2000, 1, 8, 10), corner, 3).amin((0, 1)).max() == 0
 
 
-def test_normalised_images_have_mean_0_and_spread_1():
+def test_normalized_images_have_mean_0_and_spread_1():
     images = pictures(50)
     scaled = images.double() / 255
     mean, std = tuple(scaled.mean((0, 2, 3)).tolist()), tuple(scaled.std((0, 2, 3)).tolist())
     expected = (scaled - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
-    result = normalise(images, mean, std)
+    result = normalize(images, mean, std)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=1e-6)
 
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_refused(user_errors):
     with pytest.raises(ValueError, match="corner must be"):
         cutout(images, torch.zeros(1, 2, dtype=torch.int64), 2)
     with pytest.raises(ValueError, match="mean has 1 and std 3 numbers"):
-        normalise(images, (0.5,), (0.5,) * 3)
+        normalize(images, (0.5,), (0.5,) * 3)
     with pytest.raises(ValueError, match="others has shape"):
         mixup(images, images[:1], torch.ones(2))
     with pytest.raises(ValueError, match="where must be"):

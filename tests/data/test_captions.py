@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from regard.data import Captions, Loader, load, normalise
+from regard.data import Captions, Loader, load, normalize
 from regard.data._captions import NOUNS
 
 
@@ -33,8 +33,8 @@ def test_a_caption_matches_exactly_where_it_says_so(captions, batch):
 
 
 def test_pictures_are_the_sets_images_side_by_side(data, batch):
-    images = normalise(data.images, data.mean, data.std)
-    black = normalise(torch.zeros(1, 1, 28, 28, dtype=torch.uint8), data.mean, data.std)[0]
+    images = normalize(data.images, data.mean, data.std)
+    black = normalize(torch.zeros(1, 1, 28, 28, dtype=torch.uint8), data.mean, data.std)[0]
     for at in range(60):
         for label, half in zip(batch.content[at].tolist(), batch.images[at].split(28, -1), strict=True):
             if label == -1:

@@ -84,7 +84,7 @@ def test_seeds_and_epochs_differ():
             assert not torch.equal(left.images, right.images)
 
 
-def test_without_augmentation_images_are_normalised_and_nothing_else():
+def test_without_augmentation_images_are_normalized_and_nothing_else():
     data = load("fashion-mini").validation
     images, labels, indices = Loader(AugmentedImages(data), 100, shuffle=False).batch(0, 1)
     expected = (data.images[100:200].double() / 255 - data.mean[0]) / data.std[0]

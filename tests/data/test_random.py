@@ -15,11 +15,11 @@ SIGMAS = 5  # a test that allows 5 standard deviations fails by chance once in 1
 
 
 def splitmix(state):
-    """The published generator: its n-th output is the finaliser of n golden steps."""
+    """The published generator: its n-th output is the finalizer of n golden steps."""
     return _mix_number((state + 0x9E3779B97F4A7C15) & ((1 << 64) - 1))
 
 
-def test_the_finaliser_is_splitmix64():
+def test_the_finalizer_is_splitmix64():
     # The first outputs of the reference generator for seed 1234567, as its author publishes them.
     state, outputs = 1234567, []
     for _ in range(3):
@@ -38,7 +38,7 @@ def test_tensors_and_numbers_are_hashed_alike(index, seed):
 
 
 @given(st.integers(0, 2**31), st.integers(1, 999))
-def test_each_index_has_its_own_number_whatever_its_neighbours(seed, cut):
+def test_each_index_has_its_own_number_whatever_its_neighbors(seed, cut):
     index = torch.arange(1000)
     whole = random_bits(index, seed, "x")
     assert torch.equal(whole, torch.cat([random_bits(index[:cut], seed, "x"), random_bits(index[cut:], seed, "x")]))
@@ -56,13 +56,13 @@ def test_uniform_numbers_are_even():
 
 @pytest.mark.parametrize("other", [(1, 0, "a"), (0, 1, "a"), (0, 0, "b"), (0, 0, "a", 0)])
 def test_keys_are_independent(other):
-    """No correlation between the same samples' numbers under neighbouring seeds, epochs and purposes."""
+    """No correlation between the same samples' numbers under neighboring seeds, epochs and purposes."""
     index = torch.arange(COUNT)
     pair = torch.stack((random_uniform(index, 0, 0, "a"), random_uniform(index, *other)))
     assert abs(torch.corrcoef(pair)[0, 1].item()) < SIGMAS / math.sqrt(COUNT)
 
 
-def test_neighbouring_indices_are_independent():
+def test_neighboring_indices_are_independent():
     sample = random_uniform(torch.arange(COUNT + 1), 0, "a")
     assert abs(torch.corrcoef(torch.stack((sample[1:], sample[:-1])))[0, 1].item()) < SIGMAS / math.sqrt(COUNT)
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _load(path: Path) -> ModuleType:
-    """A script of the repository as a module; its neighbours can be imported meanwhile."""
+    """A script of the repository as a module; its neighbors can be imported meanwhile."""
     before = sys.path.copy()
     sys.path.insert(0, str(path.parent))
     try:

@@ -120,7 +120,7 @@ def test_the_check_for_hosts_can_fail():
 def test_every_public_name_is_described(pages, script):
     api = script("scripts/docs/api.py")
     names = api.public_names()
-    assert {"reference", "functional", "layers", "models", "convert", "inspect", "training"} <= set(names)
+    assert {"reference", "functional", "layers", "models", "convert", "maps", "analysis", "training"} <= set(names)
     for package, public in names.items():
         missing = {f"regard.{package}.{name}" for name in public} - pages[f"api/{package}.html"].ids
         assert not missing

@@ -320,7 +320,7 @@ keep[0] = False
 with torch.no_grad():
     expected = attention(query, key, value, bias=bias, keep=keep)
 with torch.autocast("cpu", dtype=torch.bfloat16):
-    for half in (query, query.to(torch.bfloat16)):  # as after a linear layer, while a normalised key stays float32
+    for half in (query, query.to(torch.bfloat16)):  # as after a linear layer, while a normalized key stays float32
         fused = attention(half, key, value, bias=bias, keep=keep)
         output, weights = attention(half, key, value, bias=bias, keep=keep, return_weights=True)
         for result in (fused, output):

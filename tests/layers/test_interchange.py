@@ -196,7 +196,7 @@ def test_timm_variants_are_refused_with_their_reason(timm, user_errors, options,
         MultiHeadAttention.from_timm(timm.layers.Attention(12, 3, **options))
 
 
-def test_timm_modules_that_normalise_keys_alone_are_refused(timm, user_errors):
+def test_timm_modules_that_normalize_keys_alone_are_refused(timm, user_errors):
     module = timm.layers.Attention(12, 3)
     module.k_norm = nn.LayerNorm(4, elementwise_affine=False)
     with pytest.raises(ValueError, match="qk_norm"):

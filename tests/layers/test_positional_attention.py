@@ -136,11 +136,11 @@ def test_relative_attention_equals_the_four_terms(grid, extra):
 
 
 @given(grid=st.sampled_from([(5,), (3, 4), (2, 3, 2)]), full_width=st.booleans())
-def test_relative_attention_by_position_alone_factorises(grid, full_width):
+def test_relative_attention_by_position_alone_factorizes(grid, full_width):
     layer = RelativeAttention(12, 3, grid, content=False, full_width=full_width).double()
     x = torch.randn(2, math.prod(grid), 12, dtype=torch.float64)
     scores = torch.einsum("qkw,hw->hqk", layer.encoding.pairs(grid), layer.position.weight)
-    weights = scores.softmax(-1)  # over the whole grid at once, nothing factorised
+    weights = scores.softmax(-1)  # over the whole grid at once, nothing factorized
     value = x if full_width else layer.value(x)
     heads = [value] * 3 if full_width else value.chunk(3, -1)
     expected = layer.output(torch.cat([weights[h] @ heads[h] for h in range(3)], -1))

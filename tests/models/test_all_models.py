@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from regard.inspect import capture
 from regard.layers import (
     AdditiveAttention,
     GatedPositionalAttention,
@@ -14,6 +13,7 @@ from regard.layers import (
     MultiHeadAttention,
     RelativeAttention,
 )
+from regard.maps import capture
 from regard.models import Pretrained, TextEncoder
 from regard.models._seq2seq import DotAttention
 

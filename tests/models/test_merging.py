@@ -25,8 +25,8 @@ def test_merging_is_the_formula_square_by_square(rows, columns, dim, batch):
         for column in range(columns):
             r, c = 2 * row, 2 * column
             square = torch.cat([x[:, r, c], x[:, r, c + 1], x[:, r + 1, c], x[:, r + 1, c + 1]], -1)
-            centred = square - square.mean(-1, keepdim=True)
-            normed = centred / (centred.square().mean(-1, keepdim=True) + merging.norm.epsilon).sqrt()
+            centered = square - square.mean(-1, keepdim=True)
+            normed = centered / (centered.square().mean(-1, keepdim=True) + merging.norm.epsilon).sqrt()
             normed = normed * merging.norm.weight + merging.norm.bias
             torch.testing.assert_close(found[:, row * columns + column], normed @ merging.reduction.weight.T)
 

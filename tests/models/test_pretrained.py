@@ -96,8 +96,8 @@ def test_says_what_is_missing(folder, tmp_path, user_errors):
 def test_says_what_is_wrong_with_the_configuration(folder, user_errors):
     with pytest.raises(ValueError, match=r"holds the class ResNet18, not ImageEncoder: use ResNet18\.from_pretrained"):
         ImageEncoder.from_pretrained(folder)
-    with pytest.raises(ValueError, match="ResNet18 does not take colour"):
-        ResNet18.from_pretrained(folder, colour=True)
+    with pytest.raises(ValueError, match="ResNet18 does not take color"):
+        ResNet18.from_pretrained(folder, color=True)
     with pytest.raises(ValueError, match=r"fc\.weight is \(3, 16\) instead of \(7, 16\)"):
         ResNet18.from_pretrained(folder, classes=7)
     edit(folder, **{"class": "ResNet99"})
@@ -159,8 +159,8 @@ def test_says_which_argument_json_cannot_hold(tmp_path):
 
 
 def test_a_wrong_call_is_reported_in_the_constructors_own_words(user_errors):
-    with pytest.raises(TypeError, match=r"__init__\(\) got an unexpected keyword argument 'colour'"):
-        Mine((2, 3), colour=1)
+    with pytest.raises(TypeError, match=r"__init__\(\) got an unexpected keyword argument 'color'"):
+        Mine((2, 3), color=1)
 
 
 def test_without_safetensors_it_says_what_to_install(folder, monkeypatch):

@@ -46,18 +46,18 @@ def test_tokens_see_both_sides():
 
 
 def test_learns_what_was_masked():
-    """Every second token repeats the one before it: a masked one can be read off its neighbour."""
+    """Every second token repeats the one before it: a masked one can be read off its neighbor."""
     model = TextEncoder(6, length=8, dim=16, depth=1, heads=2, dropout=0.0)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     places = torch.arange(8)
     for _ in range(150):
         truth = torch.randint(1, 6, (64, 4)).repeat_interleave(2, 1)
         masked = places == torch.randint(8, (64, 1))
         scores = model(truth.masked_fill(masked, 0))
         loss = nn.functional.cross_entropy(scores[masked], truth[masked])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert (scores[masked].argmax(-1) == truth[masked]).double().mean() > 0.95
 
 

@@ -12,7 +12,7 @@ from regard.models._transformer import POSITIONS
 SMALL = {"dim": 8, "heads": 2, "hidden": 12, "encoder_depth": 2, "decoder_depth": 2}
 
 
-def randomised(model: nn.Module) -> nn.Module:
+def randomized(model: nn.Module) -> nn.Module:
     """In double precision, far from zero, so that greedy choices are not ties."""
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.7)
@@ -31,7 +31,7 @@ def test_torch_weights_give_torch_outputs(norm, activation, bias, padded):
     theirs = nn.Transformer(
         8, 2, 2, 3, 12, activation=activation, norm_first=norm == "pre", bias=bias, batch_first=True
     )
-    theirs = randomised(theirs)
+    theirs = randomized(theirs)
     ours = Transformer.from_torch(theirs, 11)
     x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
     y = torch.randn(2, 4, 8, dtype=torch.float64, requires_grad=True)
@@ -60,7 +60,7 @@ def test_torch_weights_give_torch_outputs(norm, activation, bias, padded):
 def test_the_cache_changes_no_token(norm, positions, tied, decoder_only, prompt, seed):
     torch.manual_seed(seed)
     sizes = {**SMALL, "encoder_depth": 0} if decoder_only else SMALL
-    model = randomised(Transformer(9, norm=norm, positions=positions, length=12, tied=tied, **sizes))
+    model = randomized(Transformer(9, norm=norm, positions=positions, length=12, tied=tied, **sizes))
     source = None if decoder_only else torch.randint(9, (3, 6))
     keep = None if decoder_only else torch.arange(6) < torch.tensor([[6], [4], [1]])
     start = torch.randint(9, (3, prompt))
@@ -77,7 +77,7 @@ def test_the_cache_changes_no_token(norm, positions, tied, decoder_only, prompt,
 
 
 def test_a_token_does_not_see_those_after_it():
-    model = randomised(Transformer(9, **SMALL))
+    model = randomized(Transformer(9, **SMALL))
     source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 5))
     changed = target.clone()
     changed[0, 3] = (target[0, 3] + 1) % 9
@@ -87,7 +87,7 @@ def test_a_token_does_not_see_those_after_it():
 
 
 def test_padding_of_the_source_is_not_seen():
-    model = randomised(Transformer(9, **SMALL))
+    model = randomized(Transformer(9, **SMALL))
     source, target = torch.randint(9, (2, 6)), torch.randint(9, (2, 5))
     keep = torch.arange(6) < torch.tensor([[6], [4]])
     scores = model(source, target, source_keep=keep)
@@ -95,7 +95,7 @@ def test_padding_of_the_source_is_not_seen():
 
 
 def test_weights_of_every_block():
-    model = randomised(Transformer(9, **SMALL))
+    model = randomized(Transformer(9, **SMALL))
     source, target = torch.randint(9, (2, 6)), torch.randint(9, (2, 5))
     scores, weights = model(source, target, return_weights=True)
     torch.testing.assert_close(scores, model(source, target))
@@ -122,7 +122,7 @@ def test_parameter_count_of_the_original():
 
 
 def test_generation_stops_when_all_have_ended():
-    model = randomised(Transformer(9, **SMALL))
+    model = randomized(Transformer(9, **SMALL))
     with torch.no_grad():
         model.output_bias.copy_(nn.functional.one_hot(torch.tensor(4), 9) * 1e3)
     said = model.generate(torch.randint(9, (2, 3)), torch.zeros(2, 1, dtype=torch.int64), tokens=50, end=4)

@@ -62,7 +62,7 @@ class TestEach:
 
     def test_small_is_the_same_kind_on_embedded_data(self, name):
         recipe, small = regard.recipes.get(name), regard.recipes.get(name).smoke()
-        assert small.optimiser == recipe.optimiser
+        assert small.optimizer == recipe.optimizer
         assert small.schedule == recipe.schedule
         assert type(_build(small)) is type(_build(recipe))
         if isinstance(small.task, ImageTask):
@@ -77,13 +77,13 @@ def test_ex05_has_five_layers_of_width_64_and_no_more_parameters_than_the_sheet(
     assert (len(network.blocks), network.dim) == (5, 64)
     assert all(isinstance(block.attention, GatedPositionalAttention) for block in network.blocks)  # content and place
     assert _parameters(recipe) <= 140_618
-    assert (recipe.epochs, recipe.optimiser.learning_rate) == (50, 1e-3)
+    assert (recipe.epochs, recipe.optimizer.learning_rate) == (50, 1e-3)
 
 
 def test_a6_is_the_papers_network_by_the_papers_recipe():
     recipe = regard.recipes.get("a6-gaussian")
     assert _parameters(recipe) == sum(p.numel() for p in paper_image_encoder().parameters()) == 12_086_844
-    assert recipe.optimiser == SGD(0.1, weight_decay=1e-4, momentum=0.9)
+    assert recipe.optimizer == SGD(0.1, weight_decay=1e-4, momentum=0.9)
     assert (recipe.epochs, recipe.batch_size) == (300, 100)
     kinds = {
         "a6-general": "gaussian-full",
@@ -115,8 +115,8 @@ def test_the_case_recipes_differ_in_the_network_alone():
 
 def test_the_speedrun_has_muon_and_faster_centers():
     recipe = regard.recipes.get("cifar10-speedrun")
-    assert isinstance(recipe.optimiser, Muon)
-    assert recipe.optimiser.center_factor == 5.0
+    assert isinstance(recipe.optimizer, Muon)
+    assert recipe.optimizer.center_factor == 5.0
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():

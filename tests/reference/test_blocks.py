@@ -1,4 +1,4 @@
-"""Layer normalisation, GELU and the feed-forward part: equal to torch's."""
+"""Layer normalization, GELU and the feed-forward part: equal to torch's."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Gaussian heads: the formula entry by entry, the factorisation over axes, borders, limits and extreme sharpness."""
+"""Gaussian heads: the formula entry by entry, the factorization over axes, borders, limits and extreme sharpness."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_scores_are_the_quadratic_form_of_key_minus_query_minus_center(grid, hea
 
 
 @given(grid=grids, border=st.sampled_from(("native", *BORDERS)), before=st.integers(0, 5), after=st.integers(0, 5))
-def test_weights_factorise_into_one_axis_matrix_each(grid, border, before, after):
+def test_weights_factorize_into_one_axis_matrix_each(grid, border, before, after):
     axes = len(grid)
     center, sharpness = random(2, axes), torch.rand(2, axes, dtype=torch.float64)
     padding = None if border == "native" else [(before, after)] * axes
@@ -111,7 +111,7 @@ def test_borders_are_defined_however_far_outside(size, pad, border):
     assert torch.equal(source[within], coordinates[within])
     assert torch.equal(inside, within if border == "zeros" else torch.ones_like(within))
     if border == "reflect" and size > 1:
-        left, right = source[: 2 * pad + 1], source[-2 * pad - 1 :]  # centred on the first and the last coordinate
+        left, right = source[: 2 * pad + 1], source[-2 * pad - 1 :]  # centered on the first and the last coordinate
         assert torch.equal(left, left.flip(0))
         assert torch.equal(right, right.flip(0))
     if size == 1:

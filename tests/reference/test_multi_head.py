@@ -97,7 +97,7 @@ def test_the_sum_of_heads_is_the_concatenation_even_where_a_row_attends_to_nothi
     assert (maps[..., 1, :] == 0).all()
 
 
-def test_shared_key_heads_are_key_heads_repeated_for_neighbours():
+def test_shared_key_heads_are_key_heads_repeated_for_neighbors():
     x, context = random(2, 3, 4), random(2, 5, 6)
     weights = weights_for(4, 2, 4, 6, shared=2)
     full = dict(weights)

@@ -145,7 +145,7 @@ def test_image_attention_is_what_capture_sees(client, trained, name):
     run = regard.load_run(trained / name)
     data = run.recipe.task.data_set
     network = run.network()
-    inputs = regard.data.normalise(data.test().images[7:8], data.mean, data.std)
+    inputs = regard.data.normalize(data.test().images[7:8], data.mean, data.std)
     header, arrays = payload(client.get(f"/api/runs/{name}/images/test/7/attention"))
     assert header["view"] == "image"
     assert_same_maps(header, arrays, attention_of(network, inputs))
@@ -168,7 +168,7 @@ def test_a_run_that_merges_tokens_shows_each_layer_on_its_own_grid(client_of, tm
     header, arrays = payload(client.get("/api/runs/merged/images/test/7/attention"))
     assert [layer["grid"] for layer in header["meta"]["layers"]] == [[14, 14], [7, 7]]
     data = recipe.task.data_set
-    inputs = regard.data.normalise(data.test().images[7:8], data.mean, data.std)
+    inputs = regard.data.normalize(data.test().images[7:8], data.mean, data.std)
     assert_same_maps(header, arrays, attention_of(run.network(), inputs))
 
 

@@ -32,8 +32,8 @@ def claiming(width, height):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_the_usual_formats_are_read(kind):
-    colour = Image.new("RGB", (20, 10), (200, 100, 50))
-    found = decode(encoded(colour, kind))
+    color = Image.new("RGB", (20, 10), (200, 100, 50))
+    found = decode(encoded(color, kind))
     assert (found.mode, found.size) == ("RGB", (20, 10))
     assert all(abs(a - b) < 12 for a, b in zip(found.getpixel((3, 3)), (200, 100, 50), strict=True))
 
@@ -93,7 +93,7 @@ def test_damaged_files_are_an_image_or_a_refusal(data):
 def test_what_is_transparent_is_white_and_only_the_first_frame_counts():
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
     assert decode(encoded(clear, "PNG")).getpixel((0, 0)) == (255, 255, 255)
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
     moving = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert decode(moving).getpixel((0, 0)) == (255, 0, 0)
 
@@ -118,7 +118,7 @@ def test_the_middle_is_cut_out_and_nothing_is_stretched(shape):
     assert shown.shape[1] * shape[2] == shown.shape[2] * shape[1]
     assert max(shown.shape) <= SHOWN
     if shape[1] == shape[2]:
-        assert bool((taken > 200).all())  # the edge sees a little of its neighbours
+        assert bool((taken > 200).all())  # the edge sees a little of its neighbors
 
 
 def test_an_image_of_the_network_s_own_size_is_taken_as_it_is():
@@ -126,6 +126,6 @@ def test_an_image_of_the_network_s_own_size_is_taken_as_it_is():
     taken, shown = fit(decode(to_png(pixels)), (3, 32, 32))
     assert torch.equal(taken, pixels)
     assert torch.equal(shown, pixels)
-    grey = pixels[:1]
-    assert torch.equal(fit(decode(to_png(grey)), (1, 32, 32))[0], grey)
-    assert torch.equal(to_tensor(decode(to_png(grey))), grey.expand(3, -1, -1))
+    gray = pixels[:1]
+    assert torch.equal(fit(decode(to_png(gray)), (1, 32, 32))[0], gray)
+    assert torch.equal(to_tensor(decode(to_png(gray))), gray.expand(3, -1, -1))

@@ -14,7 +14,7 @@ import regard
 from regard.convert._bounds import shift_leak, tail
 from regard.convert._from_conv import ConvolutionalAttention
 from regard.functional._axis import axis_matrix
-from regard.inspect import Call, Layout, Map, Maps
+from regard.maps import Call, Layout, Map, Maps
 from regard.reference import convolution, worked_example
 
 FILE = Path(__file__).parents[2] / "frontend" / "test" / "numbers.json"

@@ -14,7 +14,7 @@ from regard.training import Muon
 CASES = {
     "plain": {},
     "unequal": {"task": ToyTask(unequal=True), "accumulate": 3, "clip": 0.5, "average": 0.9},
-    "muon": {"optimiser": Muon(1e-2, matrix_learning_rate=0.02)},
+    "muon": {"optimizer": Muon(1e-2, matrix_learning_rate=0.02)},
     "uneven": {"accumulate": 6},  # more parts than a process has samples
 }
 

@@ -13,7 +13,7 @@ from regard.training._checkpoints import read_checkpoint, write_whole
 TENSORS = {
     "network.weight": torch.arange(6.0).reshape(2, 3),
     "network.steps": torch.tensor(3),
-    "optimiser.flags": torch.tensor([True, False]),
+    "optimizer.flags": torch.tensor([True, False]),
     "average.half": torch.ones(2, dtype=torch.bfloat16),
 }
 

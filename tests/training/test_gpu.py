@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronizatio
 def _recipe(**changes):
     task = ImageTask("fashion-mini", validation=100, limit=512)
     network = Encoder(patch=4, dim=36, depth=2, hidden=36, init="grid")
-    settings = {"optimiser": Muon(2e-3, matrix_learning_rate=0.01), "epochs": 3, "batch_size": 64, "clip": 1.0}
+    settings = {"optimizer": Muon(2e-3, matrix_learning_rate=0.01), "epochs": 3, "batch_size": 64, "clip": 1.0}
     return Recipe("gpu", task, network, **{**settings, **changes})
 
 
@@ -39,7 +39,7 @@ def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch, changes):
 
 
 def test_the_run_is_that_of_the_cpu_but_for_rounding(tmp_path):
-    recipe = _recipe(optimiser=regard.training.SGD(0.02))
+    recipe = _recipe(optimizer=regard.training.SGD(0.02))
     runs = [
         regard.train(recipe, folder=tmp_path / kind, accelerator=kind, tensorboard=False) for kind in ("cpu", "cuda")
     ]

@@ -18,18 +18,18 @@ def test_steps_equal_those_of_torch(options):
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
     theirs = copy.deepcopy(ours)
     start = copy.deepcopy(ours)
-    optimisers = StackedMuon(ours, lr=0.05, **options), torch.optim.Muon(theirs, lr=0.05, **options)
+    optimizers = StackedMuon(ours, lr=0.05, **options), torch.optim.Muon(theirs, lr=0.05, **options)
     for _ in range(3):
         for own, other in zip(ours, theirs, strict=True):
             own.grad = torch.randn_like(own)
             other.grad = own.grad.clone()
-        for optimiser in optimisers:
-            optimiser.step()
+        for optimizer in optimizers:
+            optimizer.step()
     for own, other, before in zip(ours, theirs, start, strict=True):
         # The iteration runs in bfloat16: rounding is all that may differ.
         assert (own - other).norm() <= 0.03 * (other - before).norm()
         torch.testing.assert_close(
-            optimisers[0].state[own]["momentum_buffer"], optimisers[1].state[other]["momentum_buffer"]
+            optimizers[0].state[own]["momentum_buffer"], optimizers[1].state[other]["momentum_buffer"]
         )
 
 
@@ -53,12 +53,12 @@ def test_filters_are_stepped_as_the_matrices_they_are(layout):
     filters = torch.randn(6, 4, 3, 3).to(memory_format=layout)
     ours = torch.nn.Parameter(filters.clone(memory_format=layout))
     theirs = torch.nn.Parameter(filters.flatten(1).clone())
-    optimisers = StackedMuon([ours], lr=0.05), torch.optim.Muon([theirs], lr=0.05)
+    optimizers = StackedMuon([ours], lr=0.05), torch.optim.Muon([theirs], lr=0.05)
     for _ in range(3):
         ours.grad = torch.randn(6, 4, 3, 3)
         theirs.grad = ours.grad.flatten(1).clone()
-        for optimiser in optimisers:
-            optimiser.step()
+        for optimizer in optimizers:
+            optimizer.step()
     assert not torch.equal(ours, filters)
     assert (ours.flatten(1) - theirs).norm() <= 0.03 * (theirs - filters.flatten(1)).norm()
 
@@ -72,4 +72,4 @@ def test_convolutions_go_to_muon_where_they_shall_but_never_depthwise_ones():
     assert matrices(network) == 1
     assert matrices(network, convolutions=True) == 2
     resnet = ResNet().build(ImageTask("fashion-mini"))
-    assert matrices(resnet, convolutions=True) == 19  # all but the first, whose images are grey
+    assert matrices(resnet, convolutions=True) == 19  # all but the first, whose images are gray

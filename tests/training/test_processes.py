@@ -42,7 +42,7 @@ def test_two_processes_have_the_loss_curve_of_one_with_the_same_batch(two_proces
     if name == "unequal":  # the last batches' halves ask for different numbers of predictions
         changes = {"task": toy.ToyTask(unequal=True), "accumulate": 1, "clip": 0.5, "average": 0.9}
     if name == "muon":
-        changes = {"optimiser": regard.training.Muon(1e-2, matrix_learning_rate=0.02)}
+        changes = {"optimizer": regard.training.Muon(1e-2, matrix_learning_rate=0.02)}
     alone, together = train_toy(epochs=6, **changes), regard.load_run(two_processes / name)
     for names in (("loss", "accuracy", "gradient_norm"), ("validation_loss", "validation_accuracy")):
         expected = _curve(alone, *names)

@@ -18,9 +18,9 @@ positive = st.floats(1e-6, 1.0, allow_nan=False)
 @given(positive, positive, st.text(max_size=5), st.one_of(st.none(), positive), st.integers(0, 2**40))
 def test_json_gives_back_the_very_same_recipe(rate, share, word, clip, seed):
     schedule = Schedule(share, "linear", rate)
-    optimiser = (AdamW(rate, share), SGD(rate, momentum=share / 2), Muon(rate, apart=(word, "x")))[seed % 3]
+    optimizer = (AdamW(rate, share), SGD(rate, momentum=share / 2), Muon(rate, apart=(word, "x")))[seed % 3]
     task = ImageTask("fashion-mini", augmentation=Augmentation(crop=2, flip="alternate", mixup=0.3))
-    recipe = Recipe("any", task, Encoder(hidden=None), optimiser, schedule, clip=clip, seed=seed)
+    recipe = Recipe("any", task, Encoder(hidden=None), optimizer, schedule, clip=clip, seed=seed)
     assert decode(json.loads(json.dumps(encode(recipe)))) == recipe
 
 
@@ -57,11 +57,11 @@ def test_what_json_cannot_hold_is_refused():
 
 def test_differences_are_named_by_their_path():
     left = regard.recipes.get("demo")
-    right = dataclasses.replace(left, epochs=1, optimiser=dataclasses.replace(left.optimiser, weight_decay=0.5))
+    right = dataclasses.replace(left, epochs=1, optimizer=dataclasses.replace(left.optimizer, weight_decay=0.5))
     found = differences(encode(left), encode(right))
-    assert sorted(line.partition(":")[0] for line in found) == ["epochs", "optimiser.weight_decay"]
+    assert sorted(line.partition(":")[0] for line in found) == ["epochs", "optimizer.weight_decay"]
     assert differences(encode(left), encode(left)) == []
-    assert differences(encode(left), encode(dataclasses.replace(left, optimiser=SGD()))) == ["optimiser: AdamW and SGD"]
+    assert differences(encode(left), encode(dataclasses.replace(left, optimizer=SGD()))) == ["optimizer: AdamW and SGD"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_value_that_does_not_fit_is_refused(user_errors, changes, words):
 
 
 def test_a_part_of_the_wrong_kind_is_refused(user_errors):
-    with pytest.raises(TypeError, match="optimiser must be a Optimiser, got Schedule"):
-        dataclasses.replace(regard.recipes.get("demo"), optimiser=Schedule())
+    with pytest.raises(TypeError, match="optimizer must be a Optimizer, got Schedule"):
+        dataclasses.replace(regard.recipes.get("demo"), optimizer=Schedule())
     with pytest.raises(TypeError, match=r"as regard\.recipes\.get\('demo'\) returns, got 'demo'"):
         regard.train("demo")

@@ -38,7 +38,7 @@ def run(tmp_path_factory):
 def test_evaluation_is_on_the_test_set_with_and_without_flip_averaging(run):
     found = evaluate_run(run, accelerator="cpu")
     test, network = regard.data.load("fashion-mini").test(), run.network()
-    images = regard.data.normalise(test.images, test.mean, test.std)
+    images = regard.data.normalize(test.images, test.mean, test.std)
     with torch.no_grad():
         logits, mirrored = network(images), network(images.flip(-1))
     assert found["accuracy"] == pytest.approx((logits.argmax(-1) == test.labels).float().mean().item())

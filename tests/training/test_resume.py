@@ -147,11 +147,11 @@ def test_a_best_checkpoint_is_kept_wherever_else_is_saved(train_toy, monkeypatch
 
 def test_channels_last_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
     task = regard.training.ImageTask("fashion-mini", validation=20, limit=64, channels_last=True)
-    for optimiser in (regard.training.SGD(0.1), regard.training.Muon(1e-2, convolutions=True)):
+    for optimizer in (regard.training.SGD(0.1), regard.training.Muon(1e-2, convolutions=True)):
         recipe = regard.training.Recipe(
-            "last", task, regard.training.ResNet(width=4), optimiser, epochs=2, batch_size=16
+            "last", task, regard.training.ResNet(width=4), optimizer, epochs=2, batch_size=16
         )
-        folder = tmp_path / type(optimiser).__name__
+        folder = tmp_path / type(optimizer).__name__
         options = {"accelerator": "cpu", "tensorboard": False, "save_every": 3, "keep": 9}
         whole = regard.train(recipe, folder=folder, **options)
         expected, last = whole.checkpoint().tensors, whole.checkpoints.steps()[-1]

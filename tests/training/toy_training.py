@@ -86,7 +86,7 @@ class ToyNetwork(Network):
 
 def toy_recipe(task: Task | None = None, network: Network | None = None, **changes: Any) -> Recipe:
     settings: dict[str, Any] = {
-        "optimiser": AdamW(1e-2, weight_decay=0.1, center_factor=5.0),
+        "optimizer": AdamW(1e-2, weight_decay=0.1, center_factor=5.0),
         "schedule": Schedule(warm_up=0.2),
         "epochs": 3,
         "batch_size": 6,

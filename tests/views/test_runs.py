@@ -50,8 +50,8 @@ def test_an_image_is_shown_with_the_maps_of_that_image(trained):
     assert list(shown) == ["heads", "image"]
     assert shown["heads"].meta["steps"] == list(run.heads.steps)
     examples = run.recipe.task.examples("validation", torch.device("cpu"))
-    grey = shown["image"].arrays["image"][..., 0]
-    assert torch.equal(grey, examples.set.images[0, 0])
+    gray = shown["image"].arrays["image"][..., 0]
+    assert torch.equal(gray, examples.set.images[0, 0])
     assert all(layer["residual"] < 1e-4 for layer in shown["image"].meta["layers"])
 
 
@@ -71,9 +71,9 @@ def test_layers_with_merged_tokens_are_shown_on_their_own_grids(trained):
 
 def test_the_report_s_picture_says_the_grid_of_each_layer_where_they_differ():
     center, sharpness = [torch.zeros(1, 2)] * 2, [torch.ones(1)] * 2
-    merged = regard.plots.heads(center, sharpness, [(16, 16), (8, 8)], titles=["a", "b"])
+    merged = regard.figures.heads(center, sharpness, [(16, 16), (8, 8)], titles=["a", "b"])
     assert [panel.get_title() for panel in merged.axes[:2]] == ["a, 16×16 tokens", "b, 8×8 tokens"]
-    same = regard.plots.heads(center, sharpness, [(8, 8), (8, 8)], titles=["a", "b"])
+    same = regard.figures.heads(center, sharpness, [(8, 8), (8, 8)], titles=["a", "b"])
     assert [panel.get_title() for panel in same.axes[:2]] == ["a", "b"]
 
 
@@ -88,7 +88,7 @@ def test_a_sentence_that_is_read_and_written(trained):
     assert kinds == {("source", "source"), ("target", "target"), ("target", "source")}
 
 
-def test_an_alignment_is_labelled_with_what_is_said(trained):
+def test_an_alignment_is_labeled_with_what_is_said(trained):
     run = trained(regard.recipes.get("case-rnn-attention").smoke())
     payload = attention_payload(run)
     (layer,) = payload.meta["layers"]

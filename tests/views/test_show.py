@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.inspect import Call, Map, Maps
+from regard.maps import Call, Map, Maps
 from regard.models import Seq2SeqRNN, Transformer, VisionTransformer
 from regard.training import Heads, Trajectory
 from regard.views import Show
@@ -59,7 +59,7 @@ class TestImages:
             torch.randint(256, (3, 8, 12), dtype=torch.uint8),
             torch.rand(8, 12, 3).numpy(),
         ],
-        ids=["chw", "hwc", "grey", "plane", "normalised", "bytes", "numpy"],
+        ids=["chw", "hwc", "gray", "plane", "normalized", "bytes", "numpy"],
     )
     def test_images_of_every_usual_kind(self, vit_maps, image):
         pixels = regard.show(vit_maps, image=image).payload.arrays["image"]
@@ -91,7 +91,7 @@ class TestImages:
             for grid, prefix in layouts:
                 tokens = math.prod(grid) + prefix
                 weights = torch.rand(1, 2, 2 if rows else tokens, tokens).softmax(-1)
-                layout = regard.inspect.Layout(grid, prefix)
+                layout = regard.maps.Layout(grid, prefix)
                 made.append(Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout))
             return Maps(Map(f"layer{number}", [call]) for number, call in enumerate(made))
 
@@ -269,7 +269,7 @@ class TestHeads:
         for step in (5, 10):
             (tmp_path / f"step-{step}").mkdir()
             save_file(model.state_dict(), tmp_path / f"step-{step}" / "model.safetensors")
-        found = regard.inspect.trajectory(model, tmp_path, torch.randn(2, 3, 8, 8))
+        found = regard.analysis.trajectory(model, tmp_path, torch.randn(2, 3, 8, 8))
         assert regard.show(found).payload.meta["steps"] == [5, 10]
 
     def test_what_has_no_place_on_a_plane_is_refused(self, user_errors):
@@ -334,8 +334,8 @@ class TestSaving:
             assert shown.view == name
         with pytest.raises(ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', got 'nothing'"):
             regard.show("nothing")
-        with pytest.raises(TypeError, match="colour is an option of the views that have a name"):
-            regard.show(random_maps(1, 1, 2), colour="red")
+        with pytest.raises(TypeError, match="color is an option of the views that have a name"):
+            regard.show(random_maps(1, 1, 2), color="red")
 
 
 def test_the_core_alone_saves_a_page(tmp_path, monkeypatch):

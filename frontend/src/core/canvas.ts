@@ -60,7 +60,7 @@ export function Picture(props: PictureProps) {
     pending.current = 0;
     const [element, outer] = [canvas.current, wrapper.current];
     if (!element || !outer) return;
-    const { props: now, theme: colours } = latest.current;
+    const { props: now, theme: colors } = latest.current;
     const zoom = zoomFor(outer.closest(".regard")?.clientWidth ?? 0);
     const width = Math.floor(outer.clientWidth / zoom);
     if (width < 1) return;
@@ -77,7 +77,7 @@ export function Picture(props: PictureProps) {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
     pen.save();
-    now.draw(pen, { width, height }, colours);
+    now.draw(pen, { width, height }, colors);
     pen.restore();
     if (shown.current) {
       shown.current.size = { width, height };
@@ -161,7 +161,7 @@ export function Picture(props: PictureProps) {
 export function pixels(
   width: number,
   height: number,
-  colour: (index: number) => number,
+  color: (index: number) => number,
   reuse?: HTMLCanvasElement,
 ): HTMLCanvasElement {
   const canvas = reuse ?? document.createElement("canvas");
@@ -171,7 +171,7 @@ export function pixels(
   if (!pen) return canvas;
   const image = pen.createImageData(width, height);
   const out = new Uint32Array(image.data.buffer);
-  for (let i = 0; i < out.length; i++) out[i] = colour(i);
+  for (let i = 0; i < out.length; i++) out[i] = color(i);
   pen.putImageData(image, 0, 0);
   return canvas;
 }

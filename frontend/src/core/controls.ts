@@ -1,4 +1,4 @@
-// Labelled controls that the keyboard reaches.
+// Labeled controls that the keyboard reaches.
 
 import { html, useEffect, useRef, type ComponentChildren } from "./html";
 

@@ -1,7 +1,7 @@
 // Light and dark: as the page, the notebook or the system has it, unless the person chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
-import { between, plasma, night, paper, type Ramp } from "./colour";
+import { between, plasma, night, paper, type Ramp } from "./color";
 
 export type Mode = "light" | "dark";
 
@@ -22,7 +22,7 @@ export interface Theme {
   mono: string;
   /** Weights of a map, 0 to 1. */
   heat: Ramp;
-  /** An ordered quantity, as the colour of lines. */
+  /** An ordered quantity, as the color of lines. */
   order: Ramp;
 }
 

@@ -1,7 +1,7 @@
 // A map as arcs: from each token that asks, on the left, to the tokens that it reads, on the right.
 
 import type { Draw, Size } from "../core/canvas";
-import { categorical, css } from "../core/colour";
+import { categorical, css } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
@@ -24,9 +24,9 @@ export interface HeadArcs {
   weights: Float32Array;
 }
 
-/** A colour for each head, and after the seventh a kind of line as well. */
+/** A color for each head, and after the seventh a kind of line as well. */
 const DASHES = [[], [7, 4], [2, 4]];
-const lineOf = (head: number, theme: Theme) => ({ colour: [...categorical.slice(0, 6), theme.muted][head % 7], dash: DASHES[Math.floor(head / 7) % 3] });
+const lineOf = (head: number, theme: Theme) => ({ color: [...categorical.slice(0, 6), theme.muted][head % 7], dash: DASHES[Math.floor(head / 7) % 3] });
 
 const TOP = 26;
 const MOST = 1500;
@@ -97,7 +97,7 @@ export function drawArcs(state: ArcState): Draw {
     };
     shown.forEach(({ weights, max, least }, head) => {
       const line = lineOf(head, theme);
-      pen.strokeStyle = state.heads ? line.colour : active && !state.over ? theme.accent : theme.hover;
+      pen.strokeStyle = state.heads ? line.color : active && !state.over ? theme.accent : theme.hover;
       pen.setLineDash(state.heads ? line.dash : []);
       const some = (q: number, k: number, from: number, strong: boolean) => {
         const weight = weights[q * count + k];
@@ -128,8 +128,8 @@ function legend(pen: Pen, heads: HeadArcs[], c: Column, theme: Theme) {
   const start = (c.left + c.right - step * heads.length) / 2;
   pen.font = `10px ${theme.font}`;
   heads.forEach((head, i) => {
-    const { colour, dash } = lineOf(i, theme);
-    pen.strokeStyle = colour;
+    const { color, dash } = lineOf(i, theme);
+    pen.strokeStyle = color;
     pen.lineWidth = 3;
     pen.setLineDash(dash);
     pen.beginPath();

@@ -1,7 +1,7 @@
 // A map as a heat map: queries down, keys across.
 
 import { pixels, type Draw, type Size } from "../core/canvas";
-import { table as colourTable } from "../core/colour";
+import { table as colorTable } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
@@ -45,7 +45,7 @@ const LARGEST = 38;
 const TALLEST = 680;
 
 export function paint(table: Table, scale: Scale, theme: Theme, reuse?: HTMLCanvasElement): HTMLCanvasElement {
-  const colours = colourTable(theme.heat);
+  const colors = colorTable(theme.heat);
   const [rows, columns] = [table.queries.length, table.keys.length];
   const tops = new Float32Array(rows).fill(table.max);
   if (scale === "row") {
@@ -60,7 +60,7 @@ export function paint(table: Table, scale: Scale, theme: Theme, reuse?: HTMLCanv
     Math.max(1, rows),
     (i) => {
       const share = table.weights[i] / (tops[Math.floor(i / columns)] || 1);
-      return colours[Math.round(255 * (scale === "root" ? Math.sqrt(share) : share))] ?? colours[0];
+      return colors[Math.round(255 * (scale === "root" ? Math.sqrt(share) : share))] ?? colors[0];
     },
     reuse,
   );

@@ -1,26 +1,26 @@
 // One query's weights over an image.
 
 import { pixels, type Draw, type Size } from "../core/canvas";
-import { css, ember, table as colourTable } from "../core/colour";
+import { css, ember, table as colorTable } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
 import { percent } from "./layer";
 import { cellOf, type ImageAbout, type Query, queryIn } from "./place";
 
-export type Style = "colour" | "spotlight" | "map";
+export type Style = "color" | "spotlight" | "map";
 
-/** Colours of weights 0 … 255 in the given style. */
+/** Colors of weights 0 … 255 in the given style. */
 export function overlayTable(style: Style, opacity: number, theme: Theme): Uint32Array {
-  if (style === "map") return colourTable(theme.heat);
-  if (style === "spotlight") return colourTable(() => [0, 0, 0], (t) => opacity * (1 - t ** 0.6));
-  return colourTable(ember, (t) => opacity * Math.min(1, 0.25 + 0.9 * t ** 0.5));
+  if (style === "map") return colorTable(theme.heat);
+  if (style === "spotlight") return colorTable(() => [0, 0, 0], (t) => opacity * (1 - t ** 0.6));
+  return colorTable(ember, (t) => opacity * Math.min(1, 0.25 + 0.9 * t ** 0.5));
 }
 
 /** Patches of a row of weights as pixels. */
-export function patchPixels(row: Float32Array, about: ImageAbout, max: number, colours: Uint32Array, reuse?: HTMLCanvasElement): HTMLCanvasElement {
+export function patchPixels(row: Float32Array, about: ImageAbout, max: number, colors: Uint32Array, reuse?: HTMLCanvasElement): HTMLCanvasElement {
   const [rows, columns] = about.grid;
-  return pixels(columns, rows, (i) => colours[Math.min(255, Math.round((255 * row[about.prefix + i]) / (max || 1)))], reuse);
+  return pixels(columns, rows, (i) => colors[Math.min(255, Math.round((255 * row[about.prefix + i]) / (max || 1)))], reuse);
 }
 
 /** The largest weight of a patch, prefix tokens apart: they would often outshine all of the image. */
@@ -120,15 +120,15 @@ export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
   };
 }
 
-function outline(pen: Pen, p: Places, grid: [number, number], at: { y: number; x: number }, colour: string) {
+function outline(pen: Pen, p: Places, grid: [number, number], at: { y: number; x: number }, color: string) {
   const [row, column] = cellOf(grid, at);
   const [w, h] = [p.width / grid[1], p.height / grid[0]];
   const box: [number, number, number, number] = [p.x + column * w, p.y + row * h, w, h];
-  // White under the colour, so that it is seen on any image.
+  // White under the color, so that it is seen on any image.
   pen.strokeStyle = "#ffffff";
   pen.lineWidth = 4;
   pen.strokeRect(...box);
-  pen.strokeStyle = colour;
+  pen.strokeStyle = color;
   pen.lineWidth = 2.2;
   pen.strokeRect(...box);
 }

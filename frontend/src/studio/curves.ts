@@ -152,9 +152,9 @@ function stroke(pen: Pen, steps: number[], values: number[], size: Size, x: Axes
   pen.stroke();
 }
 
-function text(pen: Pen, said: string, x: number, y: number, colour: string, theme: Theme, align: CanvasTextAlign, bold = false): void {
+function text(pen: Pen, said: string, x: number, y: number, color: string, theme: Theme, align: CanvasTextAlign, bold = false): void {
   pen.font = `${bold ? "600 13px" : "11px"} ${theme.font}`;
-  pen.fillStyle = colour;
+  pen.fillStyle = color;
   pen.textAlign = align;
   pen.textBaseline = "middle";
   pen.fillText(said, x, y);

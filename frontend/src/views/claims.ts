@@ -51,7 +51,7 @@ const VERDICTS: Verdict[] = ["holds", "holds under", "fails"];
 const SIGNS: Record<Verdict, string> = { holds: "✓", "holds under": "◐", fails: "✗" };
 const WORDS: Record<Verdict, string> = { holds: "holds", "holds under": "holds under a condition", fails: "fails" };
 const KINDS: Record<Verdict, string> = { holds: "rg-holds", "holds under": "rg-under", fails: "rg-fails" };
-const COLOURS: Record<Mode, Record<Verdict, string>> = {
+const COLORS: Record<Mode, Record<Verdict, string>> = {
   light: { holds: "#0072b2", "holds under": "#e69f00", fails: "#d55e00" },
   dark: { holds: "#56b4e9", "holds under": "#f2b632", fails: "#ff8a4c" },
 };
@@ -227,7 +227,7 @@ function Ledger({ claims, topics, shown, visit }: LedgerProps) {
         const x = LABEL + j * (square + 3);
         const y = LINE * i + (LINE - square) / 2;
         pen.globalAlpha = shown.includes(claim) ? 1 : 0.18;
-        pen.fillStyle = COLOURS[theme.mode][claim.verdict];
+        pen.fillStyle = COLORS[theme.mode][claim.verdict];
         pen.fillRect(x, y, square, square);
         pen.font = `600 ${Math.max(8, square * 0.6)}px ${theme.font}`;
         pen.textAlign = "center";
@@ -251,7 +251,7 @@ function Ledger({ claims, topics, shown, visit }: LedgerProps) {
       pen.font = `650 34px ${theme.font}`;
       pen.textAlign = "right";
       pen.textBaseline = "middle";
-      pen.fillStyle = COLOURS[theme.mode][verdict];
+      pen.fillStyle = COLORS[theme.mode][verdict];
       pen.fillText(String(claims.filter((claim) => claim.verdict === verdict).length), right + 46, y);
       pen.font = `14px ${theme.font}`;
       pen.textAlign = "left";

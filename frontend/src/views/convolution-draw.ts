@@ -1,28 +1,28 @@
 // The pictures of "attention is convolution": planes, the heads' maps, and the error against its bound.
 
 import { type Draw, pixels } from "../core/canvas";
-import { table, type Ramp } from "../core/colour";
+import { table, type Ramp } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import type { AxisMatrix } from "./maths/axis";
 import { headMap, type Plane } from "./maths/convolution";
 import { brief, power } from "./maths/words";
 
-const grey: Ramp = (t) => [255 * t, 255 * t, 255 * t];
-const GREYS = table(grey);
+const gray: Ramp = (t) => [255 * t, 255 * t, 255 * t];
+const GRAYS = table(gray);
 
-/** Values from `low` to `high` in grey. */
-export function greyPlane(plane: Plane, low: number, high: number): HTMLCanvasElement {
+/** Values from `low` to `high` in gray. */
+export function grayPlane(plane: Plane, low: number, high: number): HTMLCanvasElement {
   const scale = 255 / Math.max(1e-12, high - low);
-  return pixels(plane.columns, plane.rows, (i) => GREYS[Math.min(255, Math.max(0, Math.round((plane.data[i] - low) * scale)))]);
+  return pixels(plane.columns, plane.rows, (i) => GRAYS[Math.min(255, Math.max(0, Math.round((plane.data[i] - low) * scale)))]);
 }
 
 /** How far two planes are apart, on a scale of powers of ten from 10⁻⁸ to 1 of `largest`. */
 export function differencePlane(a: Plane, b: Plane, largest: number, ramp: Ramp): HTMLCanvasElement {
-  const colours = table(ramp);
+  const colors = table(ramp);
   return pixels(a.columns, a.rows, (i) => {
     const apart = Math.abs(a.data[i] - b.data[i]) / Math.max(1e-300, largest);
-    return colours[apart > 0 ? Math.min(255, Math.max(0, Math.round(255 * (1 + Math.log10(apart) / 8)))) : 0];
+    return colors[apart > 0 ? Math.min(255, Math.max(0, Math.round(255 * (1 + Math.log10(apart) / 8)))) : 0];
   });
 }
 
@@ -63,7 +63,7 @@ export function drawHeads(axes: { rows: AxisMatrix[]; columns: AxisMatrix[] }, a
     const taps = kernel.length;
     const gap = 6;
     const side = Math.min((width - gap * (taps - 1)) / taps, (height - gap * (taps - 1)) / taps);
-    const colours = table(theme.heat);
+    const colors = table(theme.heat);
     const largest = Math.max(...kernel.flat().map(Math.abs)) || 1;
     kernel.forEach((weights, a) =>
       weights.forEach((weight, b) => {
@@ -73,7 +73,7 @@ export function drawHeads(axes: { rows: AxisMatrix[]; columns: AxisMatrix[] }, a
         const most = map.data.reduce((x, y) => Math.max(x, y), 0) || 1;
         const image = pixels(columns, rows, (i) => {
           const at = (top + Math.floor(i / columns)) * map.columns + left + (i % columns);
-          return colours[Math.round((255 * map.data[at]) / most)];
+          return colors[Math.round((255 * map.data[at]) / most)];
         });
         const [x, y] = [b * (side + gap), a * (side + gap)];
         pen.globalAlpha = weight === 0 ? 0.35 : 1;
@@ -180,8 +180,8 @@ export function drawError(curve: Curve[], now: Curve, highest: number): Draw {
 
 function legend(pen: Pen, width: number, theme: Theme): void {
   const lines: [string, string][] = [[theme.hover, "proven bound"], [theme.accent, "largest error, measured"]];
-  lines.forEach(([colour, said], i) => {
-    pen.fillStyle = colour;
+  lines.forEach(([color, said], i) => {
+    pen.fillStyle = color;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     pen.font = `600 12px ${theme.font}`;
@@ -195,10 +195,10 @@ function stroke(pen: Pen, points: readonly (readonly [number, number])[]): void 
   pen.stroke();
 }
 
-function point(pen: Pen, x: number, y: number, colour: string, theme: Theme): void {
+function point(pen: Pen, x: number, y: number, color: string, theme: Theme): void {
   pen.beginPath();
   pen.arc(x, y, 5.5, 0, 2 * Math.PI);
-  pen.fillStyle = colour;
+  pen.fillStyle = color;
   pen.fill();
   pen.strokeStyle = theme.background;
   pen.lineWidth = 2;

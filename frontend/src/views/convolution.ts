@@ -10,7 +10,7 @@ import type { ViewProps } from "./index";
 import { BORDERS, type Border, shiftLeak, tail } from "./maths/axis";
 import { attend, convolve, errorBound, heads, largestDifference, type Plane, type Setting, tapTargets } from "./maths/convolution";
 import { brief, power } from "./maths/words";
-import { chartAlpha, type Curve, differencePlane, drawError, drawHeads, drawPlane, greyPlane, type Mark } from "./convolution-draw";
+import { chartAlpha, type Curve, differencePlane, drawError, drawHeads, drawPlane, grayPlane, type Mark } from "./convolution-draw";
 import style from "./convolution.css";
 import { useSheet } from "./sheet";
 
@@ -63,8 +63,8 @@ export function ConvolutionView({ payload, host }: ViewProps): VNode {
 
   const row = Math.min(exact.rows - 1, Math.floor(at[0] * exact.rows));
   const column = Math.min(exact.columns - 1, Math.floor(at[1] * exact.columns));
-  const centre = (o: number) => o * stride + dilation - setting.pad;
-  const middle: [number, number] = [centre(row), centre(column)];
+  const center = (o: number) => o * stride + dilation - setting.pad;
+  const middle: [number, number] = [center(row), center(column)];
   const look = (x: number, y: number, _: Event, { width, height }: Size) => setAt([inside(y / height), inside(x / width)]);
   const move = (dr: number, dc: number) => setAt([inside((row + dr + 0.5) / exact.rows), inside((column + dc + 0.5) / exact.columns)]);
   const ARROWS: Record<string, [number, number]> = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -98,7 +98,7 @@ export function ConvolutionView({ payload, host }: ViewProps): VNode {
   const open = async (file: File | undefined) => {
     if (!file) return;
     try {
-      setOwn(await greyOf(file, size));
+      setOwn(await grayOf(file, size));
       setImageName("own");
       setProblem("");
     } catch {
@@ -191,9 +191,9 @@ function Planes({ image, exact, attended, now, setting, row, column, middle, loo
     })),
   );
   const shown: [string, string, HTMLCanvasElement, Mark, Plane][] = [
-    ["image", "The image. Point at a pixel to see what its heads read.", greyPlane(image, 0, 1), { row: middle[0], column: middle[1], targets }, image],
-    ["attention", "Nine heads, weighted and summed.", greyPlane(attended, low, high), mark, attended],
-    ["convolution", setting.border === "native" ? "The convolution (with repeated borders)." : "The convolution.", greyPlane(exact, low, high), mark, exact],
+    ["image", "The image. Point at a pixel to see what its heads read.", grayPlane(image, 0, 1), { row: middle[0], column: middle[1], targets }, image],
+    ["attention", "Nine heads, weighted and summed.", grayPlane(attended, low, high), mark, attended],
+    ["convolution", setting.border === "native" ? "The convolution (with repeated borders)." : "The convolution.", grayPlane(exact, low, high), mark, exact],
     ["difference", `Their difference, in powers of ten below ${small(now.bound)}.`, differencePlane(attended, exact, now.bound, theme.heat), mark, exact],
   ];
   return shown.map(
@@ -221,8 +221,8 @@ function range(plane: Plane): [number, number] {
   return [low, high > low ? high : low + 1];
 }
 
-/** The middle of an image file in grey, decoded by the browser itself. */
-async function greyOf(file: File, size: number): Promise<Plane> {
+/** The middle of an image file in gray, decoded by the browser itself. */
+async function grayOf(file: File, size: number): Promise<Plane> {
   const bitmap = await createImageBitmap(file);
   const side = Math.min(bitmap.width, bitmap.height);
   const canvas = document.createElement("canvas");
@@ -231,6 +231,6 @@ async function greyOf(file: File, size: number): Promise<Plane> {
   pen.imageSmoothingQuality = "high";
   pen.drawImage(bitmap, (bitmap.width - side) / 2, (bitmap.height - side) / 2, side, side, 0, 0, size, size);
   const { data } = pen.getImageData(0, 0, size, size);
-  const grey = Float64Array.from({ length: size * size }, (_, i) => (0.299 * data[4 * i] + 0.587 * data[4 * i + 1] + 0.114 * data[4 * i + 2]) / 255);
-  return { rows: size, columns: size, data: grey };
+  const gray = Float64Array.from({ length: size * size }, (_, i) => (0.299 * data[4 * i] + 0.587 * data[4 * i + 1] + 0.114 * data[4 * i + 2]) / 255);
+  return { rows: size, columns: size, data: gray };
 }

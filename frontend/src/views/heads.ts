@@ -149,7 +149,7 @@ function Panel({ state, onHover, onPick }: PanelProps) {
 
 function Inspector({ moments, place, time, range }: { moments: Moments; place: Place | null; time: number; range: Range }) {
   const theme = useTheme();
-  const legend = html`<${Picture} draw=${drawLegend(range.low, range.high)} height=${28} label="colours of sharpness" />`;
+  const legend = html`<${Picture} draw=${drawLegend(range.low, range.high)} height=${28} label="colors of sharpness" />`;
   if (!place) return html`<aside class="rg-inspector">${legend}<p class="rg-hint">Point at a head to see its map and the way it has come; click to keep it.</p></aside>`;
   const state: InspectorState = { moments, layer: place.layer, head: place.head, time };
   return html`<aside class="rg-inspector">

@@ -31,14 +31,14 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
   const merged = useMemo(() => isMerged(meta.layers), [payload]);
   const original = useMemo(() => (meta.image ? imageOf(payload, false) : null), [payload]);
-  const grey = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
+  const gray = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
 
   const [chosen, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: "mean" }));
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [query, setQuery] = useState<Query>(() => startQuery(layers[layers.length - 1].about));
   const [pinned, setPinned] = useState(false);
   const [over, setOver] = useState<Query | null>(null);
-  const [style, setStyle] = useState<Style>(original ? "colour" : "map");
+  const [style, setStyle] = useState<Style>(original ? "color" : "map");
   const [opacity, setOpacity] = useState(0.75);
   const [smooth, setSmooth] = useState(false);
   const [block, setBlock] = useState(layers.length === 1);
@@ -49,8 +49,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const layer = layers[shown.layer];
   // Rollout goes back to the first layer's patches, which may be smaller than those that ask.
   const about = shown.which === "rollout" && rollout ? { ...layer.about, grid: rollout.source.about.grid, prefix: rollout.source.about.prefix } : layer.about;
-  // Colours of weights and colours of the image would not be told apart.
-  const image = style === "colour" ? grey : original;
+  // Colors of weights and colors of the image would not be told apart.
+  const image = style === "color" ? gray : original;
   const aspect = image ? image.height / image.width : about.grid[0] / about.grid[1];
   const row = useMemo(() => rowOf(layer, shown, query, rollout), [layer, shown.which, shown.layer, query]);
   useEffect(() => {
@@ -89,7 +89,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const controls = html`
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map(({ about }, i) => [String(i), merged ? `${about.name} · ${sizeText(about.grid)}` : about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
-    ${image ? html`<${Choices} label="overlay" value=${style} options=${[["colour", "Colour"], ["spotlight", "Spotlight"], ["map", "Map"]]} onChange=${setStyle} />` : null}
+    ${image ? html`<${Choices} label="overlay" value=${style} options=${[["color", "Color"], ["spotlight", "Spotlight"], ["map", "Map"]]} onChange=${setStyle} />` : null}
     ${style === "map" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
     <${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} />
     <${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />
@@ -183,10 +183,10 @@ function Heads(props: HeadsProps) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shared]);
   const overImage = block && image && style !== "map";
-  const colours = useMemo(() => overlayTable(overImage ? style : "map", opacity, theme), [overImage, style, opacity, theme]);
+  const colors = useMemo(() => overlayTable(overImage ? style : "map", opacity, theme), [overImage, style, opacity, theme]);
   const strip = (index: number): Strip => {
     let made = strips.get(index);
-    if (!made) strips.set(index, (made = thumbnails(layers[index], query, colours, shared ? sharedMax(layers, query) : null)));
+    if (!made) strips.set(index, (made = thumbnails(layers[index], query, colors, shared ? sharedMax(layers, query) : null)));
     return made;
   };
   const rows: AtlasRow[] = block
@@ -207,7 +207,7 @@ function Heads(props: HeadsProps) {
   />`;
 }
 
-function thumbnails(layer: Layer<ImageAbout>, query: Query, colours: Uint32Array, scale: number | null): Strip {
+function thumbnails(layer: Layer<ImageAbout>, query: Query, colors: Uint32Array, scale: number | null): Strip {
   const { grid, prefix } = layer.about;
   const at = layer.rowOf(queryIn(layer.about, query));
   const rows = Array.from({ length: layer.heads }, (_, head) => (at < 0 ? new Float32Array(layer.keys) : layer.row(head, at)));
@@ -216,7 +216,7 @@ function thumbnails(layer: Layer<ImageAbout>, query: Query, colours: Uint32Array
   const image = pixels(wide, grid[0], (i) => {
     const [x, y] = [i % wide, Math.floor(i / wide)];
     const head = Math.floor(x / grid[1]);
-    return colours[Math.min(255, Math.round((255 * rows[head][prefix + y * grid[1] + (x % grid[1])]) / tops[head]))];
+    return colors[Math.min(255, Math.round((255 * rows[head][prefix + y * grid[1] + (x % grid[1])]) / tops[head]))];
   });
   return { image, heads: layer.heads };
 }
@@ -243,12 +243,12 @@ function startQuery(about: ImageAbout): Query {
   return centerOf(about.query_grid!, Math.floor(about.query_grid![0] / 2), Math.floor(about.query_grid![1] / 2));
 }
 
-function imageOf(payload: Payload, grey: boolean): HTMLCanvasElement {
+function imageOf(payload: Payload, gray: boolean): HTMLCanvasElement {
   const { data, shape } = payload.array("image");
   const [height, width] = shape;
   return pixels(width, height, (i) => {
     let [r, g, b] = [data[3 * i], data[3 * i + 1], data[3 * i + 2]];
-    if (grey) r = g = b = Math.round(0.3 * r + 0.59 * g + 0.11 * b);
+    if (gray) r = g = b = Math.round(0.3 * r + 0.59 * g + 0.11 * b);
     return r | (g << 8) | (b << 16) | (255 << 24);
   });
 }

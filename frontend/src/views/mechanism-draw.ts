@@ -1,7 +1,7 @@
 // The pictures of the mechanism: keys and their scores, weights, values and the output among them.
 
 import type { Draw, Size } from "../core/canvas";
-import { categorical, css, luminance } from "../core/colour";
+import { categorical, css, luminance } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Mode, Theme } from "../core/theme";
 import { betaAt, type Attended, type Matrix, mix, positionOf, softargmax } from "./maths/attention";
@@ -24,13 +24,13 @@ export interface Scene {
 // The same hues, light enough to be read on a dark page.
 const LIGHTER = ["#4fb0e8", "#f2b632", "#2fc69b", "#e6a0c7", "#a5daf7", "#ff9457"];
 
-export function colourOf(key: number, mode: Mode = "light"): string {
-  const colours = mode === "dark" ? LIGHTER : categorical.slice(0, 6);
-  return colours[key % colours.length];
+export function colorOf(key: number, mode: Mode = "light"): string {
+  const colors = mode === "dark" ? LIGHTER : categorical.slice(0, 6);
+  return colors[key % colors.length];
 }
 
 /** Text that is read on such a ground. */
-function onColour(hex: string): string {
+function onColor(hex: string): string {
   const rgb = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)) as [number, number, number];
   return luminance(rgb) > 0.3 ? "#111" : "#fff";
 }
@@ -88,12 +88,12 @@ function line(pen: Pen, a: readonly number[], b: readonly number[]): void {
   pen.stroke();
 }
 
-function arrow(pen: Pen, from: readonly number[], to: readonly number[], colour: string, thickness: number): void {
+function arrow(pen: Pen, from: readonly number[], to: readonly number[], color: string, thickness: number): void {
   const length = Math.hypot(to[0] - from[0], to[1] - from[1]);
   if (length < 2) return;
   const [ux, uy] = [(to[0] - from[0]) / length, (to[1] - from[1]) / length];
   const head = Math.min(length, 7 + 1.6 * thickness);
-  pen.strokeStyle = pen.fillStyle = colour;
+  pen.strokeStyle = pen.fillStyle = color;
   pen.lineWidth = thickness;
   pen.lineCap = "round";
   line(pen, from, [to[0] - ux * head * 0.8, to[1] - uy * head * 0.8]);
@@ -119,13 +119,13 @@ function dot(pen: Pen, [x, y]: readonly number[], radius: number, fill: string |
   }
 }
 
-function label(pen: Pen, text: string, [x, y]: readonly number[], colour: string, theme: Theme, size: Size, side = 1, away = 12): void {
+function label(pen: Pen, text: string, [x, y]: readonly number[], color: string, theme: Theme, size: Size, side = 1, away = 12): void {
   pen.font = `600 13px ${theme.font}`;
   const left = x > size.width - 40 || (side < 0 && x > 40);
   pen.textAlign = left ? "right" : "left";
   pen.textBaseline = "middle";
   const at = x + (left ? -away : away);
-  pen.fillStyle = colour;
+  pen.fillStyle = color;
   pen.fillText(text, at, Math.min(size.height - 9, Math.max(9, y - 9)));
 }
 
@@ -148,11 +148,11 @@ export function drawKeys(scene: Scene, extent: Extent): Draw {
         const share = scene.soft.scores[scene.asks][j] / square;
         const foot = to([share * q[0], share * q[1]]);
         pen.setLineDash([4, 4]);
-        pen.strokeStyle = colourOf(j, theme.mode);
+        pen.strokeStyle = colorOf(j, theme.mode);
         pen.lineWidth = 1.25;
         line(pen, to(k), foot);
         pen.setLineDash([]);
-        dot(pen, foot, 3.5, colourOf(j, theme.mode));
+        dot(pen, foot, 3.5, colorOf(j, theme.mode));
       });
       pen.setLineDash([]);
     }
@@ -160,11 +160,11 @@ export function drawKeys(scene: Scene, extent: Extent): Draw {
     dot(pen, to(q), 4.5, theme.ink, theme.background, 1.5);
     label(pen, `q${subscript(scene.asks + 1)}`, to(q), theme.ink, theme, size);
     scene.key.forEach((k, j) => {
-      arrow(pen, origin, to(k), colourOf(j, theme.mode), 1.5 + 4 * weights[j]);
-      dot(pen, to(k), 6, colourOf(j, theme.mode), scene.picked === j ? theme.ink : theme.background, scene.picked === j ? 2.5 : 1.5);
+      arrow(pen, origin, to(k), colorOf(j, theme.mode), 1.5 + 4 * weights[j]);
+      dot(pen, to(k), 6, colorOf(j, theme.mode), scene.picked === j ? theme.ink : theme.background, scene.picked === j ? 2.5 : 1.5);
       // On the side of the query where the key is, so that the two do not meet.
       const side = q[0] * k[1] - q[1] * k[0] > 0 === q[1] >= 0 ? -1 : 1;
-      label(pen, `k${subscript(j + 1)}`, to(k), colourOf(j, theme.mode), theme, size, side);
+      label(pen, `k${subscript(j + 1)}`, to(k), colorOf(j, theme.mode), theme, size, side);
     });
   };
 }
@@ -190,7 +190,7 @@ export function drawValues(scene: Scene, extent: Extent): Draw {
     pen.fill();
     pen.globalAlpha = 1;
     scene.value.forEach((v, j) => {
-      pen.strokeStyle = colourOf(j, theme.mode);
+      pen.strokeStyle = colorOf(j, theme.mode);
       pen.lineWidth = 0.5 + 5 * weights[j];
       pen.globalAlpha = 0.15 + 0.6 * weights[j];
       line(pen, to(v), output);
@@ -207,8 +207,8 @@ export function drawValues(scene: Scene, extent: Extent): Draw {
     pen.setLineDash([]);
     scene.value.forEach((v, j) => {
       const radius = 4 + 11 * Math.sqrt(weights[j]);
-      dot(pen, to(v), radius, colourOf(j, theme.mode), scene.picked === j ? theme.ink : null, 2.5);
-      label(pen, `v${subscript(j + 1)}`, to(v), colourOf(j, theme.mode), theme, size, 1, radius + 6);
+      dot(pen, to(v), radius, colorOf(j, theme.mode), scene.picked === j ? theme.ink : null, 2.5);
+      label(pen, `v${subscript(j + 1)}`, to(v), colorOf(j, theme.mode), theme, size, 1, radius + 6);
     });
     dot(pen, to(scene.hard.output[scene.asks]), 10, null, theme.ink, 1.5);
     dot(pen, output, 7, theme.accent, theme.background, 2);
@@ -253,12 +253,12 @@ export function drawFlow(scene: Scene): Draw {
     text(pen, `weight  softmax(β · score)`, middle, 12, theme.muted, theme);
     scores.forEach((score, j) => {
       const top = 26 + ROW * j;
-      const colour = colourOf(j, theme.mode);
-      text(pen, `k${subscript(j + 1)}`, 6, top + 17, colour, theme, true);
+      const color = colorOf(j, theme.mode);
+      text(pen, `k${subscript(j + 1)}`, 6, top + 17, color, theme, true);
       pen.fillStyle = theme.faint;
       pen.fillRect(left, top + 6, scoreWidth, 8);
       pen.fillRect(middle, top + 6, weightWidth, 20);
-      pen.fillStyle = colour;
+      pen.fillStyle = color;
       pen.fillRect(Math.min(zero, zero + (span * score) / largest), top + 6, Math.abs((span * score) / largest), 8);
       pen.fillRect(middle, top + 6, weightWidth * weights[j], 20);
       pen.strokeStyle = theme.ink;
@@ -268,7 +268,7 @@ export function drawFlow(scene: Scene): Draw {
       const said = percent(weights[j]);
       pen.font = `600 13px ${theme.font}`;
       const inside = weightWidth * weights[j] > pen.measureText(said).width + 14;
-      text(pen, said, inside ? middle + 7 : middle + weightWidth * weights[j] + 7, top + 16, inside ? onColour(colour) : theme.ink, theme, true);
+      text(pen, said, inside ? middle + 7 : middle + weightWidth * weights[j] + 7, top + 16, inside ? onColor(color) : theme.ink, theme, true);
       text(pen, "→", middle - 20, top + 16, theme.muted, theme);
     });
     const bottom = 30 + ROW * scores.length + 14;
@@ -282,9 +282,9 @@ export function drawFlow(scene: Scene): Draw {
   };
 }
 
-function text(pen: Pen, said: string, x: number, y: number, colour: string, theme: Theme, bold = false): void {
+function text(pen: Pen, said: string, x: number, y: number, color: string, theme: Theme, bold = false): void {
   pen.font = `${bold ? "600 13px" : "12px"} ${theme.font}`;
-  pen.fillStyle = colour;
+  pen.fillStyle = color;
   pen.textAlign = "left";
   pen.textBaseline = "middle";
   pen.fillText(said, x, y);
@@ -308,7 +308,7 @@ export function drawSweep(scene: Scene): Draw {
       for (let i = steps; i >= 0; i--) pen.lineTo(x(i), MARGIN.top + h * (1 - below[i]));
       pen.closePath();
       pen.globalAlpha = 0.85;
-      pen.fillStyle = colourOf(j, theme.mode);
+      pen.fillStyle = colorOf(j, theme.mode);
       pen.fill();
       pen.globalAlpha = 1;
       below = above;
@@ -344,7 +344,7 @@ export function drawMap(scene: Scene): Draw {
       pen.font = `600 13px ${theme.font}`;
       pen.textAlign = "center";
       pen.textBaseline = "middle";
-      pen.fillStyle = colourOf(j, theme.mode);
+      pen.fillStyle = colorOf(j, theme.mode);
       pen.fillText(`k${subscript(j + 1)}`, left + cell.width * (j + 0.5), 13);
     });
     for (let i = 0; i < queries; i++) {

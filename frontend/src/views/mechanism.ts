@@ -10,7 +10,7 @@ import type { ViewProps } from "./index";
 import { attention, betaAt, entropy, type Matrix, positionOf } from "./maths/attention";
 import { brief, percent, subscript, vector } from "./maths/words";
 import {
-  colourOf,
+  colorOf,
   drawFlow,
   drawKeys,
   drawMap,
@@ -244,7 +244,7 @@ function Vectors({ part, title, letter, rows, asks, picked, edit, ask, pick }: V
   const name = (i: number) => `${letter}${subscript(i + 1)}`;
   const heading = (i: number) => {
     if (part === "query") return html`<${Button} pressed=${i === asks} label=${`${name(i)} asks`} onClick=${() => ask(i)}>${name(i)}<//>`;
-    const looks = { color: colourOf(i, theme.mode), textDecoration: i === picked ? "underline" : "none" };
+    const looks = { color: colorOf(i, theme.mode), textDecoration: i === picked ? "underline" : "none" };
     return html`<span style=${looks} onClick=${() => pick(i)}>${name(i)}</span>`;
   };
   return html`<table>

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
-import { table as colourTable } from "../core/colour";
+import { table as colorTable } from "../core/color";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
@@ -51,7 +51,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [all, setAll] = useState(false);
 
   const locked = fitChoice(chosen, layers, meta.rollout);
-  // All heads of a layer at once are coloured arcs over their mean; a head that is pointed at is shown alone.
+  // All heads of a layer at once are colored arcs over their mean; a head that is pointed at is shown alone.
   const together = all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
   const shown: Choice = hovered ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
   const layer = layers[shown.layer];
@@ -131,7 +131,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
-    ${mode === "heat" ? html`<${Select} label="colours" value=${scale} options=${[["map", "of the whole map"], ["row", "row by row"], ["root", "√, for faint weights"]]} onChange=${setScale} />` : null}
+    ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${[["map", "of the whole map"], ["row", "row by row"], ["root", "√, for faint weights"]]} onChange=${setScale} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
@@ -263,7 +263,7 @@ let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
 
 function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme): Strip {
-  const colours = colourTable(theme.heat);
+  const colors = colorTable(theme.heat);
   const parts = Array.from({ length: layer.heads }, (_, head) => {
     if (!hide) return shrink(layer.matrix(head), layer.queries, layer.keys, THUMBNAIL);
     const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide);
@@ -273,7 +273,7 @@ function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], 
   const image = pixels(columns * layer.heads, rows, (i) => {
     const [x, y] = [i % (columns * layer.heads), Math.floor(i / (columns * layer.heads))];
     const part = parts[Math.floor(x / columns)];
-    return colours[Math.round((255 * (part.data[y * columns + (x % columns)] ?? 0)) / (part.max || 1))];
+    return colors[Math.round((255 * (part.data[y * columns + (x % columns)] ?? 0)) / (part.max || 1))];
   });
   return { image, heads: layer.heads };
 }

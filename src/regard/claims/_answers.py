@@ -49,12 +49,12 @@ PARTS: dict[str, tuple[Question, ...]] = {
     ),
     "In code": (
         Question(
-            "2 (a), drawn by `regard.plots.absolute_positions`, `relative_positions` and `limit`",
+            "2 (a), drawn by `regard.figures.absolute_positions`, `relative_positions` and `limit`",
             "How do the encodings look, and the limit?",
             ("a6-gaussian-simplify", "a6-limit"),
         ),
         Question("2 (b)", "How far apart are the two forms of GELU?", ("a6-gelu",)),
-        Question("2 (c)", "Where does a BERT block normalise?", ("hw4-postnorm",)),
+        Question("2 (c)", "Where does a BERT block normalize?", ("hw4-postnorm",)),
         Question("2 (d)", "What is the second half of a block?", ("hw4-ffn",)),
         Question("2 (e)", "How do heads move in training?", ("a6-heads-move",)),
     ),

@@ -9,7 +9,7 @@ from regard.claims._claim import SOURCES, TOPICS, Evidence
 from regard.claims._pictures import errors
 from regard.claims._prose import as_html, inline_html
 from regard.claims._table import number, summary
-from regard.plots._figure import Figure
+from regard.figures._figure import Figure
 
 if TYPE_CHECKING:
     from regard.claims._run import Row, Verification

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.plots._figure import COLOURS, GREY, SEQUENTIAL, Figure, new_figure, plain, tidy
+from regard.figures._figure import COLORS, GRAY, SEQUENTIAL, Figure, new_figure, plain, tidy
 
 Series = Mapping[str, tuple[Sequence[int | float], Sequence[int | float]]]
 Draw = Callable[[], Figure]
@@ -24,7 +24,7 @@ def curves(
                 list(xs),
                 list(ys),
                 label=name,
-                color=COLOURS[number % len(COLOURS)],
+                color=COLORS[number % len(COLORS)],
                 linestyle=_LINES[number % len(_LINES)],
                 marker=_MARKS[number % len(_MARKS)] if marks else None,
                 markersize=4,
@@ -65,11 +65,11 @@ def bars(title: str, y: str, values: Mapping[str, float], *, limit: float | None
 
     def draw() -> Figure:
         figure, (panel,) = new_figure(1, 1, width=max(3.6, 1.3 * len(values)), height=3.4)
-        colours = [COLOURS[number % len(COLOURS)] for number in range(len(values))]
-        panel.bar(list(values), list(values.values()), color=colours, width=0.6)
+        colors = [COLORS[number % len(COLORS)] for number in range(len(values))]
+        panel.bar(list(values), list(values.values()), color=colors, width=0.6)
         if limit is not None:
-            panel.axhline(limit, color=GREY, linestyle="--", linewidth=1)
-            panel.annotate("limit", (0.0, limit), xytext=(0, 3), textcoords="offset points", fontsize=8, color=GREY)
+            panel.axhline(limit, color=GRAY, linestyle="--", linewidth=1)
+            panel.annotate("limit", (0.0, limit), xytext=(0, 3), textcoords="offset points", fontsize=8, color=GRAY)
         if log_y:
             panel.set_yscale("log")
         tidy(panel, title=title, x="", y=y)

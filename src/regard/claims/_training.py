@@ -12,7 +12,7 @@ from regard.claims._claim import Effort
 
 
 class Images(NamedTuple):
-    """Normalised images ``(n, 1, 28, 28)`` and their labels."""
+    """Normalized images ``(n, 1, 28, 28)`` and their labels."""
 
     train: Tensor
     train_labels: Tensor
@@ -47,7 +47,7 @@ def fit(
     groups: list[dict[str, Any]] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> None:
-    """Minimise ``loss(step)`` with AdamW, warm-up and a falling rate.
+    """Minimize ``loss(step)`` with AdamW, warm-up and a falling rate.
 
     Args:
         rate: the largest learning rate.
@@ -55,17 +55,17 @@ def fit(
         watch: called before every step and after the last.
     """
     groups = groups or [{"params": list(model.parameters()), "lr": rate}]
-    optimiser = torch.optim.AdamW(groups, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
     rates = [group["lr"] for group in groups]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=max(steps, 2), pct_start=0.15)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=max(steps, 2), pct_start=0.15)
     model.train()
     for step in range(steps):
         if watch is not None:
             watch(step)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(step).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     if watch is not None:
         watch(steps)

@@ -30,7 +30,7 @@ def list_data() -> int:
     from regard.data._sources import source_of
 
     table = Table()
-    for column in ("name", "state", "size", "licence"):
+    for column in ("name", "state", "size", "license"):
         table.add_column(column, no_wrap=column == "name")
     table.add_column("where", overflow="fold")
     problems = []
@@ -47,7 +47,7 @@ def list_data() -> int:
         else:
             size = f"{sum(download.size for download in source.downloads) / 1e6:.1f} MB to download"
         problems += [problem for problem in found.problems if not problem.endswith(": absent")]
-        table.add_row(name, state, size, source.licence, "\n".join(map(str, found.folders)))
+        table.add_row(name, state, size, source.license, "\n".join(map(str, found.folders)))
     console = Console()
     console.print(table)
     console.print(f"data folder: {data_folder()}", markup=False, highlight=False, soft_wrap=True)

@@ -22,8 +22,8 @@ def needed_heads(run: Run, samples: int = SAMPLES) -> Section | None:
     task = run.recipe.task
     if not isinstance(task, ImageTask):
         return None
-    from regard.inspect import importance, pruning_curve
-    from regard.inspect._heads import heads_in
+    from regard.analysis import importance, pruning_curve
+    from regard.analysis._heads import heads_in
 
     network = run.network().eval()
     examples = task.examples("validation", torch.device("cpu"))
@@ -63,11 +63,11 @@ def _error(share: float, count: int) -> float:
 
 
 def _figure(points: list[tuple[int, float]]) -> Any:
-    from regard.plots._figure import COLOURS, new_figure, tidy
+    from regard.figures._figure import COLORS, new_figure, tidy
 
     figure, panels = new_figure(1, 1, width=5.2, height=3.2)
     heads, accuracy = zip(*points, strict=True)
-    panels[0].plot(heads, [100 * x for x in accuracy], "o-", color=COLOURS[0], ms=4)
+    panels[0].plot(heads, [100 * x for x in accuracy], "o-", color=COLORS[0], ms=4)
     panels[0].set_xlim(max(heads) * 1.02, -0.02 * max(heads))
     panels[0].set_ylim(0, 100)
     tidy(panels[0], title="accuracy against heads left", x="heads left, the least important gone first", y="right, %")

@@ -75,7 +75,7 @@ def run_sections(run: Run) -> list[Section]:
 
 def curve(run: Run) -> Any:
     """Accuracy and loss over the steps, in training and on what was held out."""
-    from regard.plots._figure import COLOURS, new_figure, tidy
+    from regard.figures._figure import COLORS, new_figure, tidy
 
     figure, panels = new_figure(1, 2, width=5.2, height=3.2)
     steps = [line for line in run.metrics if "loss" in line and line["loss"] is not None]
@@ -85,10 +85,10 @@ def curve(run: Run) -> Any:
     for panel, name, scale, unit in ((panels[0], "accuracy", 100, "right, %"), (panels[1], "loss", 1, "loss")):
         at = [group[-1]["step"] for group in groups]
         means = [scale * sum(line[name] for line in group) / len(group) for group in groups]
-        panel.plot(at, means, color=COLOURS[0], label="training", linewidth=1.2)
+        panel.plot(at, means, color=COLORS[0], label="training", linewidth=1.2)
         if held_out:
             values = [scale * line[f"validation_{name}"] for line in held_out]
-            panel.plot([line["step"] for line in held_out], values, "o-", color=COLOURS[1], label="held out", ms=4)
+            panel.plot([line["step"] for line in held_out], values, "o-", color=COLORS[1], label="held out", ms=4)
         panel.legend(fontsize=8, frameon=False)
         tidy(panel, title=name, x="step", y=unit)
     return figure
@@ -114,7 +114,7 @@ def _heads(run: Run) -> str | None:
     trajectory = run.heads
     if trajectory is None or trajectory.center[0].shape[-1] not in (1, 2):
         return None
-    from regard.plots import heads
+    from regard.figures import heads
 
     moments = [0] if len(trajectory.steps) == 1 else [0, -1]
     parts = []

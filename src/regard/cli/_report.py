@@ -78,9 +78,9 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     grid: Any = grids[0] if grids else getattr(network, "grid", None)
     if query is not None and (grid is None or not all(0 <= at < size for at, size in zip(query, grid, strict=True))):
         raise ValueError(f"--query must be a row and a column of the grid of tokens, {grid}, got {tuple(query)}")
-    from regard.data import normalise
+    from regard.data import normalize
 
-    inputs = normalise(pixels[None], task.data_set.mean, task.data_set.std)
+    inputs = normalize(pixels[None], task.data_set.mean, task.data_set.std)
     figure = image_attention(network, inputs, pixels, query=None if query is None else (query[0], query[1]))
     if figure is None:
         raise ValueError(f"the network of {folder} has no attention among the places of an image")
@@ -119,7 +119,7 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
-    """An image file as bytes of the wanted (channels, height, width): scaled to fit, in colour or grey."""
+    """An image file as bytes of the wanted (channels, height, width): scaled to fit, in color or gray."""
     import warnings
 
     import torch

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_floating, describe
-from regard._observe import observe
 from regard.convert._bounds import rounding, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
 from regard.functional._axis import Border, axis_matrix
+from regard.observation import observe
+from regard.support.checks import check_floating, describe
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

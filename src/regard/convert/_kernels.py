@@ -136,7 +136,7 @@ def axis_map(start: int, taps: Tensor, size: int) -> Tensor:
 
 
 def kernel_map(kernel: HeadKernel, grid: Sequence[int]) -> Tensor:
-    """The (tokens × tokens) map of a kernel that does not factorise, with edges repeated."""
+    """The (tokens × tokens) map of a kernel that does not factorize, with edges repeated."""
     tokens = math.prod(grid)
     queries = torch.cartesian_prod(*[torch.arange(n) for n in grid]).reshape(tokens, -1)
     matrix = torch.zeros(tokens, tokens, dtype=kernel.taps.dtype)

@@ -10,12 +10,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from regard._checks import check_choice, describe
 from regard.convert._calls import why_changed
 from regard.convert._from_conv import Convolution, ConvolutionalAttention, why_not
 from regard.convert._report import ConversionReport, LayerReport
 from regard.convert._to_conv import attention_to_conv, why_not_gaussian
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
+from regard.support.checks import check_choice, describe
 
 Target = Literal["attention", "convolution"]
 ATTENTION = (GaussianAttention, GatedPositionalAttention, RelativeAttention, MultiHeadAttention, nn.MultiheadAttention)

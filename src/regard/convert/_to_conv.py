@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import describe
 from regard.convert._bounds import rounding
 from regard.convert._calls import why_changed
 from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
@@ -16,6 +15,7 @@ from regard.functional import axis_matrix, gaussian_weights
 from regard.functional._call import check_grid
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 from regard.layers._grids import flat_tokens
+from regard.support.checks import describe
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

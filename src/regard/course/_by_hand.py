@@ -29,7 +29,7 @@ def by_hand(answer: Any, *, without: str | Iterable[str] = ()) -> Callable[..., 
     """The answer, to be called as before; but if it reaches for a ready-made function, the call fails and says so.
 
     Refused are always this library's own functions and layers, torch's fused attention, and a detour through NumPy.
-    Functions are recognised while they run, so that neither an alias nor an import under another name helps.
+    Functions are recognized while they run, so that neither an alias nor an import under another name helps.
 
     Args:
         answer: a function or a module.

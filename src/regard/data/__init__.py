@@ -11,7 +11,7 @@
 from regard.data._augment import Augmentation as Augmentation
 from regard.data._augment import cutout as cutout
 from regard.data._augment import move as move
-from regard.data._augment import normalise as normalise
+from regard.data._augment import normalize as normalize
 from regard.data._augmented import AugmentedImages as AugmentedImages
 from regard.data._augmented import ImageBatch as ImageBatch
 from regard.data._cache import DataMissingError as DataMissingError

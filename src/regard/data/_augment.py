@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from regard._checks import check_choice, check_tensor, describe, values_are_readable
 from regard.data._random import random_below, random_bits, random_coin
+from regard.support.checks import check_choice, check_tensor, describe, values_are_readable
 
 Border = Literal["reflect", "zeros"]
 Flip = Literal["none", "random", "alternate"]
@@ -185,13 +185,13 @@ def box(low: Int[Tensor, "n 2"], high: Int[Tensor, "n 2"], height: int, width: i
     return in_rows[:, :, None] & in_columns[:, None, :]
 
 
-def normalise(
+def normalize(
     images: Shaped[Tensor, "n channels height width"], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Float[Tensor, "n channels height width"]:
     """Bytes to float32: ``(images / 255 − mean) / std``, per channel.
 
-    >>> from regard.data import normalise
-    >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), (0.5,), (0.25,)).round(decimals=4)
+    >>> from regard.data import normalize
+    >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), (0.5,), (0.25,)).round(decimals=4)
     tensor([[[[-2.,  2.]]]])
     """
     if len(mean) != images.shape[1] or len(std) != images.shape[1]:

@@ -1,4 +1,4 @@
-"""Image samples for a :class:`Loader`: kept as bytes on the device, augmented and normalised there."""
+"""Image samples for a :class:`Loader`: kept as bytes on the device, augmented and normalized there."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from regard.data._augment import Augmentation, cutout, move, normalise
+from regard.data._augment import Augmentation, cutout, move, normalize
 from regard.data._images import ImageSet
 from regard.data._mix import label_weights, mix, partners
 
@@ -85,7 +85,7 @@ class AugmentedImages:
         return ImageBatch(images.to(self.dtype, memory_format=layout), labels, here)
 
     def _augmented(self, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Moved, mirrored, normalised and cut out, in float32; one sample's image is the same in whatever batch."""
+        """Moved, mirrored, normalized and cut out, in float32; one sample's image is the same in whatever batch."""
         augmentation = self.augmentation
         images = self._bytes.index_select(0, index).to(self.device, non_blocking=True)
         labels = self._labels[index].to(self.device, non_blocking=True)
@@ -93,7 +93,7 @@ class AugmentedImages:
         if augmentation.crop or augmentation.flip != "none":
             draws = self._draws(seed, epoch)
             images = move(images, draws.shift[index], draws.mirror[index], border=augmentation.border)
-        images = normalise(images, self.set.mean, self.set.std)
+        images = normalize(images, self.set.mean, self.set.std)
         if augmentation.cutout:
             images = cutout(images, self._draws(seed, epoch).corner[index], augmentation.cutout)
         return images, labels

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from regard._checks import check_probability
-from regard.data._augment import normalise
+from regard.data._augment import normalize
 from regard.data._images import ImageSet
 from regard.data._random import random_below, random_coin, random_uniform
 from regard.data._vocabulary import Vocabulary
+from regard.support.checks import check_probability
 
 # (one of it, two of it), in the order of the classes
 NOUNS = (
@@ -126,7 +126,7 @@ class Captions:
         to_the_right = random_coin(samples, seed, "captions", "side") & (content[:, 1] == NONE)
         content = torch.where(to_the_right[:, None], content.flip(1), content)
         halves = [self._half(content[:, side], samples, seed, side) for side in (0, 1)]
-        images = normalise(torch.cat(halves, -1), self.set.mean, self.set.std)
+        images = normalize(torch.cat(halves, -1), self.set.mean, self.set.std)
         return CaptionBatch(images, self._tokens[told], self._keep[told], matches, content, index)
 
     def _draw(self, samples: Tensor, seed: int, purpose: str) -> Tensor:
@@ -137,10 +137,10 @@ class Captions:
         return start + random_below(samples, count, seed, "captions", purpose)
 
     def _another(self, number: Tensor, samples: Tensor, seed: int) -> Tensor:
-        """The content of another picture; where that is the same one, its neighbour."""
+        """The content of another picture; where that is the same one, its neighbor."""
         other = self._draw(samples, seed, "other content")
-        neighbour = torch.where(other + 1 < len(self._contents), other + 1, 0)
-        return torch.where(other == number, neighbour, other)
+        neighbor = torch.where(other + 1 < len(self._contents), other + 1, 0)
+        return torch.where(other == number, neighbor, other)
 
     def _half(self, label: Tensor, samples: Tensor, seed: int, side: int) -> Tensor:
         """An image of each class, black where there is none."""

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
-from regard._checks import check_choice, check_positive, describe
 from regard.data._random import random_below, random_coin
 from regard.data._vocabulary import Vocabulary
+from regard.support.checks import check_choice, check_positive, describe
 
 UPPER, LOWER = "<U>", "<L>"
 Split = Literal["train", "validation", "test"]
@@ -40,7 +40,7 @@ class SequenceBatch(NamedTuple):
 class CaseTask:
     """Sentences of words in mixed case, without end: sample i of a seed is always the same, made when asked for.
 
-    A sentence has exactly the wanted number of characters. Each word is in lower case, capitalised, in capitals, or
+    A sentence has exactly the wanted number of characters. Each word is in lower case, capitalized, in capitals, or
     mixed letter by letter, all equally likely.
 
     Args:

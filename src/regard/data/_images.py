@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Int, Int64, UInt8
 from torch import Tensor
 
-from regard._checks import describe
 from regard.data._cache import read_members
 from regard.data._random import random_bits
 from regard.data._sources import Source, source_of
+from regard.support.checks import describe
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard._checks import check_positive, describe
 from regard.data._random import random_order
+from regard.support.checks import check_positive, describe
 
 Batch_co = TypeVar("Batch_co", covariant=True)
 
@@ -25,14 +25,14 @@ class Examples(Protocol[Batch_co]):
         """Samples in an epoch."""
 
     def batch(self, index: Tensor, *, seed: int, epoch: int) -> Batch_co:
-        """These samples. What is drawn for one depends on (seed, epoch, its index), never on its neighbours."""
+        """These samples. What is drawn for one depends on (seed, epoch, its index), never on its neighbors."""
 
 
 class Loader(Generic[Batch_co]):
     """Batches of ``examples``, in an order keyed by (seed, epoch).
 
     A loader holds no position: :meth:`batch` gives any step of any epoch, so a run resumes from (epoch, step). A global
-    batch is cut into ``world_size`` neighbouring parts, one for each process; put side by side they are exactly the
+    batch is cut into ``world_size`` neighboring parts, one for each process; put side by side they are exactly the
     batch of a single process.
 
     Args:

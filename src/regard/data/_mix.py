@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard._checks import describe
 from regard.data._augment import Augmentation, box
 from regard.data._random import random_coin, random_order, random_uniform
+from regard.support.checks import describe
 
 _KNOTS = 4096
 

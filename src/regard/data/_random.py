@@ -11,20 +11,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard._checks import check_positive, describe
+from regard.support.checks import check_positive, describe
 
 Key = int | str
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-# (shift, multiplier) of splitmix64's finaliser; the last shift has no multiplier.
+# (shift, multiplier) of splitmix64's finalizer; the last shift has no multiplier.
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def random_bits(index: Int[Tensor, "*shape"], *key: Key) -> Int[Tensor, "*shape"]:
     """64 random bits for each index, as a signed whole number: ``mix(mix(index) ⊕ hash(key))``.
 
-    ``mix`` is splitmix64's finaliser, a bijection of 64-bit numbers; the key's parts are whole numbers and words.
+    ``mix`` is splitmix64's finalizer, a bijection of 64-bit numbers; the key's parts are whole numbers and words.
 
     >>> from regard.data import random_bits
     >>> index = torch.arange(4)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard._checks import check_choice
+from regard.support.checks import check_choice
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Source:
 
     name: str
     title: str
-    licence: str
+    license: str
     home: str
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
@@ -63,7 +63,7 @@ _CIFAR10_MEMBERS = {
 CIFAR10 = Source(
     name="cifar10",
     title="CIFAR-10",
-    licence="none stated",
+    license="none stated",
     home="https://www.cs.toronto.edu/~kriz/cifar.html",
     shape=(3, 32, 32),
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
@@ -108,7 +108,7 @@ _FASHION_HOMES = (
 FASHION_MNIST = Source(
     name="fashion-mnist",
     title="Fashion-MNIST",
-    licence="MIT",
+    license="MIT",
     home="https://github.com/zalandoresearch/fashion-mnist",
     shape=(1, 28, 28),
     classes=_FASHION_CLASSES,
@@ -134,7 +134,7 @@ FASHION_MNIST = Source(
 FASHION_MINI = Source(
     name="fashion-mini",
     title="6,000 + 1,000 images of Fashion-MNIST",
-    licence="MIT",
+    license="MIT",
     home=FASHION_MNIST.home,
     shape=FASHION_MNIST.shape,
     classes=_FASHION_CLASSES,

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
-from regard._checks import check_choice, check_positive, check_probability, describe
 from regard.data._chronicle import chronicle
 from regard.data._random import random_below, random_number, random_uniform
 from regard.data._vocabulary import Level, Vocabulary
+from regard.support.checks import check_choice, check_positive, check_probability, describe
 
 IGNORE = -100
 _DAYS = 168  # six times round the seasons
@@ -115,7 +115,7 @@ class NextTokenBatch(NamedTuple):
 
 
 class _Windows:
-    """Neighbouring windows of a text, one fewer than would fit, so that the first may begin anywhere within a window's
+    """Neighboring windows of a text, one fewer than would fit, so that the first may begin anywhere within a window's
     length; where it does differs from epoch to epoch."""
 
     def __init__(self, tokens: Int64[Tensor, "n"], length: int, span: int, device: torch.device | str) -> None:

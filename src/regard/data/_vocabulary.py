@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from regard._checks import check_choice, describe
+from regard.support.checks import check_choice, describe
 
 Level = Literal["character", "word"]
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import (
+from regard.functional._softargmax import below_best, hard_logits
+from regard.support.checks import (
     check_beta,
     check_broadcastable,
     check_floating,
@@ -19,7 +20,6 @@ from regard._checks import (
     under_autocast,
     values_are_readable,
 )
-from regard.functional._softargmax import below_best, hard_logits
 
 Weights = Float[Tensor, "*batch heads queries keys"]
 
@@ -85,7 +85,7 @@ def attention(
 
     Args:
         query, key, value: ``(batch, heads, tokens, width)``; leading axes may be left out. Fewer key/value heads than
-            query heads are shared between neighbouring query heads (grouped heads), where they divide them.
+            query heads are shared between neighboring query heads (grouped heads), where they divide them.
         beta: inverse temperature in [0, ∞] (torch calls it ``scale``); default ``1/√width``. ``0`` ignores the scores,
             ``math.inf`` attends to the best key alone (ties share, by ``bias`` where one is given). A tensor of
             temperatures broadcasts against ``(batch, heads, queries, 1)`` and is finite.
@@ -261,7 +261,7 @@ def _averages(weights: Tensor, value: Tensor) -> Tensor:
 
 
 def _group(left: Tensor, right: Tensor) -> int:
-    """How many neighbouring heads of ``left`` share one of ``right``."""
+    """How many neighboring heads of ``left`` share one of ``right``."""
     return 1 if left.ndim < 3 or not right.shape[-3] else left.shape[-3] // right.shape[-3]
 
 

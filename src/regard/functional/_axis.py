@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard._checks import check_choice, check_floating, check_positive, describe, values_are_readable
+from regard.support.checks import check_choice, check_floating, check_positive, describe, values_are_readable
 
 Border = Literal["native", "zeros", "reflect", "replicate", "circular"]
 

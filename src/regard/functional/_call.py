@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard._checks import check_floating, check_ndim, describe, values_are_readable
 from regard.functional._axis import Border, build_dtype, check_border, check_sharpness
+from regard.support.checks import check_floating, check_ndim, describe, values_are_readable
 
 
 class GaussianCall(NamedTuple):
@@ -41,7 +41,7 @@ class GaussianCall(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """A full sharpness matrix per head does not factorise over the axes."""
+        """A full sharpness matrix per head does not factorize over the axes."""
         return self.sharpness.ndim == 3
 
     @property

@@ -38,7 +38,7 @@ def gaussian_attention(
         center: Δ, key − query in (row, column, …) order: where the head looks, as a convolution's kernel offset.
         sharpness: α ≥ 0: ``(heads,)``, ``(heads, axes)``, or ``(heads, axes, axes)``, a full symmetric positive
             semi-definite matrix S with the score :math:`-(\delta-\Delta)^\top S (\delta-\Delta)`. A full matrix does not
-            factorise: it costs N×N.
+            factorize: it costs N×N.
         grid: the size of each axis, such as ``(rows, columns)``.
         queries: one 1-D tensor of coordinates per axis, the grid's own by default; they may be fractional or outside.
         border: see :func:`axis_matrix`; every border but ``native`` needs ``padding``.

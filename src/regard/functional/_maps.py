@@ -77,7 +77,7 @@ def band_matrix(
     scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
     if not (before or after):
         return scores.softmax(-1)
-    # Padding takes part in the sum although it carries no value: its share of the normaliser is added back.
+    # Padding takes part in the sum although it carries no value: its share of the normalizer is added back.
     reach = torch.arange(-axis.window, axis.window + 1, device=targets.device, dtype=targets.dtype)
     nearest = blocked.detach().round().clamp(low, high)
     around = nearest.unsqueeze(-1) + reach

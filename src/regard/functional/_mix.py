@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import is_exporting, under_autocast
 from regard.functional import kernels
+from regard.support.checks import is_exporting, under_autocast
 
 
 class AxisBlocks(NamedTuple):

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import describe, is_exporting, values_are_readable
 from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
+from regard.support.checks import describe, is_exporting, values_are_readable
 
 Way = Literal["dense", "separable", "banded", "full"]
 

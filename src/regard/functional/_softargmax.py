@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard._checks import check_beta, check_broadcastable, check_floating, describe
+from regard.support.checks import check_beta, check_broadcastable, check_floating, describe
 
 
 def softargmax(

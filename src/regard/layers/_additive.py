@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
 from regard.functional._softargmax import masked_softmax
+from regard.support.checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
 
 
 class AdditiveAttention(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_dtype, check_positive, check_width
+from regard.support.checks import check_dtype, check_positive, check_width
 
 
 class BlockLinear(nn.Module):

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_ndim, check_width, describe
 from regard.layers._cache import KeyValueCache
 from regard.layers._feed_forward import FeedForward
 from regard.layers._layer_norm import LayerNorm
 from regard.layers._multi_head import MultiHeadAttention
+from regard.support.checks import check_choice, check_ndim, check_width, describe
 
 NORMS = ("pre", "post")
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_positive
+from regard.support.checks import check_positive
 
 
 class KeyValueCache:

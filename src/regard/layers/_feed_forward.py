@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_dtype, check_positive, check_probability, check_width
+from regard.support.checks import check_choice, check_dtype, check_positive, check_probability, check_width
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:

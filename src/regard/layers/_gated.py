@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_dtype, check_positive, check_probability
-from regard._observe import observe
 from regard.functional import attention, gaussian_attention, gaussian_weights
 from regard.layers._gaussian import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
+from regard.observation import observe
+from regard.support.checks import check_dtype, check_positive, check_probability
 
 
 class GatedPositionalAttention(nn.Module):

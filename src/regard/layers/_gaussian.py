@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_dtype, check_positive, check_probability, describe
-from regard._observe import observe
 from regard.functional import GaussianPlan, gaussian_weights, plan_for
 from regard.functional._call import resolve
 from regard.functional._gaussian import attend
 from regard.layers._grids import flat_tokens, like_input
+from regard.observation import observe
+from regard.support.checks import check_choice, check_dtype, check_positive, check_probability, describe
 
 Covariance = Literal["isotropic", "diagonal", "full"]
 Init = Literal["normal", "grid"]

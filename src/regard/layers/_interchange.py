@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard._checks import replaced_method
+from regard.support.checks import replaced_method
 
 if TYPE_CHECKING:
     from regard.layers._multi_head import MultiHeadAttention
@@ -157,9 +157,9 @@ def _refuse_variants(layer: MultiHeadAttention, target: str, *allowed: str) -> N
 
 def _refuse_timm_variants(module: nn.Module) -> None:
     reasons = {
-        "q_norm": "it normalises its queries and keys (qk_norm)",
-        "k_norm": "it normalises its queries and keys (qk_norm)",
-        "norm": "it normalises before its output projection (scale_norm)",
+        "q_norm": "it normalizes its queries and keys (qk_norm)",
+        "k_norm": "it normalizes its queries and keys (qk_norm)",
+        "norm": "it normalizes before its output projection (scale_norm)",
         "gate": "it multiplies its output by a gate (gated)",
     }
     for name, reason in reasons.items():

@@ -1,4 +1,4 @@
-"""Layer normalisation."""
+"""Layer normalization."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_floating, check_positive, describe
+from regard.support.checks import check_floating, check_positive, describe
 
 
 class LayerNorm(nn.Module):
@@ -18,7 +18,7 @@ class LayerNorm(nn.Module):
         \mu = \tfrac1d \sum_i x_i, \quad \sigma^2 = \tfrac1d \sum_i (x_i - \mu)^2
 
     Args:
-        dim: d, or the shape of the last axes that are normalised together.
+        dim: d, or the shape of the last axes that are normalized together.
         epsilon: ε.
         affine: whether there is a γ (``weight``, starts at 1).
         bias: whether, with it, there is a β (``bias``, starts at 0).

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import check_beta, check_dtype, check_ndim, check_positive, check_probability, check_width
 from regard.functional import attention
 from regard.layers import _interchange
 from regard.layers._block_linear import BlockLinear
 from regard.layers._cache import KeyValueCache
 from regard.layers._packed import Projection, apart, packed_heads
+from regard.support.checks import check_beta, check_dtype, check_ndim, check_positive, check_probability, check_width
 
 Weights = Float[Tensor, "batch heads tokens keys"]
 
@@ -34,7 +34,7 @@ class MultiHeadAttention(nn.Module):
         context_dim, value_dim: widths of C (default ``dim``) and C′ (default ``context_dim``).
         out_dim: width of the output, default ``dim``.
         head_dim: width of a head, default ``dim / heads``.
-        key_value_heads: key/value heads, shared between neighbouring query heads; a divisor of ``heads``, the default.
+        key_value_heads: key/value heads, shared between neighboring query heads; a divisor of ``heads``, the default.
         bias: whether the input projections have one.
         output_bias: whether the output projection has one, default as ``bias``.
         dropout: probability of dropping an attention weight in training.
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Glorot's uniform initialisation of each projection by its own widths; biases start at 0."""
+        """Glorot's uniform initialization of each projection by its own widths; biases start at 0."""
         for weight in self.input_weights():
             bound = math.sqrt(6 / (weight.shape[-1] + weight.shape[-2]))
             weight.uniform_(-bound, bound)

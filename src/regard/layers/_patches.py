@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_dtype, check_ndim, check_positive, describe
+from regard.support.checks import check_dtype, check_ndim, check_positive, describe
 
 
 class PatchEmbedding(nn.Module):

@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard._checks import check_broadcastable, check_ndim, check_positive, check_width
 from regard.layers._feed_forward import FeedForward
 from regard.layers._layer_norm import LayerNorm
 from regard.layers._multi_head import MultiHeadAttention
+from regard.support.checks import check_broadcastable, check_ndim, check_positive, check_width
 
 Keep = Bool[Tensor, "#batch #tokens"]
 

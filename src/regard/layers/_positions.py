@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_ndim, check_positive, check_width, describe
+from regard.support.checks import check_choice, check_ndim, check_positive, check_width, describe
 
 KINDS = ("sinusoidal", "learned", "one-hot")
 COMBINATIONS = ("add", "concatenate")

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_dtype, check_positive, check_probability
-from regard._observe import observe
 from regard.functional import attention
 from regard.functional._call import check_grid
 from regard.functional._maps import kronecker
 from regard.functional._mix import AxisBlocks, HeadGroup, mix
 from regard.layers._grids import flat_tokens, like_input
+from regard.observation import observe
+from regard.support.checks import check_dtype, check_positive, check_probability
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -84,7 +84,7 @@ class RelativeAttention(nn.Module):
               + u^\top W_k x_k + v^\top \widetilde W r_\delta\bigr)
 
     through the fused kernel: the terms with :math:`r_\delta` are its bias, with gradients. By position alone only the
-    last term is left. It is a sum over the axes, so the softmax factorises exactly as a Gaussian head's does, and the
+    last term is left. It is a sum over the axes, so the softmax factorizes exactly as a Gaussian head's does, and the
     layer costs O(tokens · (rows + columns)).
 
     Args:

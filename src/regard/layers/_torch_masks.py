@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard._checks import check_tensor, describe
+from regard.support.checks import check_tensor, describe
 
 
 def keep_from_torch(

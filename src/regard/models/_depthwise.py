@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_positive
 from regard.layers._grids import flat_tokens, like_input
+from regard.support.checks import check_positive
 
 
 class DepthwiseMixing(nn.Module):
-    r"""Tokens mixed with their neighbours channel by channel, between the same linear layers that attention has.
+    r"""Tokens mixed with their neighbors channel by channel, between the same linear layers that attention has.
 
     .. math:: \mathrm{out} = \mathrm{concat}_h(K_h * V_h)\, W_o + b_o
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard._checks import check_positive, check_probability, describe
 from regard.layers import (
     AbsolutePositionalEmbedding,
     AveragePooling,
@@ -17,6 +16,7 @@ from regard.layers import (
 )
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers
+from regard.support.checks import check_positive, check_probability, describe
 
 Keep = Bool[Tensor, "batch tokens"]
 

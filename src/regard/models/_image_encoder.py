@@ -7,7 +7,6 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_dtype, check_ndim, check_positive, check_probability, describe
 from regard.layers import (
     AbsolutePositionalEmbedding,
     AveragePooling,
@@ -21,6 +20,7 @@ from regard.layers import (
 from regard.models._depthwise import DepthwiseMixing
 from regard.models._merging import TokenMerging, checked_merge, grids_of_blocks
 from regard.models._pretrained import Pretrained
+from regard.support.checks import check_choice, check_dtype, check_ndim, check_positive, check_probability, describe
 
 ATTENTIONS = ("gaussian", "gaussian-diagonal", "gaussian-full", "relative", "relative-content", "gated", "content")
 KINDS = (*ATTENTIONS, "depthwise")

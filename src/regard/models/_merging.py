@@ -6,8 +6,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_positive, describe
 from regard.layers import LayerNorm
+from regard.support.checks import check_positive, describe
 
 Grid = tuple[int, int]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard._checks import check_tensor
+from regard.support.checks import check_tensor
 
 
 def export_onnx(model: nn.Module, inputs: Tensor | Sequence[Tensor], path: str | os.PathLike[str]) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard._checks import is_exporting
+from regard.support.checks import is_exporting
 
 # h, or (h, c) of an LSTM, each (depth, batch, hidden)
 State = Tensor | tuple[Tensor, Tensor]

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_dtype, check_ndim, check_positive
 from regard.models._pretrained import Pretrained
+from regard.support.checks import check_choice, check_dtype, check_ndim, check_positive
 
 STEMS = ("cifar", "imagenet")
 

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_positive, check_probability, values_are_readable
-from regard._observe import observe
 from regard.functional import attention as dot_product_attention
 from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
 from regard.models._pretrained import Pretrained
 from regard.models._recurrent import State, run_padded
 from regard.models._tokens import check_keep, check_token_numbers, greedy
+from regard.observation import observe
+from regard.support.checks import check_choice, check_positive, check_probability, values_are_readable
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 ATTENTIONS = ("none", "dot", "additive")

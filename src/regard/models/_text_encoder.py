@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_positive, check_probability, describe
 from regard.layers import AbsolutePositionalEmbedding, EncoderBlock, LayerNorm
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers
+from regard.support.checks import check_choice, check_positive, check_probability, describe
 
 HEADS = ("tokens", "classes")
 Vectors = Float[Tensor, "batch tokens dim"]

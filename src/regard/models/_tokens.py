@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from regard._checks import check_positive, check_tensor, describe, values_are_readable
+from regard.support.checks import check_positive, check_tensor, describe, values_are_readable
 
 
 def check_token_numbers(name: str, tokens: Any, vocabulary: int) -> None:

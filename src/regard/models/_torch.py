@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard._checks import replaced_method
+from regard.support.checks import replaced_method
 
 if TYPE_CHECKING:
     from regard.models._transformer import Transformer

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_ndim, check_positive, check_probability, check_width, describe
 from regard.layers import (
     AbsolutePositionalEmbedding,
     DecoderBlock,
@@ -19,6 +18,7 @@ from regard.layers import (
 from regard.models import _torch
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers, greedy
+from regard.support.checks import check_choice, check_ndim, check_positive, check_probability, check_width, describe
 
 POSITIONS = ("sinusoidal", "learned", "none")
 Keep = Bool[Tensor, "batch tokens"]

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_positive, check_probability, describe
 from regard.layers import (
     AbsolutePositionalEmbedding,
     AttentionPooling,
@@ -20,6 +19,7 @@ from regard.layers import (
 from regard.models import _timm
 from regard.models._pretrained import Pretrained
 from regard.models._relative_bias import RelativeBias
+from regard.support.checks import check_choice, check_positive, check_probability, describe
 
 POOLS = ("class", "average", "attention")
 POSITIONS = ("learned", "sinusoidal", "relative", "none")
@@ -43,7 +43,7 @@ class VisionTransformer(Pretrained):
         depth: number of blocks.
         heads: attention heads of each.
         hidden: width inside the feed-forward networks, default ``4 · dim``.
-        pool: ``"class"``: a learned token goes in front and is read at the end; ``"average"`` of the patches, normalised
+        pool: ``"class"``: a learned token goes in front and is read at the end; ``"average"`` of the patches, normalized
             after it; ``"attention"``: a learned query looks at the patches.
         positions: ``"learned"``, ``"sinusoidal"``, ``"none"``: a vector is added to each patch, or none is; or
             ``"relative"``: each block's heads have a learned bias for each offset between two patches.
@@ -158,7 +158,7 @@ class VisionTransformer(Pretrained):
         return x if self.pool_kind == "average" else self.norm(x), intermediates
 
     def forward_features(self, images: Images) -> Tokens:
-        """``(batch, prefix + patches, dim)``: normalised tokens (with ``pool="average"``, which normalises what it
+        """``(batch, prefix + patches, dim)``: normalized tokens (with ``pool="average"``, which normalizes what it
         pooled, not yet)."""
         return self.forward_intermediates(images)[0]
 

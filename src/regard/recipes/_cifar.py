@@ -71,7 +71,7 @@ def _paper(name: str, attention: str) -> Recipe:
 
 def _short(recipe: Recipe) -> Recipe:
     """The same network by a recipe of our own, a thirtieth as long: so short that dropout would only hold it back. One
-    optimiser for all: Muon takes a convolution's filters as it takes the matrices of the others."""
+    optimizer for all: Muon takes a convolution's filters as it takes the matrices of the others."""
     task, network = recipe.task, recipe.network
     if isinstance(task, ImageTask):
         task = replace(task, augmentation=replace(CROP_FLIP, border="reflect"), label_smoothing=0.1)
@@ -82,7 +82,7 @@ def _short(recipe: Recipe) -> Recipe:
         name=f"{recipe.name}-short",
         task=task,
         network=network,
-        optimiser=Muon(2e-3, center_factor=5.0, matrix_learning_rate=0.02, matrix_weight_decay=0.05, convolutions=True),
+        optimizer=Muon(2e-3, center_factor=5.0, matrix_learning_rate=0.02, matrix_weight_decay=0.05, convolutions=True),
         schedule=Schedule(warm_up=0.1, decay="linear"),
         epochs=10,
         batch_size=500,

@@ -92,7 +92,7 @@ def draw_sweep(
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['case-rnn']
     """
-    from regard.plots._figure import COLOURS, PALE, finish, new_figure, tidy
+    from regard.figures._figure import COLORS, PALE, finish, new_figure, tidy
 
     figure, [panel] = new_figure(1, 1, width=6.4, height=4.0)
     if trained is not None:
@@ -102,8 +102,8 @@ def draw_sweep(
         shares = [100 * by_length[length].characters for length in lengths]
         # Lines that lie on each other are still told apart by their marks.
         mark, size = MARKS[number % len(MARKS)]
-        colour = COLOURS[number % len(COLOURS)]
-        panel.plot(lengths, shares, f"{mark}-", color=colour, label=name, markersize=size, markerfacecolor="none")
+        color = COLORS[number % len(COLORS)]
+        panel.plot(lengths, shares, f"{mark}-", color=color, label=name, markersize=size, markerfacecolor="none")
     panel.set_ylim(0, 103)
     panel.legend(fontsize=8, frameon=False)
     title = "Characters that are right" + ("" if trained is None else " (shaded: lengths in training)")

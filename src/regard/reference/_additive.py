@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard._checks import check_broadcastable, check_shapes
 from regard.reference._softargmax import softargmax
+from regard.support.checks import check_broadcastable, check_shapes
 
 
 def additive_attention(

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_choice, check_floating, check_positive, check_shapes
 from regard.reference._grid import BORDERS, border_source
+from regard.support.checks import check_choice, check_floating, check_positive, check_shapes
 
 
 def convolution(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_choice, check_floating, check_shapes
+from regard.support.checks import check_choice, check_floating, check_shapes
 
 
 def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_choice, check_floating, check_ndim, describe
 from regard.reference._grid import BORDERS, all_pairs, border_source, check_grid
 from regard.reference._softargmax import softargmax
+from regard.support.checks import check_choice, check_floating, check_ndim, describe
 
 Padding = Sequence[tuple[int, int]]
 

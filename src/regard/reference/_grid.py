@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard._checks import check_choice, check_floating, describe
+from regard.support.checks import check_choice, check_floating, describe
 
 BORDERS = ("zeros", "reflect", "replicate", "circular")
 

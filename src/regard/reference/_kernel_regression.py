@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_floating, check_shapes, describe
+from regard.support.checks import check_floating, check_shapes, describe
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard._checks import check_broadcastable, check_positive, check_shapes
 from regard.reference._attention import attention
+from regard.support.checks import check_broadcastable, check_positive, check_shapes
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def multi_head_attention(
         V^{(h)} = C W_v^{(h)\top} + b_v^{(h)}
 
     ``context = x`` is self-attention, anything else cross-attention. Head h owns the h-th of ``heads`` equal blocks of
-    rows of ``w_query``. ``w_key`` and ``w_value`` may have blocks for fewer heads; neighbouring heads then share one.
+    rows of ``w_query``. ``w_key`` and ``w_value`` may have blocks for fewer heads; neighboring heads then share one.
 
     Args:
         x, context: X and C, the inputs that ask and that answer.
@@ -253,7 +253,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _repeat(shared: Sequence[T], heads: int) -> list[T]:
-    """One entry per head, where neighbouring heads share an entry."""
+    """One entry per head, where neighboring heads share an entry."""
     return [shared[head * len(shared) // heads] for head in range(heads)]
 
 

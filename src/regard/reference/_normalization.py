@@ -1,10 +1,10 @@
-"""Layer normalisation: each token's numbers, centred and scaled to unit variance."""
+"""Layer normalization: each token's numbers, centered and scaled to unit variance."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_shapes
+from regard.support.checks import check_shapes
 
 
 def layer_norm(
@@ -13,7 +13,7 @@ def layer_norm(
     bias: Float[Tensor, "width"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "*any width"]:
-    r"""Normalise along the last axis.
+    r"""Normalize along the last axis.
 
     .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} \odot \mathrm{weight} + \mathrm{bias}, \qquad
         \mu = \frac1d \sum_i x_i, \quad \sigma^2 = \frac1d \sum_i (x_i - \mu)^2

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_shapes
+from regard.support.checks import check_shapes
 
 
 def rnn_cell(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from regard._checks import check_shapes
+from regard.support.checks import check_shapes
 
 
 class AbsoluteScores(NamedTuple):

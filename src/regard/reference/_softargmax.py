@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard._checks import check_beta, check_broadcastable, check_floating
+from regard.support.checks import check_beta, check_broadcastable, check_floating
 
 
 def softargmax(

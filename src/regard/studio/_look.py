@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data import CaseTask, normalise
+from regard.data import CaseTask, normalize
 from regard.data._case import LOWER, UPPER
-from regard.inspect import Maps, capture
+from regard.maps import Maps, capture
 from regard.studio._errors import Refused
 from regard.studio._images import Pixels
 from regard.studio._models import Sentence
@@ -26,7 +26,7 @@ def look_at_image(run: Run, network: nn.Module, taken: Pixels, shown: Pixels, ab
     if not isinstance(task, ImageTask):
         raise Refused(409, f"the network of {run.recipe.name} does not look at images")
     data = task.data_set
-    inputs = normalise(taken[None], data.mean, data.std)
+    inputs = normalize(taken[None], data.mean, data.std)
     with capture(network) as maps:
         chances = network(inputs).float().softmax(-1)[0]
     _check_any(maps, run)

@@ -80,7 +80,7 @@ def routes(folder: Folder) -> APIRouter:
 
     @router.get("/runs", summary="All runs, the latest first")
     def runs() -> list[RunSummary]:
-        found = [_runs.summarise(place) for place in folder.places().values()]
+        found = [_runs.summarize(place) for place in folder.places().values()]
         return sorted(found, key=lambda run: (run.example, run.problem is not None, -run.modified))
 
     @router.get("/runs/{id}", summary="One run")

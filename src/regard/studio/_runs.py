@@ -62,7 +62,7 @@ def views_of(place: Place, run: Run) -> list[View]:
     return found
 
 
-def summarise(place: Place) -> RunSummary:
+def summarize(place: Place) -> RunSummary:
     """An entry of the list, also for a run that cannot be read."""
     modified = place.folder.stat().st_mtime
     try:
@@ -106,7 +106,7 @@ def detail(place: Place) -> RunDetail:
     task = run.recipe.task
     summary = read_json(place.file(SUMMARY))
     return RunDetail(
-        **summarise(place).model_dump(),
+        **summarize(place).model_dump(),
         settings=read_json(place.file(RECIPE)) or {},
         summary=summary if isinstance(summary, dict) else None,
         checkpoints=checkpoints(run),
@@ -137,7 +137,7 @@ def shipped_images(run: Run) -> list[Path]:
 
 
 def takes_shipped(shape: tuple[int, int, int]) -> bool:
-    """They are in colour."""
+    """They are in color."""
     return shape[0] == 3
 
 

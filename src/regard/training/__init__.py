@@ -27,10 +27,10 @@ from regard.training._networks import Recurrent as Recurrent
 from regard.training._networks import ResNet as ResNet
 from regard.training._networks import Text as Text
 from regard.training._networks import Vision as Vision
-from regard.training._optimisers import SGD as SGD
-from regard.training._optimisers import AdamW as AdamW
-from regard.training._optimisers import Muon as Muon
-from regard.training._optimisers import Optimiser as Optimiser
+from regard.training._optimizers import SGD as SGD
+from regard.training._optimizers import AdamW as AdamW
+from regard.training._optimizers import Muon as Muon
+from regard.training._optimizers import Optimizer as Optimizer
 from regard.training._recipe import Network as Network
 from regard.training._recipe import Outcome as Outcome
 from regard.training._recipe import Recipe as Recipe

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder ``step-00000120`` with two files:
 
-- ``state.safetensors``: every tensor by name (``network.…``, ``average.…``, ``optimiser.…``);
+- ``state.safetensors``: every tensor by name (``network.…``, ``average.…``, ``optimizer.…``);
 - ``state.json``: ``{"digest": …, "state": {…}}``, where the state holds what is no tensor, and the size and digest of
   the tensors' file; ``digest`` is that of the state itself.
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from regard._checks import check_positive, describe
 from regard.models import Pretrained
+from regard.support.checks import check_positive, describe
 from regard.training._checkpoints import (
     Checkpoint,
     DamagedCheckpointError,

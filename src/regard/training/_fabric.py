@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard._checks import check_choice, check_positive
+from regard.support.checks import check_choice, check_positive
 from regard.training._recipe import Precision
 
 _PRECISIONS = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}

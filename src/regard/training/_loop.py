@@ -15,7 +15,7 @@ from regard.training._evaluation import Score, score
 from regard.training._fabric import product_precision, total_over_processes
 from regard.training._machine import versions
 from regard.training._meter import Meter
-from regard.training._optimisers import optimiser_state, restore_optimisers, set_learning_rates
+from regard.training._optimizers import optimizer_state, restore_optimizers, set_learning_rates
 from regard.training._recipe import Recipe, encode
 from regard.training._stop import NonFiniteError, StopRequest, TrainingInterrupted
 from regard.training._tasks import ImageTask
@@ -23,7 +23,7 @@ from regard.training._watch import Watch
 
 
 class Loop:
-    """A network, its optimisers and where they are: everything that changes from step to step.
+    """A network, its optimizers and where they are: everything that changes from step to step.
 
     Nothing random is carried along: order and augmentation are functions of (seed, epoch, sample), and each step seeds
     dropout by (seed, step, process). So ``step`` and the tensors are the whole state.
@@ -56,7 +56,7 @@ class Loop:
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)
         self.names = {id(parameter): name for name, parameter in self.network.named_parameters()}
-        self.optimisers = recipe.optimiser.build(self.network)
+        self.optimizers = recipe.optimizer.build(self.network)
         self.average = Average(self.network, recipe.average) if recipe.average else None
         self.model = fabric.setup_module(self._compiled() if recipe.compile else self.network)
         self.model.train()  # evaluation leaves it so
@@ -79,7 +79,7 @@ class Loop:
             try:
                 self._go_on(stop)
             except ValueError as error:
-                self._look_for_spoilt_parameters(error)
+                self._look_for_spoiled_parameters(error)
                 raise
 
     def _go_on(self, stop: StopRequest) -> None:
@@ -121,7 +121,7 @@ class Loop:
     def _take_step(self) -> None:
         recipe, fabric = self.recipe, self.fabric
         factor = recipe.schedule.factor(self.step, self.total)
-        set_learning_rates(self.optimisers, factor)
+        set_learning_rates(self.optimizers, factor)
         torch.manual_seed(random_number(2**63, recipe.seed, "step", self.step, fabric.global_rank))
 
         epoch, at = divmod(self.step, len(self.loader))
@@ -129,12 +129,12 @@ class Loop:
         loss, correct = self._backward(self.loader.batch(epoch, at))
         norm = self._gradient_norm()
         self.step += 1
-        rate = recipe.optimiser.learning_rate * factor
+        rate = recipe.optimizer.learning_rate * factor
         self.meter.add(self.step, loss, correct, norm, rate)
 
         if recipe.non_finite == "stop" or self._is_finite(loss, norm):
-            for optimiser in self.optimisers:
-                optimiser.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
             if self.average is not None:
                 self.average.update(self.step)
         else:
@@ -188,19 +188,19 @@ class Loop:
             if not record.is_finite:
                 self.watch.skipped(record, self._indices(record.step))
 
-    def _look_for_spoilt_parameters(self, error: ValueError) -> None:
+    def _look_for_spoiled_parameters(self, error: ValueError) -> None:
         """A layer that refuses its own parameters says nothing of the step that left them so."""
         values: dict[str, Tensor] = dict(self.network.named_parameters())
         for name, module in self.network.named_modules():
             if isinstance(module, GaussianHeads):  # the exponential of a number that is finite may not be
                 values[f"{name}.sharpness"] = module.sharpness
-        spoilt = [name for name, value in values.items() if not value.isfinite().all()]
-        if self.step == 0 or not spoilt:
+        spoiled = [name for name, value in values.items() if not value.isfinite().all()]
+        if self.step == 0 or not spoiled:
             return
         self.watch.heads(self)
         self._look()  # an earlier loss may tell more
         indices = self._indices(self.step)
-        raise NonFiniteError(self.watch.spoilt(self.step, spoilt, indices), self.step, indices) from error
+        raise NonFiniteError(self.watch.spoiled(self.step, spoiled, indices), self.step, indices) from error
 
     def _indices(self, step: int) -> list[int]:
         """The samples of a step's batch, over all processes."""
@@ -242,9 +242,9 @@ class Loop:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`restore` goes on exactly here."""
-        memory, numbers = optimiser_state(self.optimisers, self.names)
+        memory, numbers = optimizer_state(self.optimizers, self.names)
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        tensors |= {f"optimiser.{name}": value for name, value in memory.items()}
+        tensors |= {f"optimizer.{name}": value for name, value in memory.items()}
         if self.average is not None:
             tensors |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
         epoch, at = divmod(self.step, len(self.loader))
@@ -254,7 +254,7 @@ class Loop:
             "sampler": {"epoch": epoch, "step": at, "seed": self.recipe.seed},
             "random": {"seed": self.recipe.seed, "step": self.step},
             "schedule": {"step": self.step, "total": self.total},
-            "optimisers": numbers,
+            "optimizers": numbers,
             "seconds": self.seconds,
             "process_seconds": self.process_seconds,
             "compile_seconds": self.compile_seconds,
@@ -269,15 +269,15 @@ class Loop:
         self.network.load_state_dict(checkpoint.part("network"))
         if self.average is not None:
             self.average.network.load_state_dict(checkpoint.part("average"))
-        restore_optimisers(self.optimisers, self.names, checkpoint.part("optimiser"), state["optimisers"])
+        restore_optimizers(self.optimizers, self.names, checkpoint.part("optimizer"), state["optimizers"])
         self.step, self.seconds, self.compile_seconds = state["step"], state["seconds"], state["compile_seconds"]
         self.process_seconds = state.get("process_seconds", 0.0)
         self.latest = None if state["evaluation"] is None else Score(*state["evaluation"])
         self.best = state.get("best", -1.0)
 
     def _forget_gradients(self) -> None:
-        for optimiser in self.optimisers:
-            optimiser.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def _without_exchange(self, enabled: bool) -> AbstractContextManager[Any]:
         if enabled and self.fabric.world_size > 1:

@@ -21,9 +21,9 @@ class StackedMuon(torch.optim.Optimizer):
         weight_decay, momentum, nesterov, adjust_lr_fn: as torch's.
 
     >>> weights = [torch.nn.Parameter(torch.randn(4, 8)) for _ in range(2)] + [torch.nn.Parameter(torch.randn(8, 4))]
-    >>> optimiser = StackedMuon(weights, lr=0.1, weight_decay=0.0)
+    >>> optimizer = StackedMuon(weights, lr=0.1, weight_decay=0.0)
     >>> sum((weight ** 3).sum() for weight in weights).backward()
-    >>> optimiser.step()
+    >>> optimizer.step()
     """
 
     def __init__(

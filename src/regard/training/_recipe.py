@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard._checks import check_choice, check_positive, check_probability, describe
 from regard.data import Augmentation, Examples
-from regard.training._optimisers import AdamW, Optimiser
+from regard.support.checks import check_choice, check_positive, check_probability, describe
+from regard.training._optimizers import AdamW, Optimizer
 from regard.training._schedule import Schedule
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learnt: data, and what a network's answer to a batch of it is worth. A base class."""
+    """What is to be learned: data, and what a network's answer to a batch of it is worth. A base class."""
 
     def examples(self, split: Split, device: torch.device) -> Examples[Any] | None:
         """The samples of a split, on the device; None where nothing is held out for validation."""
@@ -70,7 +70,7 @@ class Recipe:
         name: what the recipe goes by.
         task: data and loss.
         network: what is trained.
-        optimiser: :class:`AdamW`, :class:`SGD` or :class:`Muon`, with the peak learning rates.
+        optimizer: :class:`AdamW`, :class:`SGD` or :class:`Muon`, with the peak learning rates.
         schedule: how the learning rates get to their peak and away from it, step by step.
         epochs: how often each sample is seen.
         batch_size: samples in a step, over all processes together.
@@ -91,7 +91,7 @@ class Recipe:
     name: str
     task: Task
     network: Network
-    optimiser: Optimiser = field(default_factory=AdamW)
+    optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Schedule)
     epochs: int = 10
     batch_size: int = 128
@@ -105,7 +105,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, kind in (("task", Task), ("network", Network), ("optimiser", Optimiser), ("schedule", Schedule)):
+        for name, kind in (("task", Task), ("network", Network), ("optimizer", Optimizer), ("schedule", Schedule)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, got {describe(getattr(self, name))}")
         for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
@@ -186,7 +186,7 @@ def _has_no_default(each: "dataclasses.Field[Any]") -> bool:
 
 
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
-    """Where two encoded recipes differ, as ``"optimiser.learning_rate: 0.1 and 0.2"``.
+    """Where two encoded recipes differ, as ``"optimizer.learning_rate: 0.1 and 0.2"``.
 
     >>> differences(encode(Schedule()), encode(Schedule(final=0.1)))
     ['final: 0.0 and 0.1']
@@ -217,7 +217,7 @@ def _brief(value: Any) -> Any:
 
 
 def _kinds() -> Iterator[Any]:
-    pending: list[Any] = [Recipe, Schedule, Augmentation, Task, Network, Optimiser]
+    pending: list[Any] = [Recipe, Schedule, Augmentation, Task, Network, Optimizer]
     while pending:
         kind = pending.pop()
         yield kind

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from regard._checks import check_choice, check_positive, describe
+from regard.support.checks import check_choice, check_positive, describe
 
 Decay = Literal["cosine", "linear", "constant"]
 

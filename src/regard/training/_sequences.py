@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard._checks import check_positive, check_probability
 from regard.data import CaseTask, MaskedBatch, MaskedText, SequenceBatch, TextData, Vocabulary, load_text
+from regard.support.checks import check_positive, check_probability
 from regard.training._recipe import Outcome, Split, Task
 
 IGNORE = -100  # a target that cross-entropy leaves out

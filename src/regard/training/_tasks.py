@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard._checks import check_positive, check_probability
 from regard.data import Augmentation, AugmentedImages, DataSet, ImageBatch, ImageSet, load
+from regard.support.checks import check_positive, check_probability
 from regard.training._recipe import Outcome, Split, Task
 
 

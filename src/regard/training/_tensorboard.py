@@ -34,16 +34,16 @@ class Board:
         self._next_figure = step
         self._total = total
 
-    def steps(self, records: Sequence[StepRecord], rate: float, optimisers: Sequence[Optimizer]) -> None:
+    def steps(self, records: Sequence[StepRecord], rate: float, optimizers: Sequence[Optimizer]) -> None:
         """The mean of the steps since the last call, at the last of them."""
         values = {
             f"train/{name}": sum(getattr(record, name) for record in records) / len(records)
             for name in ("loss", "accuracy", "gradient_norm")
         }
         values["speed/samples_per_second"] = rate
-        for number, optimiser in enumerate(optimisers):
-            for at, group in enumerate(optimiser.param_groups):
-                values[f"learning_rate/{number}_{type(optimiser).__name__}_{at}"] = group["lr"]
+        for number, optimizer in enumerate(optimizers):
+            for at, group in enumerate(optimizer.param_groups):
+                values[f"learning_rate/{number}_{type(optimizer).__name__}_{at}"] = group["lr"]
         self._file.scalars(records[-1].step, values)
 
     def evaluated(self, step: int, score: Score) -> None:
@@ -61,7 +61,7 @@ class Board:
         self._file.scalars(step, values)
         if step >= self._next_figure or step == self._total:
             self._next_figure = step + self._every
-            from regard.plots import heads as draw
+            from regard.figures import heads as draw
 
             grids = [self._grid_of(layer, c.shape[1]) for layer, c in zip(heads.layers, heads.center, strict=True)]
             figure = draw(list(heads.center), list(heads.sharpness), grids, titles=list(heads.layers))

@@ -57,7 +57,7 @@ class Watch:
         if self._progress is not None:
             self._progress.show(list(records), rate)
         if self.board is not None:
-            self.board.steps(records, rate, loop.optimisers)
+            self.board.steps(records, rate, loop.optimizers)
 
     def note_heads(self, loop: "Loop") -> None:
         """Remember where heads look, where it is time to; nobody waits."""
@@ -116,7 +116,7 @@ class Watch:
         what = f"the loss is {record.loss:g} and the gradient's norm {record.gradient_norm:g}"
         return self._ends(record.step, what, indices) + "; non_finite='skip' leaves such steps out"
 
-    def spoilt(self, step: int, parameters: Sequence[str], indices: Sequence[int]) -> str:
+    def spoiled(self, step: int, parameters: Sequence[str], indices: Sequence[int]) -> str:
         """The message for a run whose loss was finite in a step that left parameters which are not."""
         names = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
         return self._ends(step, f"the update left parameters that are not finite ({names})", indices)

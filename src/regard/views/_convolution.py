@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._checks import describe
+from regard.support.checks import describe
 from regard.views._payload import Payload
 
 SIZE = 40  # pixels on a side: every weight of every head can still be computed while a slider moves
@@ -24,7 +24,7 @@ def payload(image: Any = None, kernel: Any = None) -> Payload:
     """A few images and kernels, and yours where they are given.
 
     Args:
-        image: what ``regard.show`` takes as an image; its middle is shown, in grey, on 40 × 40 pixels.
+        image: what ``regard.show`` takes as an image; its middle is shown, in gray, on 40 × 40 pixels.
         kernel: 3 × 3 numbers, as a tensor or lists.
 
     >>> sorted(payload().meta["kernels"])[:3]
@@ -36,7 +36,7 @@ def payload(image: Any = None, kernel: Any = None) -> Payload:
     images: dict[str, Tensor] = {"landscape": landscape(), "rings": rings()}
     images.update(_fashion())
     if image is not None:
-        images = {"yours": _grey(image), **images}
+        images = {"yours": _gray(image), **images}
     meta = {"images": list(images), "kernels": kernels, "size": SIZE}
     return Payload("convolution", meta, {"images": torch.stack(list(images.values()))})
 
@@ -85,7 +85,7 @@ def _fashion() -> dict[str, Tensor]:
     return {name: torch.nn.functional.pad(images[number, 0], [border] * 4) for name, number in _FASHION}
 
 
-def _grey(image: Any) -> Tensor:
+def _gray(image: Any) -> Tensor:
     from regard.views._images import as_pixels
 
     pixels = as_pixels(image).float().permute(2, 0, 1) / 255

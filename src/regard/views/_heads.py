@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard._checks import describe
-from regard.inspect import Locality
-from regard.inspect import Trajectory as Fitted
+from regard.analysis import Locality
+from regard.analysis import Trajectory as Fitted
+from regard.support.checks import describe
 from regard.views._payload import Payload
 from regard.views._runs import fitted
 
 
 def payload(what: Any) -> Payload:
-    """From a run, from where its heads looked, from fits at checkpoints (``regard.inspect.trajectory``) or one fit.
+    """From a run, from where its heads looked, from fits at checkpoints (``regard.analysis.trajectory``) or one fit.
 
     A run whose heads have no center of their own is shown by the Gaussians that fit its maps, at the checkpoints kept.
     """

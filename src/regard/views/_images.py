@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._checks import describe
-from regard.inspect import Layout, Maps
+from regard.maps import Layout, Maps
+from regard.support.checks import describe
 from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
 
@@ -46,7 +46,7 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
     asked = sheet.found.latest.query_layout or layout
     rows = sheet.about["rows"]
     queries = sheet.about["queries"] if rows is None else None
-    # Queries that are no tokens of the grid (one that pools, a few that are learnt) are asked by number.
+    # Queries that are no tokens of the grid (one that pools, a few that are learned) are asked by number.
     on_grid = queries is None or asked.tokens == queries
     place: Layout | None = asked if on_grid and len(asked.grid) == 2 else None
     sheet.about.update(
@@ -61,7 +61,7 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
 def as_pixels(image: Any, sample: int = 0) -> Tensor:
     """An image of any usual kind as bytes, ``(height, width, 3)``.
 
-    Floats in [0, 1] are taken as they are; others (normalised ones) are stretched from their least to their greatest.
+    Floats in [0, 1] are taken as they are; others (normalized ones) are stretched from their least to their greatest.
 
     >>> as_pixels(torch.rand(3, 4, 5)).shape
     torch.Size([4, 5, 3])
@@ -81,7 +81,7 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
     if pixels.shape[0] not in (1, 3, 4) and pixels.shape[2] in (1, 3, 4):
         pixels = pixels.permute(2, 0, 1)
     if pixels.shape[0] not in (1, 3, 4):
-        raise ValueError(f"image has {pixels.shape[0]} channels, but 1 (grey), 3 (red, green, blue) or 4 can be shown")
+        raise ValueError(f"image has {pixels.shape[0]} channels, but 1 (gray), 3 (red, green, blue) or 4 can be shown")
     pixels = pixels[:3] if pixels.shape[0] == 4 else pixels
     whole = not pixels.is_floating_point()
     pixels = pixels.detach().float().cpu()
@@ -102,9 +102,9 @@ def _tensor(image: Any) -> Tensor:
     if isinstance(image, Tensor):
         return image
     if hasattr(image, "convert") and hasattr(image, "tobytes"):  # PIL, without needing it
-        colours = image.convert("RGB")
-        flat = torch.frombuffer(bytearray(colours.tobytes()), dtype=torch.uint8)
-        return flat.reshape(colours.height, colours.width, 3)
+        colors = image.convert("RGB")
+        flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
+        return flat.reshape(colors.height, colors.width, 3)
     try:
         return torch.as_tensor(image)
     except (TypeError, ValueError, RuntimeError) as error:

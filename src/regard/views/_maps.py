@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._checks import describe
-from regard.inspect import Call, Layout, Map, Maps
-from regard.inspect._layout import merged_rows
+from regard.maps import Call, Layout, Map, Maps
+from regard.maps._layout import merged_rows
+from regard.support.checks import describe
 from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that is slow to load, and of one that cannot be

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._checks import check_beta, check_shapes
 from regard.reference import worked_example
+from regard.support.checks import check_beta, check_shapes
 from regard.views._payload import Payload
 
 MOST = 6  # tokens that can still be followed by eye

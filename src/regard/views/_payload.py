@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._checks import describe
+from regard.support.checks import describe
 
 VERSION = 1
 _ALIGNMENT = 8  # a browser reads typed arrays in place only from such offsets

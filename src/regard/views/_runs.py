@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.inspect import Locality, Maps, locality
+from regard.analysis import Locality, locality
+from regard.maps import Maps
 from regard.views import _images, _tokens
 from regard.views._payload import Payload
 
@@ -70,7 +71,7 @@ def case_payload(network: nn.Module, batch: Any, words: list[str] | tuple[str, .
     maps = _maps(network, first.source, told, source_keep=first.source_keep)
     if not len(maps):
         return None
-    # A decoder that attends to what it was told is labelled with that; one that only looks back, with what it says.
+    # A decoder that attends to what it was told is labeled with that; one that only looks back, with what it says.
     only_back = all(found.shape[3] == first.source.shape[1] and "encoder" not in name for name, found in maps.items())
     written = said if only_back else told
     lists = [[words[i] for i in numbers[0].tolist()] for numbers in (first.source, written)]

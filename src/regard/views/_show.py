@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from regard._checks import check_choice, describe
+from regard.support.checks import check_choice, describe
 from regard.views import _heads, _images, _tokens
 from regard.views._file import document
 from regard.views._maps import as_maps
@@ -108,7 +108,7 @@ def show(
     Args:
         what: maps that ``regard.capture`` gave (or plain tensors of weights, ``(heads, queries, keys)`` with a batch or
             without, one or one per layer); a run or its heads; a trajectory or a locality; or a view's name.
-        image: what the model looked at: a tensor, an array or a PIL image, as a person sees it or normalised.
+        image: what the model looked at: a tensor, an array or a PIL image, as a person sees it or normalized.
         tokens: the text, a string per token; for a model that reads and writes the pair (read, written).
         grid, prefix: how the tokens lie on the image, for models that do not say it themselves.
         sample: which one of the batch.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from regard._checks import describe
-from regard.inspect import Maps
+from regard.maps import Maps
+from regard.support.checks import describe
 from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
 

@@ -1,7 +1,7 @@
 // One layer's heads: centers, contours of 50 % and 90 % of their weight, and the convolution behind them.
 
 import type { Draw, Size } from "../../core/canvas";
-import { css } from "../../core/colour";
+import { css } from "../../core/color";
 import type { Pen } from "../../core/pen";
 import type { Theme } from "../../core/theme";
 import { fitted } from "../../maps/atlas";
@@ -91,7 +91,7 @@ function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: The
   if (state.active !== null) trail(pen, state, state.active, p, theme, true);
   heads.forEach((head, h) => {
     const on = state.active === h;
-    const colour = on ? (state.locked ? theme.accent : theme.hover) : shadeOf(head, 2, range, theme);
+    const color = on ? (state.locked ? theme.accent : theme.hover) : shadeOf(head, 2, range, theme);
     const faded = state.active !== null && !on;
     const { first, second, angle } = principalAxes(head);
     for (const mass of [0.9, 0.5]) {
@@ -101,11 +101,11 @@ function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: The
       pen.ellipse(p.x(head.column), p.y(head.row), Math.min(1e4, a * p.unit), Math.min(1e4, b * p.unit), angle, 0, 2 * Math.PI);
       if (mass === 0.5 && Math.max(a, b) < 2 * Math.max(range.rows, range.columns)) {
         pen.globalAlpha = faded ? 0.06 : 0.2;
-        pen.fillStyle = colour;
+        pen.fillStyle = color;
         pen.fill();
       }
       pen.globalAlpha = faded ? 0.25 : 1;
-      pen.strokeStyle = colour;
+      pen.strokeStyle = color;
       pen.lineWidth = mass === 0.5 ? 1.8 : 1;
       pen.setLineDash(mass === 0.5 ? [] : [4, 3]);
       pen.stroke();

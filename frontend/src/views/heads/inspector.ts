@@ -1,7 +1,7 @@
 // One head from near: its map from the middle of the grid, and how it got there.
 
 import { pixels, type Draw } from "../../core/canvas";
-import { css, table as colourTable } from "../../core/colour";
+import { css, table as colorTable } from "../../core/color";
 import type { Pen } from "../../core/pen";
 import type { Theme } from "../../core/theme";
 import { percent } from "../../maps/layer";
@@ -14,7 +14,7 @@ export interface InspectorState {
   time: number;
 }
 
-/** The grid that a head's map is drawn on: the layer's own, or a neighbourhood. */
+/** The grid that a head's map is drawn on: the layer's own, or a neighborhood. */
 export function gridOf({ moments, layer }: { moments: Moments; layer: number }): [number, number] {
   const { grid, axes } = moments.layers[layer];
   if (axes === 1) return [1, grid ? Math.min(64, grid[0]) : 17];
@@ -32,8 +32,8 @@ export function drawMap(state: InspectorState, theme: Theme): Draw {
   const query: [number, number] = [Math.floor(rows / 2), Math.floor(columns / 2)];
   const weights = gaussianMap(state.moments.at(state.layer, state.head, state.time), grid, query);
   const max = weights.reduce((a, b) => Math.max(a, b), 0);
-  const colours = colourTable(theme.heat);
-  const image = pixels(columns, rows, (i) => colours[Math.round((255 * weights[i]) / max)]);
+  const colors = colorTable(theme.heat);
+  const image = pixels(columns, rows, (i) => colors[Math.round((255 * weights[i]) / max)]);
   return (pen, size) => {
     heading(pen, `its map on ${rows > 1 ? `${rows} × ${columns}` : columns} tokens, up to ${percent(max)}`, theme);
     const height = size.height - 28;
@@ -52,7 +52,7 @@ export function drawMap(state: InspectorState, theme: Theme): Draw {
 
 interface Line {
   name: string;
-  colour: string;
+  color: string;
   dash: number[];
   value: (time: number) => number;
 }
@@ -67,11 +67,11 @@ export function drawHistory(state: InspectorState, theme: Theme): Draw {
   const centers: Line[] =
     axes === 2
       ? [
-          { name: "row offset", colour: theme.hover, dash: [], value: (t) => at(t).row },
-          { name: "column offset", colour: theme.accent, dash: [5, 3], value: (t) => at(t).column },
+          { name: "row offset", color: theme.hover, dash: [], value: (t) => at(t).row },
+          { name: "column offset", color: theme.accent, dash: [5, 3], value: (t) => at(t).column },
         ]
-      : [{ name: "offset", colour: theme.hover, dash: [], value: (t) => at(t).column }];
-  const sharp: Line[] = [{ name: "sharpness (log)", colour: theme.ink, dash: [], value: (t) => Math.log(sharpness(at(t), axes)) }];
+      : [{ name: "offset", color: theme.hover, dash: [], value: (t) => at(t).column }];
+  const sharp: Line[] = [{ name: "sharpness (log)", color: theme.ink, dash: [], value: (t) => Math.log(sharpness(at(t), axes)) }];
   return (pen, size) => {
     const half = (size.height - 8) / 2;
     chart(pen, centers, state, 0, half, size.width, theme, (x) => x.toFixed(1));
@@ -96,7 +96,7 @@ function chart(pen: Pen, lines: Line[], state: InspectorState, top: number, heig
   pen.font = `11px ${theme.font}`;
   let at = left;
   for (const line of lines) {
-    pen.fillStyle = line.colour;
+    pen.fillStyle = line.color;
     pen.textAlign = "left";
     pen.fillText(line.name, at, top + 9);
     at += pen.measureText(line.name).width + 14;
@@ -110,7 +110,7 @@ function chart(pen: Pen, lines: Line[], state: InspectorState, top: number, heig
   pen.fillText(text(high), left - 4, upper + 5);
   pen.fillText(text(low), left - 4, lower - 5);
   lines.forEach((line, i) => {
-    pen.strokeStyle = line.colour;
+    pen.strokeStyle = line.color;
     pen.lineWidth = 1.6;
     pen.setLineDash(line.dash);
     pen.beginPath();
@@ -134,7 +134,7 @@ function chart(pen: Pen, lines: Line[], state: InspectorState, top: number, heig
   for (const line of lines) {
     const value = line.value(state.time);
     if (!Number.isFinite(value)) continue;
-    pen.fillStyle = line.colour;
+    pen.fillStyle = line.color;
     pen.beginPath();
     pen.arc(x(state.time), y(value), 3, 0, 2 * Math.PI);
     pen.fill();
@@ -194,7 +194,7 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
   };
 }
 
-/** Which colour is which sharpness. */
+/** Which color is which sharpness. */
 export function drawLegend(low: number, high: number): Draw {
   return (pen, size, theme) => {
     const width = Math.min(220, size.width - 8);

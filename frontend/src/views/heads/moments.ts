@@ -84,7 +84,7 @@ export interface Axes {
   /** Eigenvalues of S: how sharp the head is along its two axes. */
   first: number;
   second: number;
-  /** Direction of the first axis, from the columns' axis towards the rows' (down). */
+  /** Direction of the first axis, from the columns' axis toward the rows' (down). */
   angle: number;
 }
 

@@ -1,4 +1,4 @@
-// What part of the plane each layer's panel shows, and what the colours of sharpness mean: the same at all times.
+// What part of the plane each layer's panel shows, and what the colors of sharpness mean: the same at all times.
 
 import { type HeadLayer, type Moments, reach, sharpness } from "./moments";
 

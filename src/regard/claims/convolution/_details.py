@@ -65,7 +65,7 @@ def dilation(place: Callable[[int, int], int]) -> Evidence:
     r"""Yes: $K^2$ heads express a convolution with any dilation $D$, by looking at $D \, \delta$ instead of $\delta$,
     as long as those places are inside the image.
 
-    Nothing in the construction needs neighbouring shifts: $\Delta$ can be any vector. The number of heads stays
+    Nothing in the construction needs neighboring shifts: $\Delta$ can be any vector. The number of heads stays
     $K^2$, and one layer can even have a dilation of its own for each head. What limits it is the image: a shift that
     leaves it from every query never finds its pixel. The check compares sharp heads with dilated convolutions inside
     the image, and `conv_to_attention` everywhere.

@@ -13,7 +13,7 @@ from regard import functional, layers, models
 from regard.claims._claim import Effort, Evidence, holds_under
 from regard.claims._shifts import shifts
 from regard.claims._training import fit, fit_classes, images
-from regard.plots._figure import COLOURS, GREY, Figure, new_figure, tidy
+from regard.figures._figure import COLORS, GRAY, Figure, new_figure, tidy
 
 
 class Plan(NamedTuple):
@@ -171,7 +171,7 @@ class Movement(NamedTuple):
     slow=True,
 )
 def heads_move(movement: Movement, effort: Effort = "full") -> Evidence:
-    r"""In training, Gaussian heads move towards a grid of distinct shifts.
+    r"""In training, Gaussian heads move toward a grid of distinct shifts.
 
     The main theorem needs nine heads at the nine shifts of a 3×3 kernel, each sharp enough to be one pixel. The check
     lets all heads start near the query and follows them. Trained to imitate a random 3×3 convolution, with a small
@@ -238,13 +238,13 @@ def _draw(effort: Effort) -> Figure:
     for panel, (name, course) in zip(panels, runs.items(), strict=False):
         reach = max(2.5, float(course.center.abs().max()) + 0.5)
         for row, column in shifts(3):
-            panel.plot([column], [row], "+", color=GREY, markersize=9)
+            panel.plot([column], [row], "+", color=GRAY, markersize=9)
         for head in range(course.center.shape[1]):
             path = course.center[:, head]
-            colour = COLOURS[head % len(COLOURS)]
-            panel.plot(path[:, 1].tolist(), path[:, 0].tolist(), color=colour, linewidth=0.9)
-            panel.plot([float(path[0, 1])], [float(path[0, 0])], ".", color=colour, markersize=4)
-            panel.plot([float(path[-1, 1])], [float(path[-1, 0])], "o", color=colour, markersize=6)
+            color = COLORS[head % len(COLORS)]
+            panel.plot(path[:, 1].tolist(), path[:, 0].tolist(), color=color, linewidth=0.9)
+            panel.plot([float(path[0, 1])], [float(path[0, 0])], ".", color=color, markersize=4)
+            panel.plot([float(path[-1, 1])], [float(path[-1, 0])], "o", color=color, markersize=6)
         panel.set_xlim(-reach, reach)
         panel.set_ylim(reach, -reach)
         panel.set_aspect("equal")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard import convert, functional, layers, plots, reference
+from regard import convert, figures, functional, layers, reference
 from regard.claims._claim import Evidence, holds, holds_under
 from regard.claims._pictures import curves
 from regard.claims._shifts import SHARP, shifts
@@ -158,7 +158,7 @@ def _nearest(distance: Tensor, nearest: Tensor) -> Tensor:
     "question 1 (d.1)",
     says=Limit(_nearest),
     mutant=(
-        "the four neighbours keep a fifth each",
+        "the four neighbors keep a fifth each",
         Limit(lambda distance, nearest: ((distance <= nearest + 1) / 5).double()),
     ),
 )
@@ -203,7 +203,7 @@ def limit(answer: Limit) -> Evidence:
     falling = [each[0, 0].sort(descending=True).values for each in maps]
     return found.evidence(
         "limits",
-        draw=plots.limit,
+        draw=figures.limit,
         sharpness=alphas,
         weight_at_the_target=[float(row[0]) for row in falling],
         largest_weight_elsewhere=[float(row[1]) for row in falling],

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard import layers, plots, reference
+from regard import figures, layers, reference
 from regard.claims._claim import Evidence, holds, holds_under
 from regard.claims._pictures import curves
 from regard.claims._trials import Comparison, Trial, trials
@@ -49,9 +49,9 @@ def feed_forward(formula: Callable[..., Tensor]) -> Evidence:
 def post_norm(place: str) -> Evidence:
     r"""Each sub-layer of the Transformer is $h \mapsto \text{layernorm}(h + f(h))$.
 
-    So it is in the original: the residual is added, then the sum is normalised (post-norm). The check takes the
+    So it is in the original: the residual is added, then the sum is normalized (post-norm). The check takes the
     library's post-norm block apart, and torch's `nn.TransformerEncoderLayer` with the same weights. Many later models
-    normalise before the sub-layer instead and leave the residual path free; that is the mutant here.
+    normalize before the sub-layer instead and leave the residual path free; that is the mutant here.
     """
     found = Comparison()
     for trial in trials(10):
@@ -204,4 +204,4 @@ def gelu(gap: Gap) -> Evidence:
             layer.contract.weight.fill_(1)
         some = x[::1000, None]
         found.same(layer(some), form(some), f"the library's {name}")
-    return found.evidence("comparisons", largest_gap=top, at=at, proved_bound=bound, draw=plots.gelu)
+    return found.evidence("comparisons", largest_gap=top, at=at, proved_bound=bound, draw=figures.gelu)

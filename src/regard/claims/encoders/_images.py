@@ -53,7 +53,7 @@ def class_token(read: str) -> Evidence:
     The class token is a learned vector that goes in front of the patches and gathers what it attends to; the other
     tokens' last states are not read. The head is an MLP with one hidden layer in the original's pre-training and a
     single linear layer in its fine-tuning; the library has the latter. The check takes the last tokens of a model,
-    normalises, reads token 0, and changes all the others, which must not matter.
+    normalizes, reads token 0, and changes all the others, which must not matter.
     """
     found = Comparison()
     for trial in trials(6):

@@ -24,7 +24,7 @@ PLANS: dict[Effort, Plan] = {"full": Plan((50, 200, 800, 3200), (0, 1), 200), "s
 LITTLE = 200  # up to here data are called little
 
 
-class Neighbours(nn.Module):
+class Neighbors(nn.Module):
     """A 3×3 convolution among the tokens of a 7×7 grid, then a linear layer, as attention has one."""
 
     def __init__(self, dim: int) -> None:
@@ -39,7 +39,7 @@ class Neighbours(nn.Module):
 def network(kind: str, dim: int = 64, depth: int = 4) -> nn.Module:
     """Patches of 4×4, blocks with ``"convolution"`` or ``"attention"`` between tokens (which then know their place)."""
     blocks = [
-        layers.EncoderBlock(dim, 4, 2 * dim, attention=Neighbours(dim) if kind == "convolution" else None)
+        layers.EncoderBlock(dim, 4, 2 * dim, attention=Neighbors(dim) if kind == "convolution" else None)
         for _ in range(depth)
     ]
     places = [] if kind == "convolution" else [layers.AbsolutePositionalEmbedding(dim, (7, 7))]
@@ -73,7 +73,7 @@ def accuracies(effort: Effort) -> dict[str, dict[int, list[float]]]:
 def cnn_bias(winner: str, effort: Effort = "full") -> Evidence:
     r"""On little data, convolution's inductive bias makes it better than attention.
 
-    A convolution looks at neighbours, and in the same way everywhere; attention has to learn both. To compare nothing
+    A convolution looks at neighbors, and in the same way everywhere; attention has to learn both. To compare nothing
     else, the check trains one network twice: patches, four blocks and an average, with a grouped 3×3 convolution
     between tokens or with four heads of self-attention and learned positions (which has the more parameters). On 50
     and 200 images of ten kinds of clothing convolution is ahead by more than two points with every seed. The curve

@@ -142,7 +142,7 @@ def attention_map(dim: int) -> Evidence:
     r"""The attention map of a sequence of $d_{seq}$ elements is a $d_{seq} \times d_{seq}$ matrix per item, and every
     row, the weights of one query, sums to one.
 
-    One score for each pair of positions, and the softmax normalises over the keys, along a row. Columns have no such
+    One score for each pair of positions, and the softmax normalizes over the keys, along a row. Columns have no such
     sum: a key may be popular or not. With several heads there is one such map per head.
     """
     found = Comparison()
@@ -196,7 +196,7 @@ def graph(passing: Graph) -> Evidence:
     r"""The attention update is message passing on a complete graph: each node gathers the values of all other nodes,
     weighted by the attention scores.
 
-    Node $i$ receives $\sum_j a_{ij} v_j$ over edges $j \to i$, with edge weights that a softmax normalises over the
+    Node $i$ receives $\sum_j a_{ij} v_j$ over edges $j \to i$, with edge weights that a softmax normalizes over the
     edges into $i$. All of them are positive, so no edge is missing. The sum includes $j = i$: without self-loops a
     lone token would receive nothing, while attention gives it its own value.
     """

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard import inspect, models
+from regard import analysis, models
 from regard.claims._claim import Effort, Evidence, holds_under
 from regard.claims._pictures import curves
 from regard.claims._training import Images, class_accuracy, fit_classes, images
@@ -51,10 +51,10 @@ def prune(effort: Effort) -> Pruned:
         torch.manual_seed(0)
         model = models.VisionTransformer(28, 4, 10, channels=1, dim=64, depth=3, heads=8, hidden=128, pool="average")
     fit_classes(model, data.train, data.train_labels, steps=plan.steps, rate=2e-3, seed=0)
-    weighed = inspect.importance(model, _batches(data.train[:1000], data.train_labels[:1000]))
+    weighed = analysis.importance(model, _batches(data.train[:1000], data.train_labels[:1000]))
     random = torch.Generator().manual_seed(0)
     chance = {name: torch.rand(len(score), generator=random) for name, score in weighed.scores.items()}
-    drawn = inspect.Importance(chance, "chance")
+    drawn = analysis.Importance(chance, "chance")
     scores = torch.cat([score.double() for score in weighed.scores.values()]).sort(descending=True).values
     found: dict[str, dict[int, float]] = {"at_once": {}, "at_random": {}, "trained": {}}
     for left in plan.left:
@@ -64,10 +64,10 @@ def prune(effort: Effort) -> Pruned:
     return Pruned(**found, top_quarter=float(scores[: len(scores) // 4].sum() / scores.sum()))
 
 
-def _left(model: nn.Module, weighed: inspect.Importance, left: int, data: Images, steps: int) -> float:
+def _left(model: nn.Module, weighed: analysis.Importance, left: int, data: Images, steps: int) -> float:
     """Accuracy with so many heads left, the others really removed, after so many steps of further training."""
     with torch.random.fork_rng(devices=[]):
-        smaller = inspect.prune_heads(copy.deepcopy(model), weighed, left)
+        smaller = analysis.prune_heads(copy.deepcopy(model), weighed, left)
     if steps:
         fit_classes(smaller, data.train, data.train_labels, steps=steps, rate=1e-3, seed=1)
     return class_accuracy(smaller, data)
@@ -92,7 +92,7 @@ class Removal(NamedTuple):
     slow=True,
 )
 def head_pruning(removal: Removal, effort: Effort = "full") -> Evidence:
-    r"""Heads specialise, and many of them can be removed with little loss.
+    r"""Heads specialize, and many of them can be removed with little loss.
 
     The check trains a small vision transformer with 24 heads, weighs each head by the gradient of the loss with
     respect to a gate on its output, and removes half of them. Importance is uneven: a quarter of the heads has more

@@ -73,7 +73,7 @@ def _fits(length: int, width: int) -> bool:
 
 
 class Wavelengths(NamedTuple):
-    """The shortest and the longest wavelength by the width, and the ratio between neighbours; k counts from
+    """The shortest and the longest wavelength by the width, and the ratio between neighbors; k counts from
     ``first``.
     """
 
@@ -98,7 +98,7 @@ def _power(exponent: Any) -> Any:
         Wavelengths(lambda d: _power(2 / d), lambda d: 10000, lambda d: _power(2 / d)),
     ),
     mutant=(
-        "neighbouring wavelengths differ by the factor $1 + 2/d$",
+        "neighboring wavelengths differ by the factor $1 + 2/d$",
         Wavelengths(lambda d: _power(2 / d), lambda d: 10000, lambda d: 1 + 2 / d),
     ),
 )
@@ -106,7 +106,7 @@ def sine(wavelengths: Wavelengths) -> Evidence:
     r"""The sine encoding with $\omega_k = 10000^{-2k/d}$ has wavelengths in a geometric progression from $2\pi$ to
     $10000 \cdot 2\pi$.
 
-    The wavelength of $\sin(\omega_k t)$ is $2\pi/\omega_k = 2\pi \cdot 10000^{2k/d}$, so neighbours differ by the
+    The wavelength of $\sin(\omega_k t)$ is $2\pi/\omega_k = 2\pi \cdot 10000^{2k/d}$, so neighbors differ by the
     factor $10000^{2/d}$: a geometric progression, as the source says. The $d/2$ values of $k$ span a factor of
     $10000^{1 - 2/d}$, not 10000: counted from 1 the first end is missed, counted from 0 the last. At $d = 512$ that
     is 3.7 %. The check takes the ends symbolically for even $d$, and finds the frequencies in the library's table.
@@ -130,7 +130,7 @@ def sine(wavelengths: Wavelengths) -> Evidence:
             found.same(
                 float(wavelengths.ratio(width)),
                 float(exact[i] / exact[i - 1]),
-                f"d = {d}: neighbours differ by the factor {float(exact[i] / exact[i - 1]):.4g}",
+                f"d = {d}: neighbors differ by the factor {float(exact[i] / exact[i - 1]):.4g}",
             )
         table = layers.AbsolutePositionalEmbedding(d, kind="sinusoidal").positions(
             2, like=torch.empty((), dtype=torch.float64)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard import functional, plots, reference
+from regard import figures, functional, reference
 from regard.claims._claim import Evidence, fails, holds
 from regard.claims._symbols import proof, symbols
 from regard.claims._trials import Comparison, full, trials
@@ -150,7 +150,7 @@ def gaussian_simplify(formula: Callable[[Any, Any, Any], Any]) -> Evidence:
         found.same(functional.softargmax(guess), weights, "the library's weights")
     numeric = found.evidence(
         "grids",
-        draw=lambda: plots.relative_positions(
+        draw=lambda: figures.relative_positions(
             torch.tensor([[1.0, 2.0]]), torch.tensor([0.3]), (9, 9), queries=[(4, 4)]
         ),
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard import functional, inspect, layers, reference
+from regard import analysis, functional, layers, reference
 from regard.claims._claim import Evidence, holds, holds_under
 from regard.claims._pictures import curves
 from regard.claims._trials import Comparison, Trial, trials
@@ -114,7 +114,7 @@ def heads_cost(of_heads: Callable[[int, int], int]) -> Evidence:
         layer = {h: layers.MultiHeadAttention(dim, h).double() for h in (1, 2, 4, 8)}
         counts = {h: count_products(layer[h], x, return_weights=True) for h in layer}
         for h in layer:
-            found.same(inspect.cost(layer[h], tuple(x.shape)).multiply_adds, counts[h], "the library counts otherwise")
+            found.same(analysis.cost(layer[h], tuple(x.shape)).multiply_adds, counts[h], "the library counts otherwise")
             parameters = sum(p.numel() for p in layer[h].parameters())
             found.same(parameters, sum(p.numel() for p in layer[1].parameters()), f"{h} heads have other parameters")
             found.same(

@@ -54,7 +54,7 @@ def key_noise(predicts: Callable[[Perturbed], bool]) -> Evidence:
 
     $$\mathbb{E}[w'] \approx w + \frac{1}{2} w (1 - w)(1 - 2 w) \Var(s),$$
 
-    a pull towards one half. The check moves a key of the library's attention, and averages over a normal $s$ by
+    a pull toward one half. The check moves a key of the library's attention, and averages over a normal $s$ by
     quadrature.
     """
     nodes = torch.linspace(-8, 8, 4001, dtype=torch.float64)
@@ -87,7 +87,7 @@ def key_noise(predicts: Callable[[Perturbed], bool]) -> Evidence:
     spread = torch.exp(nodes)[None] * w[:, None] / (1 + w[:, None] * torch.expm1(nodes)[None])
     line = {"E[w′] − w, noise of one in β ε·q": (w.tolist(), ((spread * density).sum(-1) - w).tolist())}
     return found.evidence(
-        draw=curves("Noise on a key pulls its weight towards one half", "weight w", "mean change", line)
+        draw=curves("Noise on a key pulls its weight toward one half", "weight w", "mean change", line)
     )
 
 

@@ -35,7 +35,7 @@ class Sums(NamedTuple):
 def doubly_stochastic(sums: Sums) -> Evidence:
     r"""When attention preserves values, the rows and the columns of $A$ all sum to one.
 
-    Softmax normalises the weights of each query (the columns of $A = \softargmax(K^\top Q)$), and that is all. With
+    Softmax normalizes the weights of each query (the columns of $A = \softargmax(K^\top Q)$), and that is all. With
     hard weights the row of key $j$ counts the queries that picked it, and two queries may pick the same key while
     another is picked by none. Every output is still one of the values: preserving needs no such sum. Rows sum to one
     exactly when the choice is a permutation.

@@ -11,7 +11,7 @@ import os
 import torch
 from torch import Tensor
 
-from regard._checks import is_exporting, under_autocast
+from regard.support.checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_AXIS = 128

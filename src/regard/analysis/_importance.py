@@ -1,0 +1,168 @@
+"""How much a model needs each head: by the gradient of a gate on it, or by leaving it out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis._heads import changing, heads_in, mask_heads
+from regard.analysis._measure import Batch, Loss, accuracy, evaluating, sample_losses
+from regard.analysis._relevance import call
+from regard.maps._seen import Seen
+from regard.maps._table import columns
+from regard.support.checks import check_choice, describe
+
+
+@dataclass(frozen=True)
+class Importance:
+    """One number per head; larger is more important.
+
+    Attributes:
+        scores: ``(heads,)`` by the name of the attention.
+        method: how they were found.
+    """
+
+    scores: dict[str, Tensor]
+    method: str
+
+    def order(self) -> list[tuple[str, int]]:
+        """All heads, the least important first."""
+        every = [(float(x), name, h) for name, scores in self.scores.items() for h, x in enumerate(scores.tolist())]
+        return [(name, head) for _, name, head in sorted(every, key=lambda item: item[0])]
+
+    def keep(self, count: int) -> dict[str, list[int]]:
+        """The ``count`` most important heads, by attention, each keeping at least one: what ``prune_heads`` takes."""
+        total = sum(map(len, self.scores.values()))
+        if not len(self.scores) <= count <= total:
+            raise ValueError(f"count must lie between {len(self.scores)} (one head for each) and {total}, got {count}")
+        kept = {name: list(range(len(scores))) for name, scores in self.scores.items()}
+        surplus = total - count
+        for name, head in self.order():
+            if surplus and len(kept[name]) > 1:
+                kept[name].remove(head)
+                surplus -= 1
+        return kept
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("name", f"importance of each head ({self.method})")]
+        rows += [(name, "  ".join(f"{x:.2e}" for x in scores.tolist())) for name, scores in self.scores.items()]
+        return "\n".join(columns(rows))
+
+
+def importance(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    method: Literal["gate", "leave_out"] = "gate",
+    loss: Loss | None = None,
+) -> Importance:
+    r"""How much the loss depends on each head, in any model that ``regard.capture`` understands.
+
+    .. math:: I_h = \mathbb E_x \Bigl| \frac{\partial L(x)}{\partial \xi_h} \Bigr|_{\xi = 1}, \quad O_h \mapsto \xi_h O_h
+        \qquad\text{or}\qquad I_h = \mathbb E_x [L(x; \xi_h = 0) - L(x)]
+
+    Args:
+        batches: pairs of inputs and labels; read as often as needed.
+        method: "gate", the first formula, one pass forward and backward; "leave_out", the second, one pass per head.
+        loss: ``loss(output, labels)`` gives one number per sample, default cross-entropy of the class scores.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    check_choice("method", method, ("gate", "leave_out"))
+    kept = list(batches)
+    if not kept:
+        raise ValueError("batches is empty: there is nothing to measure")
+    losses = loss or sample_losses
+    with evaluating(model):
+        scores = _by_gate(model, kept, losses) if method == "gate" else _by_leaving_out(model, kept, losses)
+    return Importance(scores, method)
+
+
+def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
+    totals: dict[str, Tensor] = {}
+    samples = 0
+    for x, labels in batches:
+        gates: list[tuple[str, Tensor]] = []
+
+        def change(seen: Seen, output: Tensor, gates: list[tuple[str, Tensor]] = gates) -> Tensor:
+            gate = torch.ones(*output.shape[:2], 1, 1, dtype=output.dtype, device=output.device, requires_grad=True)
+            gates.append((seen.name, gate))
+            return output * gate
+
+        def retract(name: str, gates: list[tuple[str, Tensor]] = gates) -> None:
+            if gates and gates[-1][0] == name:
+                gates.pop()
+
+        with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
+            total = _summed(losses(call(model, x), labels))
+            if not gates:
+                raise ValueError(f"no attention of {type(model).__name__} was seen")
+            gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
+        count = len(labels)
+        samples += count
+        for (name, gate), gradient in zip(gates, gradients, strict=True):
+            found = torch.zeros_like(gate) if gradient is None else gradient
+            # Windows of one image are one sample: their gradients belong together.
+            by_sample = found.flatten(1).unflatten(0, (count, -1)).sum(1) if found.shape[0] % count == 0 else found
+            totals[name] = totals.get(name, 0) + by_sample.reshape(-1, gate.shape[1]).abs().double().sum(0)
+    return {name: total / samples for name, total in totals.items()}
+
+
+def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
+    counts = heads_in(model, lambda: call(model, batches[0][0]))
+
+    @torch.no_grad()
+    def mean_loss(silent: dict[str, list[int]]) -> float:
+        total, samples = 0.0, 0
+        for x, labels in batches:
+            # The path with nothing silenced is the same one: only then do losses compare.
+            with mask_heads(model, silent):
+                total += float(_summed(losses(call(model, x), labels)))
+            samples += len(labels)
+        return total / samples
+
+    whole = mean_loss({})
+    return {
+        name: torch.tensor([mean_loss({name: [head]}) - whole for head in range(count)], dtype=torch.float64)
+        for name, count in counts.items()
+    }
+
+
+def _summed(losses: Any) -> Tensor:
+    if not isinstance(losses, Tensor) or losses.ndim != 1:
+        raise ValueError(f"loss must give one number per sample, got {describe(losses)}")
+    return losses.sum()
+
+
+@dataclass(frozen=True)
+class PruningPoint:
+    """Accuracy with so many heads left."""
+
+    heads: int
+    accuracy: float
+
+
+def pruning_curve(
+    model: nn.Module, batches: Iterable[Batch], order: Importance | list[tuple[str, int]], *, points: int = 11
+) -> list[PruningPoint]:
+    """Accuracy against the number of heads left, the least important silenced first (pruning gives the same outputs).
+
+    Args:
+        order: what :func:`importance` found, or heads in the order in which they go.
+        points: how many points from all heads to none.
+    """
+    if points < 2:
+        raise ValueError(f"points must be 2 or more, got {points}")
+    kept = list(batches)
+    heads = order.order() if isinstance(order, Importance) else list(order)
+    curve = []
+    for i in range(points):
+        gone = round(len(heads) * i / (points - 1))
+        silent: dict[str, list[int]] = {}
+        for name, head in heads[:gone]:
+            silent.setdefault(name, []).append(head)
+        with mask_heads(model, silent):
+            curve.append(PruningPoint(len(heads) - gone, accuracy(model, kept)))
+    return curve

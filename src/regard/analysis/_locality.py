@@ -1,0 +1,168 @@
+"""How much like a convolution each head is: the Gaussian that fits its map best, and how well it fits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.analysis._fit import fit_gaussians
+from regard.analysis._statistics import coordinates, on_grid
+from regard.functional import gaussian_weights
+from regard.maps._layout import Layout
+from regard.maps._maps import Map, Maps, check_maps
+from regard.maps._table import columns
+
+
+@dataclass(frozen=True)
+class Head:
+    """The Gaussian that fits one head.
+
+    Attributes:
+        name, head: the map and the head in it.
+        center: Δ, key − query in tokens, per axis: where the head looks.
+        sharpness: α: the weight falls by e for each 1/√α tokens from the center (squared).
+        fit: 1 − KL(map ‖ Gaussian) / KL(map ‖ uniform): 1 is a Gaussian head, 0 is no better than uniform.
+        overlap: the share of attention that lies where the Gaussian puts it, 1 − ½ Σ|A − G|, averaged over queries.
+        prefix: the share of attention that goes to each prefix token (class, registers).
+        distance: how far the head looks, in tokens.
+        causal: whether the map is causal (its queries look back, none ahead), and with it the Gaussian.
+    """
+
+    name: str
+    head: int
+    center: tuple[float, ...]
+    sharpness: float
+    fit: float
+    overlap: float
+    prefix: tuple[float, ...]
+    distance: float
+    causal: bool = False
+
+    def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "tokens tokens"]:
+        """The Gaussian's own map over a grid of any size."""
+        center = torch.tensor([self.center], dtype=torch.float64)
+        found = gaussian_weights(center, torch.tensor([self.sharpness], dtype=torch.float64), grid)[0]
+        if self.causal:
+            found = found.tril()
+            found = found / found.sum(-1, keepdim=True)
+        return found
+
+
+class Locality:
+    """All heads of some maps, fitted. Iterates over :class:`Head`; prints as a table.
+
+    Attributes:
+        heads: in the order of the maps.
+        layouts: how the tokens of each map lie.
+    """
+
+    def __init__(self, heads: list[Head], layouts: dict[str, Layout]) -> None:
+        self.heads = heads
+        self.layouts = layouts
+
+    def __iter__(self) -> Iterator[Head]:
+        return iter(self.heads)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, key: tuple[str, int]) -> Head:
+        for head in self.heads:
+            if (head.name, head.head) == key:
+                return head
+        raise KeyError(f"there is no head {key!r}; there are {[(head.name, head.head) for head in self.heads]}")
+
+    def best(self, count: int) -> "Locality":
+        """The ``count`` heads whose attention a Gaussian overlaps most."""
+        return Locality(sorted(self.heads, key=lambda head: -head.overlap)[:count], self.layouts)
+
+    def where(self, *, fit: float = 0.0, overlap: float = 0.0) -> "Locality":
+        """The heads that a Gaussian fits at least this well."""
+        chosen = [head for head in self.heads if head.fit >= fit and head.overlap >= overlap]
+        return Locality(chosen, self.layouts)
+
+    def __repr__(self) -> str:
+        rows: list[tuple[str, ...]] = [("name", "head", "center", "sharpness", "fit", "overlap", "prefix", "distance")]
+        for head in self.heads:
+            center = "(" + ", ".join(f"{c:.2f}" for c in head.center) + ")"
+            rows.append(
+                (
+                    head.name,
+                    str(head.head),
+                    center,
+                    f"{head.sharpness:.3g}",
+                    f"{head.fit:.2f}",
+                    f"{head.overlap:.2f}",
+                    f"{sum(head.prefix):.2f}",
+                    f"{head.distance:.2f}",
+                )
+            )
+        return "\n".join(columns(rows))
+
+
+def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:
+    r"""Fit each head's attention with a Gaussian around a fixed offset, the form that a convolution's taps take.
+
+    .. math:: G_{qk} = \mathrm{softmax}_k\bigl(-\alpha \lVert (k - q) - \Delta \rVert^2\bigr), \qquad
+        (\Delta, \alpha) = \arg\max \sum_q \sum_k A_{qk} \log G_{qk}
+
+    The likelihood is concave in (α, αΔ), so the fit is the best there is. What is fitted is attention from the grid to
+    the grid, over all samples of the batch at once: a head that follows content and not position fits badly. A causal
+    map of a text, one in which some query looks back and none ahead, is fitted with a Gaussian over the keys that its
+    queries see.
+
+    Args:
+        maps: of self-attention over an image's (or a text's) tokens.
+        grid, prefix: how the tokens lie, for models that do not say it themselves; a text is ``grid=(tokens,)``.
+
+    >>> from regard.functional import gaussian_weights
+    >>> from regard.maps import Call, Map, Maps
+    >>> center, sharpness = torch.tensor([[0.0, 1.0]]), torch.tensor([0.7])
+    >>> gaussian = Call(gaussian_weights(center, sharpness, (5, 5))[None], 1, None, None, None, "kernel", "sdpa")
+    >>> head = regard.locality(Maps([Map("attn", [gaussian])]), grid=(5, 5))["attn", 0]
+    >>> [abs(round(x, 3)) for x in (*head.center, head.sharpness, head.fit, head.overlap)]
+    [0.0, 1.0, 0.7, 1.0, 1.0]
+    """
+    check_maps(maps)
+    heads: list[Head] = []
+    layouts: dict[str, Layout] = {}
+    for name, found in maps.items():
+        layouts[name] = found.layout(grid, prefix)
+        heads += _fitted(found, layouts[name])
+    return Locality(heads, layouts)
+
+
+def _fitted(found: Map, layout: Layout) -> list[Head]:
+    local = on_grid(found, layout).double()
+    causal = _is_causal(local, layout)
+    fitted = fit_gaussians(local, layout.grid, causal)
+    places = coordinates(layout.grid, local.device, local.dtype)
+    away = (local * torch.cdist(places, places)).sum(-1).mean((0, 2))
+    outside = found.weights[:, :, layout.prefix :, : layout.prefix].double().mean((0, 2))
+    numbers = found.latest.heads or tuple(range(local.shape[1]))
+    heads = []
+    for i, number in enumerate(numbers):
+        head = Head(
+            name=found.name,
+            head=number,
+            center=tuple(fitted.center[i].tolist()),
+            sharpness=float(fitted.sharpness[i]),
+            fit=float(fitted.fit[i]),
+            overlap=0.0,
+            prefix=tuple(outside[i].tolist()),
+            distance=float(away[i]),
+            causal=causal,
+        )
+        gaussian = head.weights(layout.grid).to(local)
+        overlap = 1 - 0.5 * (local[:, i] - gaussian).abs().sum(-1).mean()
+        heads.append(replace(head, overlap=float(overlap)))
+    return heads
+
+
+def _is_causal(local: Tensor, layout: Layout) -> bool:
+    if len(layout.grid) != 1 or layout.prefix:
+        return False
+    # Where every token looks at itself alone, nothing tells whether it could look ahead.
+    return bool(local.tril(-1).any()) and not bool(local.triu(1).any())

@@ -1,0 +1,163 @@
+"""``prune_heads``: heads removed for real, weights and all."""
+
+import copy
+import fnmatch
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from regard.analysis._heads import check_heads
+from regard.analysis._importance import Importance
+from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
+from regard.layers import MultiHeadAttention, keep_from_torch
+from regard.maps._names import Names
+from regard.support.checks import describe
+
+_NONE = "nothing here can be pruned: heads are taken from regard's own layers and from nn.MultiheadAttention"
+
+
+class PrunedMultiheadAttention(nn.Module):
+    """``nn.MultiheadAttention`` with some of its heads: called the same way, with smaller weights.
+
+    Attributes:
+        attention: the remaining heads.
+        kept: their numbers among the ``original_heads``.
+    """
+
+    def __init__(self, module: nn.MultiheadAttention, kept: Sequence[int]) -> None:
+        super().__init__()
+        self.attention = pruned_multi_head(MultiHeadAttention.from_torch(module), kept)
+        self.kept, self.original_heads = tuple(kept), module.num_heads
+        self.batch_first = module.batch_first
+        self.embed_dim, self.num_heads = module.embed_dim, len(kept)
+        # What nn.TransformerEncoderLayer asks before it takes its fast path, which knows no layer of this kind.
+        self.in_proj_bias = None
+        self._qkv_same_embed_dim = False
+        self.train(module.training)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if is_causal and attn_mask is None:
+            raise ValueError("is_causal is a hint about attn_mask: pass the mask too")
+        batched = query.ndim == 3
+        if not batched:
+            query, key, value = query[None], key[None], value[None]
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        keep, bias = keep_from_torch(attn_mask, key_padding_mask, heads=self.original_heads)
+        keep, bias = self._of_kept(keep), self._of_kept(bias)
+        context = None if key is query and value is query else key
+        out = self.attention(
+            query,
+            context,
+            None if context is None or value is key else value,
+            keep=keep,
+            bias=None if bias is None else bias.to(query.dtype),
+            return_weights=need_weights,
+        )
+        weights: Tensor | None = None
+        if isinstance(out, tuple):
+            out, weights = out
+            weights = weights.mean(1) if average_attn_weights else weights
+        if not batched:
+            return out[0], None if weights is None else weights[0]
+        return (out if self.batch_first else out.transpose(0, 1)), weights
+
+    def _of_kept(self, mask: Tensor | None) -> Tensor | None:
+        if mask is None or mask.ndim < 4 or mask.shape[1] == 1:
+            return mask
+        return mask[:, list(self.kept)]
+
+
+def prune_heads(
+    model: nn.Module, keep: Mapping[str, Sequence[int]] | Importance, count: int | None = None
+) -> nn.Module:
+    """A copy of the model without the other heads: smaller weights, and the same outputs as with those heads silenced.
+
+    For regard's own layers (multi-head, Gaussian, relative, gated) and ``nn.MultiheadAttention``, alone or inside any
+    model. The given model is not changed.
+
+    Args:
+        keep: heads that stay, by the name of the attention (a pattern such as ``"layers.*"`` stands for several), at
+            least one each; attention that is not named keeps all. Or what ``regard.analysis.importance`` found.
+        count: with an importance, how many heads stay in all.
+
+    >>> layer = regard.MultiHeadAttention(16, 4)
+    >>> small = regard.prune_heads(layer, {"MultiHeadAttention": [0, 2]})
+    >>> sum(p.numel() for p in layer.parameters()), sum(p.numel() for p in small.parameters())
+    (1088, 552)
+    >>> small(torch.randn(1, 3, 16)).shape
+    torch.Size([1, 3, 16])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    if isinstance(keep, Importance):
+        if count is None:
+            raise ValueError("count says how many heads stay: it is needed with an importance")
+        scores, keep = keep.scores, keep.keep(count)
+        known = {name for name, _ in _prunable(model)}
+        # What cannot be pruned is no matter as long as it keeps all its heads.
+        keep = {name: heads for name, heads in keep.items() if name in known or len(heads) < len(scores[name])}
+    elif count is not None:
+        raise ValueError("count goes with an importance; a mapping says itself which heads stay")
+    if not isinstance(keep, Mapping):
+        raise TypeError(
+            f"keep must be a mapping from names of attention to the heads that stay, or an importance, got {describe(keep)}"
+        )
+    prunable = dict(_prunable(model))
+    chosen: dict[str, Sequence[int]] = {}
+    for pattern, heads in keep.items():
+        found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)
+        if not found:
+            there = f"the attention that can be pruned is {sorted(prunable)}" if prunable else _NONE
+            raise KeyError(f"keep names {pattern!r}, but {there}")
+        for name in found:
+            total = heads_of_layer(prunable[name])
+            check_heads(name, heads, total)
+            if not heads:
+                raise ValueError(f"keep names no head of {name!r}: at least one must stay of its {total}")
+            chosen[name] = sorted(heads)
+    copied = copy.deepcopy(model)
+    twins = {id(old): new for old, new in zip(model.modules(), copied.modules(), strict=True)}
+    for name, heads in chosen.items():
+        old = twins[id(prunable[name])]
+        if len(heads) == heads_of_layer(old):
+            continue
+        if isinstance(old, nn.MultiheadAttention):
+            copied = _put(copied, old, PrunedMultiheadAttention(old, heads))
+        elif isinstance(old, OwnLayer):
+            copied = _put(copied, old, pruned(old, heads))
+    for module in copied.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # nested tensors are for its fast path alone
+    return copied
+
+
+def _prunable(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The attention that heads can be taken from, by name."""
+    names = Names(model)
+    return [
+        (str(names.of(module)), module)
+        for module in model.modules()
+        if isinstance(module, OwnLayer | nn.MultiheadAttention)
+    ]
+
+
+def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """``new`` wherever ``old`` was, also where it is shared."""
+    if model is old:
+        return new
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is old:
+                parent._modules[name] = new
+    return model

@@ -1,0 +1,167 @@
+"""How the tokens of a map lie on an image: prefix tokens (class, distillation, registers), then a grid, row by row.
+
+Known models say it, by attributes or by their configuration. Where nothing says it, it is asked for, not guessed: 197
+tokens may be a class token and 14 × 14 patches, or 1 × 197 samples of a sound.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.maps._names import Place
+from regard.maps._seen import Seen
+
+# Prefix tokens of Hugging Face vision models, by model_type.
+_PREFIX = {
+    "beit": 1,
+    "clip_vision_model": 1,
+    "data2vec-vision": 1,
+    "deit": 2,
+    "dinov2": 1,
+    "dinov2_with_registers": 1,
+    "dinov3_vit": 1,
+    "ijepa": 0,
+    "siglip_vision_model": 0,
+    "vit": 1,
+    "vit_msn": 1,
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``prefix`` tokens, then ``grid`` tokens.
+
+    >>> Layout((14, 14), 1).tokens
+    197
+    """
+
+    grid: tuple[int, ...]
+    prefix: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + math.prod(self.grid)
+
+
+def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
+    """The layout a caller gave; one that does not fit the number of tokens is refused.
+
+    >>> given_layout(5, (2, 2), None, "attn")
+    Layout(grid=(2, 2), prefix=1)
+    """
+    check_grid(grid, prefix)
+    sides = _sides(grid)
+    found = tokens - math.prod(sides) if prefix is None else prefix
+    layout = Layout(sides, found)
+    if found < 0 or layout.tokens != tokens:
+        raise ValueError(
+            f"grid {sides} with prefix {prefix} makes {math.prod(sides) + max(prefix or 0, 0)} tokens, "
+            f"but {name!r} attends over {tokens}"
+        )
+    return layout
+
+
+def check_grid(grid: Any, prefix: Any) -> None:
+    """Each as a caller may give it, or None."""
+    if prefix is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
+        raise ValueError(f"prefix must be the number of tokens before the grid's, 0 or more, got {prefix!r}")
+    if grid is not None:
+        _sides(grid)
+
+
+def _sides(grid: Any) -> tuple[int, ...]:
+    sides = (grid,) if isinstance(grid, int) else tuple(grid) if isinstance(grid, Iterable) else ()
+    if not sides or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
+        raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {grid!r}")
+    return sides
+
+
+def layout_of(seen: Seen, modules: list[nn.Module], patches: tuple[int, ...] | None) -> Layout | None:
+    """How the tokens of an attention lie: as it says itself, or as a module around it knows (:func:`inferred_layout`)."""
+    if seen.windows is not None:
+        return Layout(seen.windows.grid, 0)
+    if seen.grid is not None:
+        return Layout(seen.grid, seen.prefix or 0)
+    return inferred_layout(seen.shape[3], modules, patches)
+
+
+def running_grid(tokens: int, modules: list[nn.Module], place: Place) -> tuple[int, ...] | None:
+    """The grid that a block of our image encoder is given in this very call: it changes with the image's size, and from
+    block to block where tokens are merged. Attention to content alone is not told of it."""
+    if not any(getattr(module, "grids", None) and getattr(module, "prefix_tokens", None) == 0 for module in modules):
+        return None
+    grid = place.local("forward_intermediates", "grid")
+    return grid if isinstance(grid, tuple) and math.prod(grid) == tokens else None
+
+
+def merged_rows(
+    rows: Float[Tensor, "batch before inputs"], before: Layout | None, after: Layout | None
+) -> Float[Tensor, "batch after inputs"] | None:
+    """Where squares of tokens became one between two layers, that one's row: the mean of theirs. None where they did not.
+
+    >>> merged_rows(torch.eye(4)[None], Layout((2, 2), 0), Layout((1, 1), 0))
+    tensor([[[0.2500, 0.2500, 0.2500, 0.2500]]])
+    """
+    if before is None or after is None or before.prefix != after.prefix or len(before.grid) != len(after.grid):
+        return None
+    if (
+        any(fine % coarse for fine, coarse in zip(before.grid, after.grid, strict=True))
+        or rows.shape[1] != before.tokens
+    ):
+        return None
+    prefix, squares = rows[:, : before.prefix], rows[:, before.prefix :]
+    sides = [side for fine, coarse in zip(before.grid, after.grid, strict=True) for side in (coarse, fine // coarse)]
+    means = squares.unflatten(1, sides).mean(tuple(range(2, 2 + len(sides), 2)))
+    return torch.cat((prefix, means.flatten(1, -2)), 1)
+
+
+def inferred_layout(tokens: int, modules: list[nn.Module], patches: tuple[int, ...] | None) -> Layout | None:
+    """The layout that one of the modules around the attention knows; None where none does.
+
+    Args:
+        modules: innermost first.
+        patches: the grid of patches that was seen being cut, in this very run.
+    """
+    for module in modules:
+        for prefix, grid in _claims(module, patches):
+            if grid is not None and prefix + math.prod(grid) == tokens:
+                return Layout(grid, prefix)
+    return None
+
+
+def _claims(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
+    claims: list[tuple[int, tuple[int, ...] | None]] = []
+    # timm (and ours): the module counts its prefix tokens, its patch embedding knows the grid it was built for.
+    for attribute in ("num_prefix_tokens", "prefix_tokens"):
+        prefix = getattr(module, attribute, None)
+        if isinstance(prefix, int) and not isinstance(prefix, bool):
+            claims += [(prefix, patches), (prefix, _grid_of(module))]
+    config = getattr(module, "config", None)
+    kind = getattr(config, "model_type", None)
+    if kind in _PREFIX:
+        prefix = _PREFIX[kind] + int(getattr(config, "num_register_tokens", 0) or 0)
+        claims += [(prefix, patches), (prefix, _configured(config))]
+    return claims
+
+
+def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
+    for holder in (getattr(module, "patch_embed", None), module):
+        for attribute in ("grid_size", "grid"):
+            grid = getattr(holder, attribute, None)
+            if isinstance(grid, list | tuple) and grid and all(isinstance(n, int) for n in grid):
+                return tuple(grid)
+    return None
+
+
+def _configured(config: Any) -> tuple[int, ...] | None:
+    image, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
+    if image is None or patch is None:
+        return None
+    images = (image, image) if isinstance(image, int) else tuple(image)
+    sizes = (patch, patch) if isinstance(patch, int) else tuple(patch)
+    return tuple(n // p for n, p in zip(images, sizes, strict=True))

@@ -1,0 +1,86 @@
+"""Other people's models, built tiny from their own configurations, and a way to spoil maps."""
+
+import importlib
+import importlib.util
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from regard.maps import Capture
+
+
+@pytest.fixture(scope="session")
+def transformers(timm):
+    """Hugging Face transformers (which import torchvision too, so timm's stand-in for its operators comes first)."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed (extra: parity)")
+    module = importlib.import_module("transformers")
+    module.logging.set_verbosity_error()
+    return module
+
+
+@pytest.fixture
+def spoiled(monkeypatch):
+    """Every map is built wrong by one key: what a check that works must notice."""
+    record = Capture._record
+
+    def wrong(self, seen, rows, heads, device):
+        build = seen.build
+
+        def shifted(rows, heads):
+            weights, logsumexp = build(rows, heads)
+            return weights.roll(1, -1), logsumexp
+
+        seen.build = shifted
+        return record(self, seen, rows, heads, device)
+
+    monkeypatch.setattr(Capture, "_record", wrong)
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, 50, (2, 7))
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32)
+
+
+class Attention(nn.Module):
+    def __init__(self, dim=8, heads=2):
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Network(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention() for _ in range(depth))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+@pytest.fixture
+def networks():
+    """A class of small networks with fused attention, by their depth."""
+    return Network
+
+
+@pytest.fixture
+def model():
+    return Network()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 5, 8)

@@ -1,0 +1,202 @@
+"""What capture promises of itself: names, order, choices and limits."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+
+
+def test_names_are_module_paths_and_the_output_is_the_same(model, x):
+    plain = model(x)
+    with regard.capture(model) as maps:
+        out = model(x)
+    assert torch.equal(out, plain)
+    assert list(maps) == ["blocks.0", "blocks.1", "blocks.2"]
+    assert maps.residual < 1e-5
+
+
+def test_a_module_that_attends_several_times_is_numbered_and_its_calls_are_in_order(x):
+    class Twice(nn.Module):
+        def attend(self, q):
+            return F.scaled_dot_product_attention(q, q, q)
+
+        def forward(self, x):
+            for scale in (1.0, 2.0):  # the same line
+                x = self.attend(x * scale)
+            return F.scaled_dot_product_attention(x, x, x)
+
+    model = nn.Sequential(Twice())
+    with regard.capture(model) as maps:
+        model(x)
+        model(x)
+    assert list(maps) == ["0", "0#2", "0#3"]
+    assert [len(found.calls) for found in maps.values()] == [2, 2, 2]
+
+
+def test_a_shared_module_keeps_its_calls_in_order(networks, x):
+    block = networks(1).blocks[0]
+    model = nn.Sequential(block, nn.ReLU(), block)
+    with regard.capture(model) as maps:
+        model(x)
+    assert list(maps) == ["0"]
+    first, second = (call.weights for call in maps["0"].calls)
+    assert not torch.equal(first, second)
+    assert torch.equal(maps["0"].weights, second)
+
+
+def test_only_rows_heads_and_dtype_keep_less(model, x):
+    with regard.capture(model) as full:
+        model(x)
+    with regard.capture(model, only="blocks.[02]", rows=[0, -1], heads=1, dtype=torch.float16) as maps:
+        model(x)
+    assert list(maps) == ["blocks.0", "blocks.2"]
+    for name, found in maps.items():
+        expected = full[name].weights[:, 1:2, [0, 4]].half()
+        assert torch.equal(found.weights, expected)
+        assert (found.latest.rows, found.latest.heads) == ((0, 4), (1,))
+        assert found.agrees
+    with regard.capture(model, rows=slice(1, 3)) as maps:
+        model(x)
+    assert torch.equal(maps[0].weights, full[0].weights[:, :, 1:3])
+
+
+def test_rows_that_do_not_exist_are_missed_with_the_reason(model, x):
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model, rows=7) as maps:
+        model(x)
+    assert not maps
+    assert "there are only 5" in maps.missed[0].reason
+
+
+def test_many_rows_are_computed_in_parts(model, x, monkeypatch):
+    with regard.capture(model) as whole:
+        model(x)
+    monkeypatch.setattr("regard.maps._capture._CHUNK", 1)
+    for rows in (None, [3, 1, 0]):
+        with regard.capture(model, rows=rows) as maps:
+            model(x)
+        expected = whole.stack() if rows is None else whole.stack()[..., rows, :]
+        torch.testing.assert_close(maps.stack(), expected)
+        assert maps.residual < 1e-5
+        assert maps[0].logsumexp_residual < 1e-5
+
+
+def test_reduce_folds_maps_without_keeping_them(model):
+    batches = [torch.randn(2, 5, 8) for _ in range(3)]
+    with regard.capture(model) as kept:
+        for x in batches:
+            model(x)
+
+    def total(so_far, weights):
+        return weights.sum(0) if so_far is None else so_far + weights.sum(0)
+
+    with regard.capture(model, reduce=total, budget=0) as maps:
+        for x in batches:
+            model(x)
+    expected = torch.cat([call.weights for call in kept["blocks.1"].calls]).sum(0)
+    torch.testing.assert_close(maps["blocks.1"].reduced, expected)
+    assert len(maps["blocks.1"].calls) == 3
+    with pytest.raises(ValueError, match="folded by reduce"):
+        maps["blocks.1"].weights  # noqa: B018
+    assert maps.residual < 1e-5
+    assert "folded" in str(maps)
+
+
+def test_the_budget_drops_maps_loudly(model, x):
+    size = 2 * 2 * 5 * 5 * 4
+    with pytest.warns(UserWarning, match="1 maps were dropped"), regard.capture(model, budget=2 * size) as maps:
+        model(x)
+    assert list(maps) == ["blocks.0", "blocks.1"]
+    assert maps.missed[0].name == "blocks.2"
+    assert "budget of 800 B" in maps.missed[0].reason
+    with regard.capture(model, budget="1.2kB") as maps:
+        model(x)
+    assert len(maps) == 3
+
+
+def test_streamed_maps_lie_on_disk_and_can_be_read_later(model, x, tmp_path):
+    with regard.capture(model) as expected:
+        model(x)
+        model(x[:1])
+    with regard.capture(model, stream=tmp_path / "maps", budget=0) as maps:
+        model(x)
+        model(x[:1])
+    again = regard.maps.Maps.load(tmp_path / "maps")
+    for found in (maps, again):
+        for name in expected:
+            for one, other in zip(found[name].calls, expected[name].calls, strict=True):
+                assert torch.equal(one.weights, other.weights)
+                assert one.agrees
+    assert len(list((tmp_path / "maps").glob("*.map"))) == 6
+    with pytest.raises(ValueError, match="holds maps already"):
+        regard.capture(model, stream=tmp_path / "maps")
+
+
+def test_attention_outside_of_the_model_is_told_apart(model, x):
+    with regard.capture(model) as maps:
+        F.scaled_dot_product_attention(x, x, x)
+        model(x)
+    assert len(maps) == 3
+    assert maps.missed[0].name == "(outside the model)"
+
+
+def test_scripted_modules_and_replicas_are_announced_as_missed():
+    class Scripted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            with pytest.warns(DeprecationWarning, match="torch.jit.script"):
+                self.inner = torch.jit.script(nn.Linear(2, 2))
+
+    model = nn.DataParallel(Scripted())
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
+        pass
+    reasons = {missed.name: missed.reason for missed in maps.missed}
+    assert "TorchScript" in reasons["module.inner"]
+    assert "threads" in reasons["DataParallel"]
+
+
+def test_an_empty_capture_says_why(model, x):
+    with pytest.warns(UserWarning, match="did Network run"), regard.capture(model):
+        pass
+    with pytest.warns(UserWarning, match=r"matches none of blocks\.0"), regard.capture(model, only="layers.*"):
+        model(x)
+
+
+def test_a_capture_is_used_once(model, x):
+    capture = regard.capture(model)
+    with capture:
+        model(x)
+    with pytest.raises(RuntimeError, match="used already"), capture:
+        pass
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_wrong_arguments_are_refused_with_what_would_fit(model):
+    for arguments, error, text in (
+        ({"model": 3}, TypeError, "model must be an nn.Module"),
+        ({"dtype": torch.int8}, TypeError, "dtype must be a floating-point"),
+        ({"dtype": "half"}, TypeError, "dtype must be a floating-point"),
+        ({"rows": "all"}, TypeError, "rows must be a whole number"),
+        ({"rows": 1.5}, TypeError, r"rows must be a whole number.*got 1\.5 \(float\)"),
+        ({"only": 3}, TypeError, r"only must be a pattern.*got 3 \(int\)"),
+        ({"only": [3]}, TypeError, r"only must be a pattern"),
+        ({"grid": 1.5}, ValueError, r"grid must be whole numbers.*got 1\.5"),
+        ({"prefix": "one"}, ValueError, "prefix must be the number of tokens"),
+        ({"stream": 1.5}, TypeError, "stream must be a folder's path"),
+        ({"heads": [0.5]}, TypeError, "heads must be a whole number"),
+        ({"budget": "lots"}, ValueError, "budget must be a number of bytes"),
+        ({"budget": -1}, ValueError, "budget must be a number of bytes"),
+        ({"reduce": 1}, TypeError, "reduce must be a function"),
+    ):
+        with pytest.raises(error, match=text):
+            regard.capture(**{"model": model, **arguments})
+
+
+def test_a_grid_that_fits_nothing_is_warned_of(model, x):
+    said = r"grid=\(2, 2\) with prefix=0 fits no map: .* \[5\] tokens"
+    with pytest.warns(UserWarning, match=said), regard.capture(model, grid=(2, 2), prefix=0):
+        model(x)
+    with regard.capture(model, grid=(2, 2)) as maps:
+        model(x)
+    assert (maps[0].grid, maps[0].prefix) == ((2, 2), 1)

@@ -1,0 +1,289 @@
+"""Attention written by hand: a softmax and a product, in every spelling."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+from regard.analysis import mask_heads
+
+
+def spelled_out(scores):
+    growth = (scores - scores.amax(-1, keepdim=True)).exp()
+    return growth / growth.sum(-1, keepdim=True)
+
+
+# name -> (weights of scores, output of weights and values); q, k, v are (batch, heads, tokens, width)
+SPELLINGS = {
+    "operators": lambda q, k, v: (q @ k.mT / 2).softmax(-1) @ v,
+    "functions": lambda q, k, v: torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1), v),
+    "einsum": lambda q, k, v: torch.einsum("bhij,bhjd->bhid", torch.einsum("bhid,bhjd->bhij", q, k).softmax(-1), v),
+    "einsum, tokens first": lambda q, k, v: torch.einsum(
+        "bhqk,bkhd->bqhd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1), v.transpose(1, 2)
+    ).transpose(1, 2),
+    "einsum with dots": lambda q, k, v: torch.einsum("...ij,...jd->...id", (q @ k.mT).softmax(-1), v),
+    "einsum, values first": lambda q, k, v: torch.einsum("bhjd,bhij->bhid", v, (q @ k.mT).softmax(-1)),
+    "bmm": lambda q, k, v: torch.bmm(
+        F.softmax(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT), -1), v.flatten(0, 1)
+    ).unflatten(0, q.shape[:2]),
+    "transposed": lambda q, k, v: (v.mT @ (q @ k.mT).softmax(-1).mT).mT,
+    "over columns": lambda q, k, v: ((k @ q.mT).softmax(-2)).mT @ v,
+    "module": lambda q, k, v: nn.Softmax(dim=-1)(q @ k.mT) @ v,
+    "cast": lambda q, k, v: (q @ k.mT).double().softmax(-1).type_as(v) @ v,
+    "masked": lambda q, k, v: (q @ k.mT + torch.ones(5, 5).triu(1) * -1e9).softmax(-1).contiguous() @ v,
+    "in place": lambda q, k, v: (q @ k.mT).softmax(-1).mul_(1.0) @ v,
+    "a sum of terms": lambda q, k, v: ((q @ k.mT).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(-2),
+    "spelled out": lambda q, k, v: spelled_out(q @ k.mT) @ v,
+    "its logarithm": lambda q, k, v: F.log_softmax(q @ k.mT, -1).exp() @ v,
+    "the formula": lambda q, k, v: regard.reference.attention(q, k, v)[0],
+    "a sink that is cut off": lambda q, k, v: (
+        torch.cat([q @ k.mT, torch.zeros(2, 3, 5, 1)], -1).softmax(-1)[..., :-1] @ v
+    ),
+}
+
+
+class ByHand(nn.Module):
+    num_heads = 3
+
+    def __init__(self, spelling):
+        super().__init__()
+        self.spelling = spelling
+
+    def forward(self, q, k, v):
+        return self.spelling(q, k, v)
+
+
+@pytest.mark.parametrize("name", list(SPELLINGS))
+def test_every_spelling_is_recognized(name):
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = ByHand(SPELLINGS[name])
+    with regard.capture(model) as maps:
+        out = model(q, k, v)
+    assert not maps.missed
+    assert list(maps) == ["ByHand"]
+    found = maps[0]
+    assert found.weights.shape == (2, 3, 5, 5)
+    torch.testing.assert_close(found.weights @ v, out, atol=1e-6, rtol=1e-5)
+    if "sink" not in name:
+        torch.testing.assert_close(found.weights.sum(-1), torch.ones(2, 3, 5))
+    assert found.against == "product"
+    assert found.agrees
+
+
+@pytest.mark.parametrize("name", list(SPELLINGS))
+def test_a_wrong_map_is_noticed_in_every_spelling(name, spoiled):
+    model = ByHand(SPELLINGS[name])
+    with pytest.warns(UserWarning, match="do not reproduce"), regard.capture(model) as maps:
+        model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
+    assert maps[0].residual > 0.01
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_the_map_is_what_entered_dropout(inplace):
+    class Dropping(nn.Module):
+        def forward(self, q, k, v):
+            weights = F.dropout((q @ k.mT).softmax(-1), 0.5, inplace=inplace)
+            return weights.to(v.dtype).reshape(6, 5, 5).view(2, 3, 5, 5) @ v
+
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = Dropping()
+    torch.manual_seed(1)
+    plain = model(q, k, v)
+    torch.manual_seed(1)
+    with regard.capture(model) as maps:
+        out = model(q, k, v)
+    assert torch.equal(out, plain)
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+    assert maps[0].agrees
+
+
+def test_a_map_that_is_not_what_dropout_saw_is_noticed(spoiled):
+    class Dropping(nn.Module):
+        def forward(self, q, k, v):
+            return F.dropout((q @ k.mT).softmax(-1), 0.5) @ v
+
+    model = Dropping()
+    with pytest.warns(UserWarning, match="do not reproduce"), regard.capture(model) as maps:
+        model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
+    assert maps[0].residual > 0.01
+
+
+def test_grouped_heads_folded_into_the_queries_have_the_shape_before():
+    layer = regard.MultiHeadAttention(16, 4, key_value_heads=2)
+    x = torch.randn(2, 5, 16)
+    with regard.capture(layer) as maps:
+        _, weights = layer(x, return_weights=True)
+    torch.testing.assert_close(maps[0].weights, weights.detach())
+    assert maps[0].agrees
+
+
+def test_several_heads_may_share_their_values():
+    model = ByHand(lambda q, k, v: torch.einsum("bhij,bjd->bhid", (q @ k.mT).softmax(-1), v[:, 0]))
+    with regard.capture(model) as maps:
+        model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
+    assert maps[0].weights.shape == (2, 3, 5, 5)
+    assert maps[0].agrees
+
+
+def test_a_classifier_and_linear_attention_are_no_maps():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(7, 4))
+
+        def forward(self, x):
+            return x.softmax(-1) @ self.table  # the mean of learned vectors: nothing is attended to
+
+    class Linear(nn.Module):
+        def forward(self, q, k, v):
+            return q.softmax(-1) @ (k.mT @ v)
+
+    model = Classifier()
+    with pytest.warns(UserWarning, match="no attention was seen"), regard.capture(model) as maps:
+        model(torch.randn(2, 5, 7))
+    assert not maps
+    model = Linear()
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
+        model(*[torch.randn(2, 3, 5, 4)] * 3)
+    assert not maps
+    assert "not followed by a product" in maps.missed[0].reason
+
+
+def test_scores_whose_softmax_is_used_in_an_unknown_way_are_missed_and_said_so():
+    class Strange(nn.Module):
+        def forward(self, q, k, v):
+            weights = (q @ k.mT).softmax(-1)
+            return torch.gather(v, 2, weights.argmax(-1, keepdim=True).expand_as(v))
+
+    model = Strange()
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
+        model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
+    assert not maps
+    assert maps.missed[0].name == "Strange"
+    assert "not followed by a product" in str(maps.missed[0])
+
+
+def test_a_map_is_a_copy_that_the_model_cannot_change():
+    class Reusing(nn.Module):
+        def forward(self, q, k, v):
+            weights = (q @ k.mT).softmax(-1)
+            out = weights @ v
+            weights.zero_()
+            return out
+
+    model = Reusing()
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
+    torch.testing.assert_close(maps[0].weights.sum(-1), torch.ones(2, 3, 5))
+
+
+def test_alignments_of_additive_attention_are_seen():
+    from regard.layers import AdditiveAttention
+
+    layer = AdditiveAttention(4, 6)
+    with regard.capture(layer) as maps:
+        _, weights = layer(torch.randn(2, 3, 4), torch.randn(2, 5, 6), return_weights=True)
+    torch.testing.assert_close(maps[0].weights[:, 0], weights.detach())
+
+
+def test_other_uses_of_weights_do_not_disturb_the_model():
+    class Everything(nn.Module):
+        def forward(self, q, k, v):
+            weights = (q @ k.mT).softmax(-1)
+            three = torch.einsum("bhij,bhjd,bhjd->bhid", weights, v, v)
+            one = torch.einsum("bhij->bij", weights)
+            traced = torch.einsum(weights, [0, 1, 2, 3], v, [0, 1, 3, 4], [0, 1, 2, 4])
+            sparse = weights[0, 0].to_sparse() @ v[0, 0]
+            inside = torch.func.vmap(lambda w: (w * 2).mT)(weights)
+            return (weights @ v).sum() + sum(x.sum() for x in (three, one, traced, sparse, inside))
+
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = Everything()
+    plain = model(q, k, v)
+    with regard.capture(model) as maps:
+        assert torch.equal(model(q, k, v), plain)
+    assert maps[0].agrees
+
+
+# Alignments of one query, as decoders of recurrent networks write them: scores (batch, keys), memory (batch, keys, width).
+ALIGNMENTS = {
+    "sum": lambda scores, memory: (scores.softmax(-1).unsqueeze(-1) * memory).sum(1),
+    "sum, axis kept": lambda scores, memory: (memory * scores.softmax(1)[..., None]).sum(dim=1, keepdim=True)[:, 0],
+    "sum, keys first": lambda scores, memory: (scores.T.softmax(0)[..., None] * memory.transpose(0, 1)).sum(0),
+    "sum, width first": lambda scores, memory: (scores.softmax(-1)[:, None] * memory.mT).sum(-1),
+    "einsum": lambda scores, memory: torch.einsum("bk,bkd->bd", scores.softmax(-1), memory),
+    "bmm": lambda scores, memory: torch.bmm(scores.softmax(-1)[:, None], memory)[:, 0],
+    "dropout": lambda scores, memory: (F.dropout(scores.softmax(-1)[..., None], 0.3) * memory).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", list(ALIGNMENTS))
+def test_an_alignment_of_one_query_is_recognized_and_can_be_changed(name):
+    class Decoder(nn.Module):
+        def forward(self, scores, memory):
+            return ALIGNMENTS[name](scores, memory)
+
+    model, scores, memory = Decoder(), torch.randn(2, 5), torch.randn(2, 5, 4)
+    torch.manual_seed(1)
+    plain = model(scores, memory)
+    torch.manual_seed(1)
+    with regard.capture(model) as maps:
+        out = model(scores, memory)
+    assert torch.equal(out, plain)
+    torch.testing.assert_close(maps["Decoder"].weights[:, 0, 0], scores.softmax(-1))
+    assert maps[0].agrees
+    with mask_heads(model, {"Decoder": [0]}):
+        assert torch.equal(model(scores, memory), torch.zeros(2, 4))
+
+
+def test_weights_that_gate_channels_are_no_attention():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return (x.mean(1, keepdim=True).softmax(-1) * x).sum(1)
+
+    model = Gate()
+    with pytest.warns(UserWarning, match="no attention was seen"), regard.capture(model) as maps:
+        model(torch.randn(2, 5, 4))
+    assert not maps
+
+
+def test_two_softmaxes_that_become_one_map_are_both_accounted_for():
+    class Mixed(nn.Module):
+        def forward(self, q, k, v):
+            weights = 0.3 * (q @ k.mT).softmax(-1) + 0.7 * (k @ q.mT).softmax(-1)
+            return weights @ v
+
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = Mixed()
+    with regard.capture(model) as maps:
+        out = model(q, k, v)
+    assert not maps.missed
+    torch.testing.assert_close(maps["Mixed"].weights @ v, out)
+
+
+def test_heads_mixed_by_a_matrix_are_no_product_with_values():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mix", torch.randn(2, 2))
+
+        def forward(self, x):
+            return torch.einsum("hg,bgij->bhij", self.mix, (x @ x.mT).softmax(-1)) @ x
+
+    network = Mixed()
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(network) as maps:
+        network(torch.randn(1, 2, 4, 8))
+    assert [(missed.name, missed.shape) for missed in maps.missed] == [("Mixed", (1, 2, 4, 4))]
+
+
+def test_values_shared_by_all_samples_are_values():
+    class Shared(nn.Module):
+        def forward(self, x):
+            return torch.einsum("bhij,jd->bhid", (x @ x.mT).softmax(-1), torch.ones(4, 3))
+
+    network = Shared()
+    with regard.capture(network) as maps:
+        network(torch.randn(1, 2, 4, 8))
+    assert maps[0].shape == (1, 2, 4, 4)
+    assert maps[0].agrees
