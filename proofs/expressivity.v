@@ -143,3 +143,26 @@ all: by rewrite (inj_eq place_inj) (negbTE gh) !mul0mx.
 Qed.
 
 End Narrow.
+
+Section OneHotHeads.
+Variables (R : realType) (Din Dout : nat) (Place : zmodType) (H Shift : finType).
+Variables (f : H -> Shift) (offset : Shift -> Place) (W : Shift -> 'M[R]_(Din, Dout)) (Z : Place -> 'rV[R]_Din) (q : Place).
+
+(** One-hot heads at key - query = f(h), f one to one onto the shifts, are exactly the convolution over those shifts, for
+    odd and even kernels. *)
+Theorem one_hot_heads : bijective f ->
+  \sum_h Z (q + offset (f h)) *m W (f h) = \sum_u Z (q + offset u) *m W u.
+Proof. by move=> f_bij; rewrite [RHS](reindex f) //; exact: onW_bij. Qed.
+
+(** With query - key = f(h), as the sources write it, the set of shifts must be symmetric: there is a map [minus] of the
+    shifts with offset (minus u) = - offset u, as for odd kernels. Then the head at f(h) has the weight at -f(h). *)
+Theorem one_hot_heads_flipped (minus : Shift -> Shift) : bijective f -> involutive minus ->
+  (forall u, offset (minus u) = - offset u) ->
+  \sum_h Z (q - offset (f h)) *m W (minus (f h)) = \sum_u Z (q + offset u) *m W u.
+Proof.
+move=> f_bij minusK opp; rewrite [RHS](reindex minus) /=; last by apply: onW_bij; exists minus.
+rewrite [RHS](reindex f) /=; last exact: onW_bij.
+by apply: eq_bigr => h _; rewrite opp.
+Qed.
+
+End OneHotHeads.

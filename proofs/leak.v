@@ -171,6 +171,11 @@ Qed.
 
 End Axis.
 
+(** Attention over the inputs that exist reads, in the sharp limit, what replicate padding copies: its shift is the same.
+    *)
+Theorem native_is_replicate n (t : int) : home native n (nearest n 0 0 t) = home replicate n t.
+Proof. by rewrite /home /= /nearest oppr0 addr0. Qed.
+
 (** ** Several axes *)
 Section Grid.
 Variables (R : realType) (A : finType) (b : A -> border) (n before after : A -> nat) (alpha : A -> R).
