@@ -110,10 +110,12 @@ rewrite -sumrB; apply: (le_trans (ler_norm_sum _ _ _)); rewrite mulr_sumr; apply
 by rewrite -mulrBr normrM [leLHS]mulrC ler_wpmul2r ?normr_ge0 // head_error.
 Qed.
 
-(** The same with the two maxima that [error_bound] takes: leak · max_c Σ|W_c| · max|x|. *)
+(** The largest absolute row sum of the weights, and the largest absolute input. *)
 Definition weight_norm : R := \big[Num.max/0]_c weight_sum c.
 Definition input_norm : R := \big[Num.max/0]_(e : Cin * grid) `|x e.1 e.2|.
 
+(** The output error with the two maxima that the library's [error_bound] takes, before its rounding term:
+    |converted - convolution| ≤ leak · max_c Σ|W_c| · max|x|. *)
 Theorem error_bound (c : Cout) (o : out_grid) :
   `|converted alpha c o - convolution c o| <= leak alpha * weight_norm * input_norm.
 Proof.

@@ -35,7 +35,7 @@ Theorem minus_sign_prefers_the_smaller :
   softmax (fun k => - (1 * two_scores k)) 1 < softmax (fun k => - (1 * two_scores k)) 0.
 Proof. by apply: softmax_lt; rewrite !mul1r ltr_opp2 two_scores_lt. Qed.
 
-(** hw4-beta-one: at β = 1 no key is picked: of the scores 0 and 1 both keep some weight, with either sign. *)
+(** hw4-beta-one: At β = 1 no key is picked: of the scores 0 and 1 both keep some weight, with either sign. *)
 Theorem beta_one_picks_nothing (sign : bool) (k : 'I_2) :
   0 < softargmax ((-1) ^+ sign) two_scores k < 1.
 Proof.
@@ -46,18 +46,18 @@ have [j jk] := other; rewrite (bigD1 j) //= ltr_paddr ?softmax_gt0 //.
 by apply: sumr_ge0 => i _; exact: softmax_ge0.
 Qed.
 
-(** hw4-preserve: at β = 1 a value does not pass unchanged: of the values 0 and 1 the output is strictly between. *)
+(** hw4-preserve: At β = 1 a value does not pass unchanged: of the values 0 and 1 the output is strictly between. *)
 Theorem beta_one_changes_values : 0 < \sum_k softargmax 1 two_scores k * two_scores k < 1.
 Proof.
 rewrite sum_two {2 4}/two_scores mulr0 add0r mulr1.
 by have := beta_one_picks_nothing false 1; rewrite expr0.
 Qed.
 
-(** hw4-uniform-weight: as β → 0 three keys of width 2 weigh 1/3 each, not 1/2. *)
+(** hw4-uniform-weight: As β → 0 three keys of width 2 weigh 1/3 each, not 1/2. *)
 Theorem uniform_weight_is_not_one_over_width (s : 'I_3 -> R) (k : 'I_3) : softargmax 0 s k != 2^-1.
 Proof. by rewrite beta_zero card_ord (inj_eq (@invr_inj _)) eqr_nat. Qed.
 
-(** hw4-doubly-stochastic: queries 1 and 2, keys 1 and 0: hard attention of both picks the first key, whose weights sum
+(** hw4-doubly-stochastic: Queries 1 and 2, keys 1 and 0: hard attention of both picks the first key, whose weights sum
     to 2; the second key's sum to 0. *)
 Theorem columns_do_not_sum_to_one : let score (q k : 'I_2) : R := q.+1%:R * (k == 0)%:R in
   \sum_q hardmax (score q) 0 = 2 /\ \sum_q hardmax (score q) 1 = 0.
@@ -70,7 +70,7 @@ have card1 q : #|best (score q)| = 1%N by rewrite (eq_card (bestE q)) card1.
 by rewrite !sum_two /hardmax !card1 !bestE /= !divr1 addr0.
 Qed.
 
-(** hw4-identity: a large β is no permutation: of the tokens 1 and 2 both attend to 2 alone. *)
+(** hw4-identity: A large β is no permutation: of the tokens 1 and 2 both attend to 2 alone. *)
 Theorem large_beta_is_no_permutation : let x (k : 'I_2) : R := k.+1%:R in
   forall q, \sum_k hardmax (fun k => x q * x k) k * x k = x 1.
 Proof.
@@ -81,7 +81,7 @@ have card1 : #|best (fun k => x q * x k)| = 1%N by rewrite (eq_card bestE) card1
 by rewrite sum_two /hardmax card1 !bestE /= !divr1 mul0r add0r mul1r.
 Qed.
 
-(** hw4-running-linear: at β = 0 attention over the tokens 0 and 1 gives token 0 the output 1/2, which no linear map of
+(** hw4-running-linear: At β = 0 attention over the tokens 0 and 1 gives token 0 the output 1/2, which no linear map of
     the token 0 gives. *)
 Theorem beta_zero_is_no_linear_layer (w : R) :
   \sum_k softargmax 0 (fun k => two_scores 0 * two_scores k) k * two_scores k != w * two_scores 0.
@@ -90,7 +90,7 @@ rewrite sum_two !beta_zero card_ord /two_scores mulr0 add0r mulr1 mulr0.
 by rewrite invr_neq0 // pnatr_eq0.
 Qed.
 
-(** a6-permutation: self-attention is not permutation invariant: the tokens 0 and 1 change places, and the first output
+(** a6-permutation: Self-attention is not permutation invariant: the tokens 0 and 1 change places, and the first output
     changes. *)
 Theorem not_invariant : let attend (X : 'I_2 -> R) i := \sum_k softmax (fun k => X i * X k) k * X k in
   attend two_scores 0 <> attend (fun k => two_scores (1 - k)) 0.
@@ -101,7 +101,7 @@ apply: (negP expR1_neq1); apply/eqP; apply: half_eq; first by rewrite gt_eqF // 
 by rewrite -e div1r.
 Qed.
 
-(** hw4-position: with a causal mask order matters: token 0 has the output 0 where it comes first, 1/2 where it comes
+(** hw4-position: With a causal mask order matters: token 0 has the output 0 where it comes first, 1/2 where it comes
     after token 1. *)
 Theorem causal_mask_sees_order :
   let causal (X : 'I_2 -> R) (i : 'I_2) :=
@@ -115,7 +115,7 @@ rewrite sum_two /= i0 i1 /two_scores /= !mulr0 addr0 mulr1.
 rewrite /softmax sum_two /= !mul0r expR0 div1r; congr (_^-1).
 Qed.
 
-(** a6-theorem-1: even kernels. Heads at query - key = -1 and 0 read the places q + 1 and q; no weights make of them the
+(** a6-theorem-1: Even kernels. Heads at query - key = -1 and 0 read the places q + 1 and q; no weights make of them the
     convolution that reads q - 1. *)
 Theorem even_kernels_lack_a_head (w0 w1 : R) : exists Z : int -> R, exists q : int,
   Z (q - -1) * w0 + Z (q - 0) * w1 <> Z (q - 1).
@@ -123,13 +123,13 @@ Proof.
 exists (fun p => (p == -1)%:R), 0; rewrite /= !mul0r addr0; apply/eqP; by rewrite eq_sym oner_neq0.
 Qed.
 
-(** a6-main-theorem: one head of width 1 cannot express the 1×1 convolution of some 2×2 matrix. *)
+(** a6-main-theorem: One head of width 1 cannot express the 1×1 convolution of some 2×2 matrix. *)
 Theorem narrow_head_fails : exists M : 'M[R]_2, forall (Wv : 'M[R]_(2, 1)) (Wo : 'M[R]_(1, 2)),
   exists x : 'rV[R]_2, forall (K : finType) (weights : K -> R), \sum_k weights k = 1 ->
     (\sum_k weights k *: x) *m Wv *m Wo != x *m M.
 Proof. exact: narrow_heads_fail. Qed.
 
-(** c182-variance-product: q and k independent, each 0 or 2 with equal chance: μ = σ = 1. The variance of q·k is
+(** c182-variance-product: Numbers q and k, independent, each 0 or 2 with equal chance: μ = σ = 1. The variance of q·k is
     3 = σ²(2μ² + σ²), not 2 = σ²(μ² + σ²). *)
 Theorem variance_of_product :
   let mean (f : 'I_2 -> 'I_2 -> R) := (\sum_i \sum_j f i j) / 4 in

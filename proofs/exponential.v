@@ -13,8 +13,7 @@ Local Open Scope ring_scope.
 
 Notation reals := [realType of R].
 
-(** Two functions that turn sums into products and lie above 1 + x agree: their ratio g has g(x) = g(x/n)^n ≥ (1 - x²/n²)^n
-    ≥ 1 - x²/n for every n. *)
+(* Why: the ratio of two such functions has g(x) = g(x/n)^n ≥ (1 - x²/n²)^n ≥ 1 - x²/n for every n. *)
 Section Unique.
 Variables (F : realType) (f g : F -> F).
 Hypotheses (fD : forall x y, f (x + y) = f x * f y) (gD : forall x y, g (x + y) = g x * g y).
@@ -76,6 +75,7 @@ rewrite ler_pdivr_mulr // mulrC -ler_pdivr_mulr //; apply: ltW; apply: le_lt_tra
 by rewrite -addrA ler_addl addr_ge0 ?ler01.
 Qed.
 
+(** Two functions that turn sums into products and lie above 1 + x are the same. *)
 Theorem exponentials_agree x : f x = g x.
 Proof.
 have r1 : ratio x = 1.
@@ -115,6 +115,7 @@ have := expR_le (y := - x); rewrite opprK; apply; first by rewrite oppr_ge0 ltW.
 by rewrite ltr_oppl -subr_gt0 opprK addrC.
 Qed.
 
+(** On Coq's reals the exponential of mathcomp-analysis is the one of the standard library. *)
 Theorem expR_is_exp (x : R) : @expR real_realType x = Rtrigo_def.exp x.
 Proof.
 apply: (@exponentials_agree real_realType (@expR real_realType) Rtrigo_def.exp).

@@ -24,7 +24,7 @@ exists (col_ebase M *m pid_mx (\rank M)), (pid_mx (\rank M) *m row_ebase M).
 by rewrite !mulmxA -(mulmxA (col_ebase M)) pid_mx_id // mulmx_ebase.
 Qed.
 
-(** With D_h ≥ min(D_in, D_out) every matrix does. *)
+(** Every matrix is a product through width D_h where D_h ≥ min(D_in, D_out). *)
 Corollary wide_enough (M : 'M[R]_(Din, Dout)) : (minn Din Dout <= Dh)%N ->
   exists (Wv : 'M[R]_(Din, Dh)) (Wo : 'M[R]_(Dh, Dout)), Wv *m Wo = M.
 Proof.
@@ -96,7 +96,7 @@ under eq_fun => alpha do rewrite (multi_head_converted alpha X o c factored).
 exact: converted_becomes_convolution.
 Qed.
 
-(** And at a finite sharpness it is off by at most leak · max Σ|W| · max|X|. *)
+(** With such matrices the layer is off by at most leak · max Σ|W| · max|X| at a finite sharpness. *)
 Theorem heads_error : (minn Din Dout <= Dh)%N ->
   exists (Wv : taps -> 'M[R]_(Din, Dh)) (Wo : taps -> 'M[R]_(Dh, Dout)), forall alpha X o c, 0 < alpha ->
     `|multi_head (tap_weights alpha o) Wv Wo bias X 0 c - conv_pixel X o c| <=

@@ -67,7 +67,7 @@ rewrite -L1_one_hot; apply: le_trans (fold_L1 w one_hot).
 by rewrite le_eqVlt; apply/orP; left; apply/eqP/eq_bigr => j _; rewrite fold_one_hot.
 Qed.
 
-(** And at most 1 - w_t of it lies elsewhere than at the target's home. *)
+(** Brought home, at most 1 - w_t of a row lies elsewhere than at the target's home. *)
 Theorem elsewhere_le : \sum_(j | home t != Some j) fold home w j <= 1 - w t.
 Proof.
 rewrite -sum_elsewhere /fold [leLHS](exchange_big_dep (fun p => p != t)) /=; last first.
@@ -217,6 +217,7 @@ rewrite axis_target_weight // andbT.
 by rewrite divr_ge0 ?ler01 // addr_ge0 ?ler01 // ltW ?tail_gt0.
 Qed.
 
+(** [leak] is never negative. *)
 Theorem leak_ge0 : 0 <= leak.
 Proof.
 rewrite /leak mulr_ge0 ?ler0n // subr_ge0; apply: (@le_trans _ _ (\prod_(a : A) 1)); last by rewrite big1_eq.

@@ -69,6 +69,7 @@ move=> a0; rewrite ler_pmul2l ?ltr0n //.
 exact: (nondecreasing_cvg_le (series_bump_nondecreasing alpha) (tail_converges a0)).
 Qed.
 
+(** T is positive: at a finite sharpness some attention always lies elsewhere. *)
 Theorem tail_gt0 alpha : 0 < alpha -> 0 < tail alpha.
 Proof.
 move=> a0; apply: (lt_le_trans _ (partial_sum_le_tail 1 a0)).
