@@ -67,7 +67,8 @@ have one : 1 - y ^+ 2 <= ratio y.
 have -> : x = n%:R * y by rewrite /y mulrC divfK // gt_eqF.
 rewrite ratioX -ler_subl_addr.
 apply: (@le_trans _ _ ((1 - y ^+ 2) ^+ n)); last first.
-  by apply: ler_expn2r => //; rewrite nnegrE; [rewrite subr_ge0; case/andP: y2 | apply: le_trans one; rewrite subr_ge0; case/andP: y2].
+  have small : 0 <= 1 - y ^+ 2 by rewrite subr_ge0; case/andP: y2.
+  by apply: ler_expn2r => //; rewrite nnegrE //; exact: le_trans one.
 apply: le_trans (bernoulli n y2); rewrite ler_add2l ler_opp2.
 have -> : n%:R * y ^+ 2 = x ^+ 2 / n%:R.
   by rewrite /y; field; rewrite gt_eqF.

@@ -79,8 +79,9 @@ rewrite -beta_zero /softargmax /softmax.
 have scaled j : expR (b * s j) @[b --> (0 : R)] --> expR (0 * s j).
   have : {for (0 : R), continuous (fun b : R => expR (b * s j))}; last by [].
   by apply: continuous_comp; [exact: mulrr_continuous | exact: continuous_expR].
-apply: (@cvg_ratio _ _ (nbhs_filter (0 : R))) => //; last by apply: (@cvg_finite_sum _ _ _ (nbhs_filter (0 : R))) => j; exact: scaled.
-exact: (total_neq0 (fun j => 0 * s j) k).
+apply: (@cvg_ratio _ _ (nbhs_filter (0 : R))) => //.
+  exact: (total_neq0 (fun j => 0 * s j) k).
+by apply: (@cvg_finite_sum _ _ _ (nbhs_filter (0 : R))) => j; exact: scaled.
 Qed.
 
 (** As β → ∞ the best keys take everything and share it evenly. *)
