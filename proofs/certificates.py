@@ -64,7 +64,8 @@ def tail(alpha: Fraction) -> tuple[Decimal, int]:
 def enclose(value: Decimal, digits: int) -> tuple[str, str]:
     """A decimal number just below and just above."""
     return tuple(  # type: ignore[return-value]
-        f"{Context(prec=digits, rounding=rounding).plus(value):.{digits - 1}e}" for rounding in (ROUND_FLOOR, ROUND_CEILING)
+        f"{Context(prec=digits, rounding=rounding).plus(value):.{digits - 1}e}"
+        for rounding in (ROUND_FLOOR, ROUND_CEILING)
     )
 
 

@@ -19,7 +19,8 @@ FORBIDDEN = (
 LOCAL = ("Variable", "Variables", "Hypothesis", "Hypotheses", "Context")
 _COMMENT = re.compile(r"\(\*.*?\*\)", re.DOTALL)
 _STATEMENT = re.compile(
-    r"^(?P<kind>Theorem|Corollary|Lemma)\s+(?P<name>[A-Za-z_][\w']*)(?P<statement>.*?)\.\s*\nProof\b", re.DOTALL | re.MULTILINE
+    r"^(?P<kind>Theorem|Corollary|Lemma)\s+(?P<name>[A-Za-z_][\w']*)(?P<statement>.*?)\.\s*\nProof\b",
+    re.DOTALL | re.MULTILINE,
 )
 _ABOVE = re.compile(r"\(\*\*(?P<text>(?:(?!\*\)).)*)\*\)\s*\Z", re.DOTALL)
 

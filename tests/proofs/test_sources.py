@@ -68,7 +68,9 @@ def test_files_hold_one_idea(read) -> None:
 
 def mismatches(read, table: tuple[Theorem, ...]) -> list[str]:
     """What the table says of theorems that the files do not."""
-    stated = {(file, statement.name): read.sentence(statement) for file in read.files() for statement in read.theorems(file)}
+    stated = {
+        (file, statement.name): read.sentence(statement) for file in read.files() for statement in read.theorems(file)
+    }
     wrong = []
     for theorem in table:
         if (theorem.file, theorem.name) not in stated:
@@ -143,9 +145,7 @@ ROWS = tomllib.loads((PROOFS / "certificates.toml").read_text("utf-8"))
 
 def test_the_table_of_numbers_is_what_coq_certified(read) -> None:
     """Number by number: the bounds of the table are those of the theorems."""
-    proved = dict(
-        re.findall(r"^Theorem (\w+) : (\S+ <= .*? <= \S+)\.$", read.source("certificates.v"), re.MULTILINE)
-    )
+    proved = dict(re.findall(r"^Theorem (\w+) : (\S+ <= .*? <= \S+)\.$", read.source("certificates.v"), re.MULTILINE))
     listed = {}
     for row in ROWS["row"]:
         for key, pair in row.items():

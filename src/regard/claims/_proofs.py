@@ -47,7 +47,12 @@ def theorems() -> tuple[Theorem, ...]:
     """
     table = tomllib.loads(files("regard.claims").joinpath("proofs.toml").read_text("utf-8"))
     return tuple(
-        Theorem(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        Theorem(
+            entry["name"],
+            entry["file"],
+            entry["says"],
+            *(tuple(entry.get(key, ())) for key in ("proves", "refutes", "functions")),
+        )
         for entry in table["theorem"]
     )
 

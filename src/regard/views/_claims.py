@@ -57,7 +57,12 @@ def describe(claim: Claim) -> dict[str, Any]:
         "mutant": _tidy(inline_html(claim.mutant.text)),
         "derivation": _tidy(as_html(claim.derivation)),
         "proved": [
-            {"name": theorem.name, "file": theorem.file, "says": inline_html(theorem.says), "does": theorem.does(claim.id)}
+            {
+                "name": theorem.name,
+                "file": theorem.file,
+                "says": inline_html(theorem.says),
+                "does": theorem.does(claim.id),
+            }
             for theorem in theorems_about(claim.id)
         ],
     }

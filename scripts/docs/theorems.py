@@ -62,4 +62,6 @@ def _joined(words: Sequence[str]) -> str:
 def _escaped(text: str) -> str:
     """Nothing in it is Markdown but `code`."""
     pieces = re.split(r"(`[^`]+`)", text)
-    return "".join(piece if piece.startswith("`") else re.sub(r"([\\*_|<>$#{}\[\]])", r"\\\1", piece) for piece in pieces)
+    return "".join(
+        piece if piece.startswith("`") else re.sub(r"([\\*_|<>$#{}\[\]])", r"\\\1", piece) for piece in pieces
+    )
