@@ -26,7 +26,8 @@ _ABOVE = re.compile(r"\(\*\*(?P<text>(?:(?!\*\)).)*)\*\)\s*\Z", re.DOTALL)
 
 
 class Statement(NamedTuple):
-    """One statement of a file: its kind, name, text in Coq, and the sentence above it ("" where there is none)."""
+    """One statement of a file: its kind, name, text in Coq with the hypotheses of the sections that it stands in, and the
+    sentence above it ("" where there is none)."""
 
     file: str
     kind: str
@@ -51,9 +52,23 @@ def statements(file: str, text: str | None = None) -> list[Statement]:
     for match in _STATEMENT.finditer(text):
         above = _ABOVE.search(text, 0, match.start())
         says = "" if above is None else " ".join(above["text"].split())
-        coq = f"{match['kind']} {match['name']}{match['statement']}."
+        coq = "".join(f"{line}\n" for line in _hypotheses(text[: match.start()]))
+        coq += f"{match['kind']} {match['name']}{match['statement']}."
         found.append(Statement(file, match["kind"], match["name"], coq, re.sub(r"\[([^][]+)\]", r"`\1`", says)))
     return found
+
+
+def _hypotheses(before: str) -> list[str]:
+    """The hypotheses that are in force at the end of a text: those of the sections that are still open."""
+    stack: list[list[str]] = [[]]
+    for match in re.finditer(r"^(Section|End|Hypothes[ei]s) .*?\.$", before, re.DOTALL | re.MULTILINE):
+        if match[1] == "Section":
+            stack.append([])
+        elif match[1] == "End" and len(stack) > 1:
+            stack.pop()
+        else:
+            stack[-1].append(match[0])
+    return [line for lines in stack for line in lines]
 
 
 def sentence(statement: Statement) -> str:
