@@ -106,7 +106,7 @@ def _entry(row: Row) -> str:
 
 def _checked(theorem: Theorem, claim: str) -> str:
     says = " ".join(inline_html(theorem.says).split()).replace("*", "&#42;").replace("_", "&#95;")
-    return f"[{theorem.title}](proofs.md#{theorem.name}) {theorem.does(claim)} it: {says}"
+    return f"{theorem.word(claim)}: {says} ([{theorem.title}](proofs.md#{theorem.name}))"
 
 
 def _verdict(row: Row) -> str:

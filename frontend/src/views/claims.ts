@@ -192,7 +192,7 @@ function checked({ proved }: Claim) {
     <ul class="rg-proofs">
       ${proved.map(
         (theorem) => html`<li>
-          <b>${theorem.does}</b> <span dangerouslySetInnerHTML=${{ __html: theorem.says }}></span> <code>proofs/${theorem.file}: ${theorem.name}</code>
+          <b>${theorem.does === "refutes" ? "refuted:" : "proved:"}</b> <span dangerouslySetInnerHTML=${{ __html: theorem.says }}></span> <code>proofs/${theorem.file}: ${theorem.name}</code>
         </li>`,
       )}
     </ul>`;

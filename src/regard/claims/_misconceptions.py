@@ -54,8 +54,10 @@ def _entry(row: "Row") -> str:
         lines.append(f"**Counterexample:** a small training run, `regard verify --slow --id {claim.id}`.\n")
     lines.append(f"{claim.derivation}\n")
     if row.proved:
+        does = {"refutes": "refutes what is said", "proves": "proves what is true"}
         checked = [
-            f"[{theorem.title}](theory/proofs.md#{theorem.name}) {theorem.does(claim.id)} it" for theorem in row.proved
+            f"[{theorem.title}](theory/proofs.md#{theorem.name}) {does[theorem.does(claim.id)]}"
+            for theorem in row.proved
         ]
         lines.append(f"*Machine-checked:* {'; '.join(checked)}.\n")
     lines.append(f"*Where:* {SOURCES[claim.source]}, {claim.place}.\n")

@@ -115,7 +115,7 @@ def _checked(row: "Row") -> str:
 
 def _proofs(row: "Row") -> str:
     lines = "".join(
-        f"<dt>{theorem.does(row.claim.id)}</dt><dd>{inline_html(theorem.says)} "
+        f"<dt>{theorem.word(row.claim.id)}</dt><dd>{inline_html(theorem.says)} "
         f'<code class="quiet">proofs/{theorem.file}: {theorem.name}</code></dd>'
         for theorem in row.proved
     )

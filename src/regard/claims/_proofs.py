@@ -32,6 +32,10 @@ class Theorem:
         """File and name, as Coq qualifies it: ``limits.beta_zero``."""
         return f"{self.file.removesuffix('.v')}.{self.name}"
 
+    def word(self, claim: str) -> str:
+        """What was done to a claim: "proved" (it, or what is true instead) or "refuted"."""
+        return {"proves": "proved", "refutes": "refuted"}[self.does(claim)]
+
     def does(self, claim: str) -> Literal["proves", "refutes"]:
         """What it does to a claim."""
         return "refutes" if claim in self.refutes else "proves"

@@ -69,7 +69,7 @@ def details(row: "Row", width: int | None = None) -> str:
     if row.proved:
         parts.append("Machine-checked (make proofs):")
         for theorem in row.proved:
-            line = f"{theorem.does(claim.id)}: {as_line(theorem.says)} (proofs/{theorem.file}, {theorem.name})"
+            line = f"{theorem.word(claim.id)}: {as_line(theorem.says)} (proofs/{theorem.file}, {theorem.name})"
             parts.append(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
     if row.says is None or row.smoke:
         parts.append(row.evidence[0].upper() + row.evidence[1:] + ".")

@@ -227,7 +227,7 @@ function Et(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     <p class="rg-true" dangerouslySetInnerHTML=${{__html:r}}></p>`}function ci({proved:e}){return e.length?v`<h4>Machine-checked</h4>
     <ul class="rg-proofs">
       ${e.map(t=>v`<li>
-          <b>${t.does}</b> <span dangerouslySetInnerHTML=${{__html:t.says}}></span> <code>proofs/${t.file}: ${t.name}</code>
+          <b>${t.does==="refutes"?"refuted:":"proved:"}</b> <span dangerouslySetInnerHTML=${{__html:t.says}}></span> <code>proofs/${t.file}: ${t.name}</code>
         </li>`)}
     </ul>`:null}function mi(e,t,r,n){return r?v`<p class="rg-problem" role="alert">${r}</p>`:t?v`
     ${t.agrees?null:v`<p class="rg-problem" role="alert">Evidence and record disagree.</p>`}

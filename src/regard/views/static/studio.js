@@ -232,7 +232,7 @@ var Mn=`.regard {
     <p class="rg-true" dangerouslySetInnerHTML=${{__html:r}}></p>`}function Qs({proved:e}){return e.length?y`<h4>Machine-checked</h4>
     <ul class="rg-proofs">
       ${e.map(t=>y`<li>
-          <b>${t.does}</b> <span dangerouslySetInnerHTML=${{__html:t.says}}></span> <code>proofs/${t.file}: ${t.name}</code>
+          <b>${t.does==="refutes"?"refuted:":"proved:"}</b> <span dangerouslySetInnerHTML=${{__html:t.says}}></span> <code>proofs/${t.file}: ${t.name}</code>
         </li>`)}
     </ul>`:null}function Js(e,t,r,n){return r?y`<p class="rg-problem" role="alert">${r}</p>`:t?y`
     ${t.agrees?null:y`<p class="rg-problem" role="alert">Evidence and record disagree.</p>`}
