@@ -1,41 +1,41 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-1
+# name: 1-attention-by-hand
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+RELEASE = ""
+if importlib.util.find_spec("regard") is None:
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("1-attention-by-hand"))
-SEED = 0
+grader = regard.course.Notebook("1-attention-by-hand")
 
 # %% [markdown]
 # # 1 · Attention by hand
@@ -60,7 +60,7 @@ regard.show("mechanism")
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_scores
+# name: scores
 # points: 2
 
 # %% [markdown]
@@ -145,7 +145,7 @@ print(scores_of(hidden, w_query, w_key))
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_softargmax
+# name: softargmax
 # points: 3
 
 # %% [markdown]
@@ -251,7 +251,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_attention
+# name: attention
 # points: 4
 
 # %% [markdown]
@@ -404,7 +404,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_hard
+# name: hard
 # points: 3
 
 # %% [markdown]
@@ -492,7 +492,7 @@ def test_limit(hard_attention, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_keep
+# name: keep
 # points: 3
 
 # %% [markdown]
@@ -581,7 +581,7 @@ def test_nothing_to_see(masked_attention, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_perturbed
+# name: perturbed
 # points: 3
 
 # %% [markdown]
@@ -694,7 +694,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_kernel
+# name: kernel
 # points: 4
 
 # %% [markdown]
@@ -790,7 +790,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q8_graph
+# name: graph
 # points: 3
 
 # %% [markdown]

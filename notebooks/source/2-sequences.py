@@ -1,34 +1,35 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-2
+# name: 2-sequences
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+RELEASE = ""
+if importlib.util.find_spec("regard") is None:
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -36,8 +37,7 @@ from torch import nn
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("2-sequences"))
-SEED = 0
+grader = regard.course.Notebook("2-sequences")
 
 # %% [markdown]
 # # 2 · Sequences: what one state cannot hold
@@ -56,7 +56,7 @@ for index in range(3):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_step
+# name: step
 # points: 2
 
 # %% [markdown]
@@ -128,7 +128,7 @@ def test_any_size(rnn_step, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_encode
+# name: encode
 # points: 3
 
 # %% [markdown]
@@ -220,7 +220,7 @@ def test_as_torch_does(encode, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_changes
+# name: changes
 # points: 2
 
 # %% [markdown]
@@ -281,7 +281,7 @@ for cut in (False, True):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_attend
+# name: attend
 # points: 4
 
 # %% [markdown]
@@ -467,7 +467,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_aligned
+# name: aligned
 # points: 2
 
 # %% [markdown]
@@ -549,7 +549,7 @@ for length, (accuracy, _, _, found) in zip(lengths, trained, strict=True):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_sine
+# name: sine
 # points: 3
 
 # %% [markdown]
@@ -625,7 +625,7 @@ regard.figures.absolute_positions(sine_positions(64, 32))
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_shift
+# name: shift
 # points: 4
 
 # %% [markdown]
@@ -699,7 +699,7 @@ def test_any_shift(shift_matrix, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q8_lookup
+# name: lookup
 # points: 3
 
 # %% [markdown]

@@ -1,34 +1,35 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-3
+# name: 3-transformer
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+RELEASE = ""
+if importlib.util.find_spec("regard") is None:
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -36,8 +37,7 @@ from torch import nn
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("3-transformer"))
-SEED = 0
+grader = regard.course.Notebook("3-transformer")
 
 # %% [markdown]
 # # 3 · Heads, cost and the Transformer
@@ -48,7 +48,7 @@ SEED = 0
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_variance
+# name: variance
 # points: 3
 
 # %% [markdown]
@@ -145,7 +145,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_heads
+# name: heads
 # points: 3
 
 # %% [markdown]
@@ -234,7 +234,7 @@ def test_there_and_back(split_heads, merge_heads, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_multi_head
+# name: multi_head
 # points: 4
 
 # %% [markdown]
@@ -346,7 +346,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_cost
+# name: cost
 # points: 3
 
 # %% [markdown]
@@ -428,7 +428,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_causal
+# name: causal
 # points: 2
 
 # %% [markdown]
@@ -503,7 +503,7 @@ def test_with_a_cache(causal_keep, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_block
+# name: block
 # points: 4
 
 # %% [markdown]
@@ -652,7 +652,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_pool
+# name: pool
 # points: 2
 
 # %% [markdown]

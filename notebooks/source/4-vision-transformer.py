@@ -1,34 +1,35 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-4
+# name: 4-vision-transformer
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+RELEASE = ""
+if importlib.util.find_spec("regard") is None:
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -36,8 +37,7 @@ from torch import nn
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("4-vision-transformer"))
-SEED = 0
+grader = regard.course.Notebook("4-vision-transformer")
 
 # %% [markdown]
 # # 4 · The vision transformer
@@ -58,7 +58,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_patches
+# name: patches
 # points: 3
 
 # %% [markdown]
@@ -142,7 +142,7 @@ def test_channels(patches, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_convolution
+# name: patch_convolution
 # points: 3
 
 # %% [markdown]
@@ -215,7 +215,7 @@ def test_same_pixels(as_convolution, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_block
+# name: vision_block
 # points: 4
 
 # %% [markdown]
@@ -368,7 +368,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_model
+# name: vision_transformer
 # points: 4
 
 # %% [markdown]
@@ -519,7 +519,7 @@ regard.show(maps, image=data.validation.images[0], grid=model.grid, prefix=1)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_class_attention
+# name: class_attention
 # points: 3
 
 # %% [markdown]
@@ -602,7 +602,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_rollout
+# name: rollout
 # points: 4
 
 # %% [markdown]

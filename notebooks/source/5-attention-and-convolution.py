@@ -1,34 +1,35 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-5
+# name: 5-attention-and-convolution
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+RELEASE = ""
+if importlib.util.find_spec("regard") is None:
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -36,8 +37,7 @@ from torch import nn
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("5-attention-and-convolution"))
-SEED = 0
+grader = regard.course.Notebook("5-attention-and-convolution")
 
 # %% [markdown]
 # # 5 · Attention and convolution
@@ -53,7 +53,7 @@ regard.show("convolution")
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_scores
+# name: place_scores
 # points: 3
 
 # %% [markdown]
@@ -139,7 +139,7 @@ regard.figures.relative_positions(
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_encoding
+# name: encoding
 # points: 3
 
 # %% [markdown]
@@ -231,7 +231,7 @@ def test_together(encoding, constant, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_limit
+# name: peak
 # points: 3
 
 # %% [markdown]
@@ -308,7 +308,7 @@ regard.figures.limit(center=(1, 1))
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_factors
+# name: factors
 # points: 3
 
 # %% [markdown]
@@ -410,7 +410,7 @@ def test_equals_the_large_map(axis_map, attend_by_axis, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_sum_of_heads
+# name: sum_of_heads
 # points: 3
 
 # %% [markdown]
@@ -479,7 +479,7 @@ def test_same_output(head_matrices, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_theorem_one
+# name: theorem_one
 # points: 4
 
 # %% [markdown]
@@ -572,7 +572,7 @@ def test_gives_the_convolution(heads_of, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_theorem_two
+# name: theorem_two
 # points: 4
 
 # %% [markdown]
@@ -685,7 +685,7 @@ print(f"difference {(layer(image) - convolution(image)).abs().max():.1e}, bound 
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q8_gelu
+# name: gelu
 # points: 3
 
 # %% [markdown]
@@ -784,7 +784,7 @@ regard.figures.gelu()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q9_layer_norm
+# name: layer_norm
 # points: 3
 
 # %% [markdown]
@@ -883,7 +883,7 @@ def test_small_numbers(layer_norm, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q10_second_half
+# name: bert_ffn
 # points: 3
 
 # %% [markdown]
@@ -1020,7 +1020,7 @@ plt.show()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q11_covered
+# name: covered
 # points: 2
 
 # %% [markdown]

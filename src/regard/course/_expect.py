@@ -1,12 +1,20 @@
 """Compare an answer with what is right, and say what is wrong with it in words a learner can act on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Number = int | float
+
+
+class Advice(AssertionError):
+    """What is wrong, in words that are the same for every seed: it may be told after a hidden check, too."""
+
+
+class NotThere(Advice):
+    """There is no answer yet."""
 
 
 class Draw:
@@ -34,6 +42,10 @@ class Draw:
     def coin(self, *shape: int) -> Tensor:
         """True or False."""
         return torch.rand(shape, generator=self.random) < 0.5
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        """One of several."""
+        return options[self.size(0, len(options) - 1)]
 
     def order(self, count: int) -> Tensor:
         """0 … count − 1, shuffled."""
@@ -65,10 +77,10 @@ def expect(
     AssertionError: your result: the transpose of what it should be, rows and columns are swapped
     >>> regard.course.expect(right.exp(), right, {"take the logarithm at the end": right.exp()})
     Traceback (most recent call last):
-    AssertionError: take the logarithm at the end
+    regard.course._expect.Advice: take the logarithm at the end
     """
     if got is None or got is Ellipsis:
-        raise AssertionError(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
+        raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
     if isinstance(right, Tensor):
         if not isinstance(got, Tensor):
             raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not a {type(got).__name__}")
@@ -83,7 +95,7 @@ def expect(
         return
     for advice, wrong in (mistakes or {}).items():
         if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance):
-            raise AssertionError(advice)
+            raise Advice(advice)
     raise AssertionError(f"{of}: {_difference(answer, truth, tolerance)}")
 
 
@@ -101,7 +113,7 @@ def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None
     AssertionError: your answer should not have 'b': b has no beard
     """
     if got is None or got is Ellipsis:
-        raise AssertionError("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
+        raise NotThere("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
     if isinstance(got, str) or not hasattr(got, "__iter__"):
         raise AssertionError(f"give a set of names, such as {{{sorted(offered)[0]!r}}}, not {got!r}")
     chosen = set(got)
