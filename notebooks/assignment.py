@@ -12,9 +12,9 @@ from nbformat import NotebookNode
 
 import regard
 from regard.course import numbers
-from regard.course.grading import Package, Question, checks_of
+from regard.course.grading import Package, Question
 
-PLACEHOLDER = re.compile(r"«(\w+)»")
+PLACEHOLDER = re.compile(r"«(\w+)»|\bNUMBER_(\w+)")  # in text, in code
 
 
 def read(path: Path, numbers_seed: int = 0) -> NotebookNode:
@@ -22,8 +22,10 @@ def read(path: Path, numbers_seed: int = 0) -> NotebookNode:
     notebook = jupytext.read(path)
     found = numbers(path.stem, numbers_seed)
     for cell in notebook.cells:
-        cell.source = PLACEHOLDER.sub(lambda match: str(found[match[1]]), cell.source)
-        cell.source = cell.source.replace(f'Notebook("{path.stem}")', f'Notebook("{path.stem}", numbers={numbers_seed})')
+        cell.source = PLACEHOLDER.sub(lambda match: str(found[match[1] or match[2]]), cell.source)
+        cell.source = cell.source.replace(
+            f'Notebook("{path.stem}")', f'Notebook("{path.stem}", numbers={numbers_seed})'
+        )
     return notebook
 
 
@@ -138,6 +140,3 @@ def write_tidy(notebook: NotebookNode, path: Path) -> None:
             lines = [line for line in cell.source.split("\n") if not re.fullmatch(r"\s*# (BEGIN|END) SOLUTION", line)]
             cell.source = re.sub(r"(?m) *# SOLUTION$", "", "\n".join(lines))
     nbformat.write(notebook, path)
-
-
-__all__ = ["checks_of", "given", "package", "public_part", "read", "write_tidy"]

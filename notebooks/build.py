@@ -103,7 +103,9 @@ def run(path: Path, *, keep: bool = True) -> NotebookNode:
             data = output.get("data", {})
             if "application/vnd.jupyter.widget-view+json" in data:  # nothing without its Python
                 picture = {kind: data[kind] for kind in ("image/png",) if kind in data}
-                output.data = nbformat.from_dict({**picture, "text/plain": "An interactive view: run this cell to see it."})
+                output.data = nbformat.from_dict(
+                    {**picture, "text/plain": "An interactive view: run this cell to see it."}
+                )
     notebook.metadata.pop("widgets", None)
     notebook.metadata.language_info = nbformat.from_dict(METADATA["language_info"])
     if keep:
@@ -169,7 +171,9 @@ def main() -> int:
     parser.add_argument("--secret", help="what the seeds of hidden checks are made from; default: a random one")
     parser.add_argument("--students", type=Path, help="CSV with a column name: a hand-out for each, with other numbers")
     parser.add_argument("--release", default="", help="address of the wheel, for a notebook that comes without it")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels to put into the zip, for machines without a network")
+    parser.add_argument(
+        "--wheels", type=Path, help="folder of wheels to put into the zip, for machines without a network"
+    )
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file is out of step")
     parser.add_argument("--notebooks-only", action="store_true", help="neither hand-outs nor autograders")
     options = parser.parse_args()

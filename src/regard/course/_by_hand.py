@@ -32,6 +32,7 @@ class Answer:
         return self._call(name, args, {})
 
     def _call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        args = tuple(part._answer if isinstance(part, Answer) else part for part in args)
         if isinstance(self._answer, RemoteAnswer):
             found, changed = self._answer.call(args, options, method)
         else:

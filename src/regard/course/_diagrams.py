@@ -20,7 +20,7 @@ class Box(NamedTuple):
     height: float = 0.62
 
 
-Arrow = tuple[int, int] | tuple[int, int, str]
+Arrow = tuple[int | str, ...]  # from a box to a box, by number, and perhaps a label
 
 _ATTENTION = (
     [
@@ -146,7 +146,7 @@ def _drawn(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> Figure:
         panel.add_patch(shape)
         panel.text(box.x, box.y, box.text, ha="center", va="center", fontsize=9, color=INK, linespacing=1.25)
     for start, end, *label in arrows:
-        _arrow(panel, boxes[start], boxes[end], label[0] if label else "")
+        _arrow(panel, boxes[int(start)], boxes[int(end)], str(label[0]) if label else "")
     return figure
 
 

@@ -83,7 +83,7 @@ def expect(
         raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
     if isinstance(right, Tensor):
         if not isinstance(got, Tensor):
-            raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not a {type(got).__name__}")
+            raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not {_kind(got)}")
     elif isinstance(got, Tensor):
         if got.numel() != 1:
             raise AssertionError(f"{of}: must be one number, not a tensor of shape {tuple(got.shape)}")
@@ -99,18 +99,36 @@ def expect(
     raise AssertionError(f"{of}: {_difference(answer, truth, tolerance)}")
 
 
-def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None:
+def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
+    """So many numbers, in a tuple, a list or a tensor; as a tensor. Anything else is an error that says what would fit.
+
+    >>> import regard.course
+    >>> regard.course.expect_numbers((1, 2.5), 2)
+    tensor([1.0000, 2.5000])
+    """
+    if got is None or got is Ellipsis or (isinstance(got, Sequence) and any(part is Ellipsis for part in got)):
+        raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own numbers")
+    try:
+        found = torch.as_tensor(got).detach().float().flatten()
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(f"{of}: give {count} numbers, such as {tuple(range(1, count + 1))}") from None
+    if found.numel() != count:
+        raise AssertionError(f"{of}: give {count} numbers, not {found.numel()}")
+    return found
+
+
+def expect_choice(got: Any, right: set[str] | None, offered: Mapping[str, str]) -> None:
     """Nothing if the chosen names are the right ones; otherwise what to think about again.
 
     Args:
         got: a set (or another collection) of names.
-        right: the right ones.
+        right: the right ones; None asks only whether they are names at all.
         offered: all names, each with a thought that helps whoever got it wrong.
 
     >>> import regard.course
     >>> regard.course.expect_choice({"a", "b"}, {"a"}, {"a": "it is", "b": "b has no beard"})
     Traceback (most recent call last):
-    AssertionError: your answer should not have 'b': b has no beard
+    regard.course._expect.Advice: think again about 'b': b has no beard
     """
     if got is None or got is Ellipsis:
         raise NotThere("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
@@ -120,9 +138,40 @@ def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None
     unknown = sorted(map(repr, chosen - set(offered)))
     if unknown:
         raise AssertionError(f"not one of the names offered ({', '.join(sorted(offered))}): {', '.join(unknown)}")
-    for name in sorted(chosen ^ right):
-        verb = "should not have" if name in chosen else "lacks"
-        raise AssertionError(f"your answer {verb} {name!r}: {offered[name]}")
+    for name in sorted(chosen ^ right) if right is not None else ():
+        raise Advice(f"think again about {name!r}: {offered[name]}")
+
+
+def pictures_of(figure: Any, count: int) -> list[Tensor]:
+    """The first picture (``imshow``) in each panel of a figure; so many there must be."""
+    found = [panel["images"] for panel in _panels(figure, count)]
+    if not all(found):
+        raise AssertionError("a panel has no picture: draw it with imshow")
+    return [pictures[0] for pictures in found]
+
+
+def lines_of(figure: Any, count: int) -> list[list[Tensor]]:
+    """The lines (``plot``) in each panel of a figure, as points (n, 2); so many panels there must be."""
+    return [panel["lines"] for panel in _panels(figure, count)]
+
+
+def _panels(figure: Any, count: int) -> list[Any]:
+    if figure is None or figure is Ellipsis:
+        raise NotThere("nothing there yet: return the figure")
+    if type(figure).__module__.startswith("matplotlib"):
+        from regard.course.grading import plain_figure
+
+        figure = plain_figure(figure)
+    if not (isinstance(figure, dict) and isinstance(figure.get("axes"), list)):
+        raise AssertionError(f"return the figure, not {_kind(figure)}")
+    if len(figure["axes"]) != count:
+        raise AssertionError(f"the figure has {len(figure['axes'])} panels; it should have {count}")
+    return figure["axes"]
+
+
+def _kind(value: Any) -> str:
+    name = getattr(value, "name", "") if type(value).__name__ == "Other" else type(value).__name__
+    return f"a {name}"
 
 
 def _plain(value: Any) -> Tensor:

@@ -4,7 +4,6 @@ import inspect
 import traceback
 from collections.abc import Mapping
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from regard.course._checks_folder import public_checks
@@ -62,7 +61,9 @@ def _their_line(error: Exception) -> str | None:
     """The error with the student's own line, where it was raised in her code; checks are never quoted."""
     line = None
     for frame in traceback.extract_tb(error.__traceback__):
-        written_here = "ipython" in frame.filename or "ipykernel" in frame.filename or frame.filename.startswith("<cell")
+        written_here = (
+            "ipython" in frame.filename or "ipykernel" in frame.filename or frame.filename.startswith("<cell")
+        )
         if written_here and frame.line:
             line = frame.line
     return None if line is None else f"{type(error).__name__}: {error} in your line\n    {line}"

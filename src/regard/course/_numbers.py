@@ -34,7 +34,10 @@ def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
     while True:
         found = {
             "hidden": [[draw.size(-4, 6) for _ in range(2)] for _ in range(3)],
-            **{name: [[draw.size(0, 9) for _ in range(2)] for _ in range(2)] for name in ("w_query", "w_key", "w_value")},
+            **{
+                name: [[draw.size(0, 9) for _ in range(2)] for _ in range(2)]
+                for name in ("w_query", "w_key", "w_value")
+            },
         }
         scores = _scores(found)[1]
         if len(set(scores)) == 3 and 0 not in scores:

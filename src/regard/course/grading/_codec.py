@@ -83,10 +83,10 @@ def _tree(value: Any, blobs: list[bytes], callback: Callable[[Any], int] | None,
     if isinstance(value, dict):
         return {"dict": [[inside(key), inside(part)] for key, part in value.items()]}
     if type(value).__module__.split(".")[0] == "matplotlib" and hasattr(value, "axes"):
-        return {"dict": [[inside("axes"), inside([_drawn(panel) for panel in value.axes])]]}
+        return inside(plain_figure(value))
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return _tensor(torch.as_tensor(value), blobs)
-    if callback is not None and callable(value):
+    if callback is not None and (callable(value) or hasattr(value, "made_number")):
         return {"function": callback(value)}
     return {"other": type(value).__name__[:80]}
 
@@ -101,6 +101,11 @@ def _tensor(value: torch.Tensor, blobs: list[bytes]) -> Any:
         raise ValueError(f"a tensor of shape {tuple(plain.shape)} is larger than any answer needs to be")
     blobs.append(plain.cpu().contiguous().numpy().tobytes())
     return {"tensor": [str(plain.dtype), list(plain.shape), len(blobs[-1]), bool(value.requires_grad)]}
+
+
+def plain_figure(figure: Any) -> dict[str, Any]:
+    """What a matplotlib figure shows, as numbers."""
+    return {"axes": [_drawn(panel) for panel in figure.axes]}
 
 
 def _drawn(panel: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import resource
 import signal
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,9 @@ def limit(seconds: float, memory: int) -> None:
             libc.unshare(0x40000000 | 0x08000000)  # CLONE_NEWNET, CLONE_NEWIPC: no network
         else:
             libc.unshare(0x10000000 | 0x40000000)  # CLONE_NEWUSER first, where the system lets ordinary users
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if sys.platform == "linux" else 0
+    now = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if sys.platform == "linux" else 0
+    )
     whole = max(1, int(seconds + 0.999))
     for kind, most in (
         (resource.RLIMIT_AS, now + memory if now else resource.RLIM_INFINITY),
@@ -96,7 +97,7 @@ def forbid(roots: tuple[str, ...]) -> None:
         if event in denied or event.startswith(prefixes):
             raise PermissionError(f"an answer may not use {event}")
         if event == "open":
-            path, mode, flags = arguments
+            path, _, flags = arguments
             if (flags or 0) & writing or not may_read(path):
                 raise PermissionError("an answer may not open files")
         elif event in ("os.listdir", "os.scandir", "os.chdir"):
@@ -106,6 +107,3 @@ def forbid(roots: tuple[str, ...]) -> None:
             raise PermissionError(f"an answer may not import {arguments[0]}")
 
     sys.addaudithook(hook)
-
-
-Refusal = Callable[..., Any]

@@ -61,7 +61,7 @@ def switch_off(kinds: Iterable[str]) -> None:
     """From here on these kinds of functions raise, in this process, for good; attention in one call always does."""
     kinds = tuple(kinds)
     library = torch.library.Library("aten", "IMPL")
-    wanted = {name: None for name in _ATTENTION_OPERATORS} | {op: kind for kind in kinds for op in _OPERATORS[kind]}
+    wanted = dict.fromkeys(_ATTENTION_OPERATORS) | {op: kind for kind in kinds for op in _OPERATORS[kind]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for operator, kind in wanted.items():

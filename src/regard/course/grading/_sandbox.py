@@ -83,14 +83,14 @@ class Sandbox:
     def _start(self) -> None:
         self.close()
         ours, theirs = socket.socketpair()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
         keep = ("HOME", "LANG", "LD_LIBRARY_PATH", "MPLCONFIGDIR", "PATH", "TMPDIR", "XDG_CACHE_HOME")
         environment = {name: os.environ[name] for name in keep if name in os.environ}
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(Path(__file__).with_name("_worker.py"))],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
                 env=environment,
@@ -167,7 +167,10 @@ class Worker:
                 if "error" in reply:
                     told = reply["error"]
                     raise AnswerError(
-                        str(told["type"]), str(told["text"]), told["line"] and str(told["line"]), bool(told["ready_made"])
+                        str(told["type"]),
+                        str(told["text"]),
+                        told["line"] and str(told["line"]),
+                        bool(told["ready_made"]),
                     )
                 return reply["ok"], list(reply["changed"])
         except TimeoutError:
@@ -177,7 +180,9 @@ class Worker:
         except (codec.Unreadable, KeyError, TypeError, IndexError):
             raise Stopped("your answer did not return data") from None
 
-    def _number(self, function: Callable[..., Any]) -> int:
+    def _number(self, function: Any) -> int:
+        if isinstance(function, RemoteAnswer):
+            return -1 - function.made_number
         self.functions.append(function)
         return len(self.functions) - 1
 
@@ -207,6 +212,13 @@ class RemoteAnswer:
 
     def __init__(self, worker: Worker, target: str | int) -> None:
         self.worker, self.target = worker, target
+
+    @property
+    def made_number(self) -> int:
+        """The number of an object that the student's process made."""
+        if not isinstance(self.target, int):
+            raise TypeError(f"{self.target} is a name, not an object that was made")
+        return self.target
 
     def call(self, arguments: Sequence[Any], options: dict[str, Any], method: str = "") -> tuple[Any, list[int]]:
         more = {"method": method} if method else {}

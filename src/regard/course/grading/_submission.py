@@ -12,7 +12,7 @@ class Statement(NamedTuple):
     """One statement at the top level of a cell."""
 
     cell: int
-    index: int
+    number: int
     binds: frozenset[str]
     needs: frozenset[str]
 
@@ -76,7 +76,7 @@ class Submission:
                 needed |= self.statements[number].needs - provided
         by_cell: dict[int, list[int]] = {}
         for number in sorted(chosen):
-            by_cell.setdefault(self.statements[number].cell, []).append(self.statements[number].index)
+            by_cell.setdefault(self.statements[number].cell, []).append(self.statements[number].number)
         return [(f"<cell {cell}>", self.cells[cell], indices) for cell, indices in by_cell.items()]
 
     def syntax_error(self, names: Iterable[str]) -> str | None:
