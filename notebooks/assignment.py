@@ -80,14 +80,14 @@ def _question(cells: list[NotebookNode]) -> Question:
     assert title is not None, f"{config['name']} has no heading"
     if config.get("manual"):
         rubric = "\n\n".join(cell.source for cell in sections["SOLUTION"])
-        return Question(config["name"], title[1], config["points"], manual=True, rubric=rubric)
+        return Question(config["name"], title[1], float(config["points"]), manual=True, rubric=rubric)
     reference = "\n\n".join(cell.source for cell in sections["SOLUTION"])
     tests = [_with_mark(cell.source) for cell in sections["TESTS"]]
     source = "\n\n".join(["from otter.test_files import test_case", *tests])
     return Question(
         name=config["name"],
         title=title[1],
-        points=config["points"],
+        points=float(config["points"]),
         names=_bound(reference),
         refused=_refused(source),
         checks=source,

@@ -102,10 +102,8 @@ def run(path: Path, *, keep: bool = True) -> NotebookNode:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "application/vnd.jupyter.widget-view+json" in data:  # nothing without its Python
-                picture = {kind: data[kind] for kind in ("image/png",) if kind in data}
-                output.data = nbformat.from_dict(
-                    {**picture, "text/plain": "An interactive view: run this cell to see it."}
-                )
+                kept = {kind: data[kind] for kind in ("image/png", "text/plain") if kind in data}
+                output.data = nbformat.from_dict(kept)
     notebook.metadata.pop("widgets", None)
     notebook.metadata.language_info = nbformat.from_dict(METADATA["language_info"])
     if keep:

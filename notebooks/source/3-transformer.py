@@ -426,7 +426,8 @@ def test_other_keys_and_a_mask(multi_head_attention):
 # `place`: its scores with all pixels, one softmax per head, the sum over all pixels, and then the concatenated heads times
 # `w_out`, plus the bias. Here matrices stand on the right, `z @ w`, each head has its own, and nothing is scaled:
 #
-# $$\Bigl(\mathrm{concat}_h \sum_k \mathrm{softmax}\bigl(Z_q W_q^{(h)} W_k^{(h)\top} Z^\top\bigr)_k\, Z_k W_v^{(h)}\Bigr)\, W_{out} + b_{out}$$
+# $$\Bigl(\mathrm{concat}_h \sum_k \mathrm{softmax}\bigl(Z_q W_q^{(h)} W_k^{(h)\top} Z^\top\bigr)_k\,
+# Z_k W_v^{(h)}\Bigr)\, W_{out} + b_{out}$$
 
 # %% [raw]
 # # BEGIN SOLUTION

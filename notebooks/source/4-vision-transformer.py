@@ -447,7 +447,7 @@ def test_model(VisionTransformer):
 
 # %%
 # HIDDEN
-def test_other_sizes(VisionTransformer, SEED):
+def test_other_models(VisionTransformer, SEED):
     from regard.course import Draw, by_hand, expect, vision
 
     draw = Draw(SEED)

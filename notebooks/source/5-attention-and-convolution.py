@@ -396,7 +396,7 @@ def visualize_abs_positional_embedding(embedding):
 
 
 def visualize_rel_positional_embedding(embedding, grid, query):
-    """A RelativePositionalEmbedding, grid (rows, columns), query (row, column) -> a figure, a picture (rows, columns) per head."""
+    """A RelativePositionalEmbedding, grid (rows, columns), query (row, column) -> a figure with a picture for each head."""
     heads = len(embedding.center)
     figure, panels = plt.subplots(1, heads, figsize=(2 * heads, 2), squeeze=False)
     # BEGIN SOLUTION
@@ -421,7 +421,7 @@ def test_absolute_picture(AbsolutePositionalEmbedding, visualize_abs_positional_
 
     weight = Draw(9)(6, 4)
     layer = by_hand(AbsolutePositionalEmbedding).build(2, 3, 4, state={"weight": weight})
-    (shown,) = pictures_of(by_hand(visualize_abs_positional_embedding)(layer), 1)
+    (shown,) = pictures_of(by_hand(visualize_abs_positional_embedding, draws=True)(layer), 1)
     mistakes = {"these are the vectors themselves; draw weight @ weight.T": weight}
     expect(shown, weight @ weight.T, mistakes, of="the picture")
 
@@ -435,7 +435,7 @@ def test_relative_pictures(RelativePositionalEmbedding, visualize_rel_positional
 
     center, sharpness, grid = torch.tensor([[1.0, 0.0], [0.0, -1.0]]), torch.tensor([0.8, 2.0]), (4, 5)
     layer = by_hand(RelativePositionalEmbedding).build(2, state={"center": center, "sharpness": sharpness})
-    shown = pictures_of(by_hand(visualize_rel_positional_embedding)(layer, grid, (1, 2)), 2)
+    shown = pictures_of(by_hand(visualize_rel_positional_embedding, draws=True)(layer, grid, (1, 2)), 2)
     scores = regard.reference.gaussian_scores(center, sharpness, grid)
     right = scores.softmax(-1)[:, 7].reshape(2, 4, 5)
     raw = (scores + (sharpness * center.square().sum(-1))[:, None, None])[:, 7].reshape(2, 4, 5)
@@ -466,12 +466,12 @@ def test_other_sizes(
     query = (draw.size(0, grid[0] - 1), draw.size(0, grid[1] - 1))
     center, sharpness, weight = draw(heads, 2), draw(heads).abs() + 0.2, draw(grid[0] * grid[1], 3)
     layer = by_hand(RelativePositionalEmbedding).build(heads, state={"center": center, "sharpness": sharpness})
-    shown = pictures_of(by_hand(visualize_rel_positional_embedding)(layer, grid, query), heads)
+    shown = pictures_of(by_hand(visualize_rel_positional_embedding, draws=True)(layer, grid, query), heads)
     right = regard.reference.gaussian_scores(center, sharpness, grid).softmax(-1)[:, query[0] * grid[1] + query[1]]
     for head in range(heads):
         expect(shown[head], right[head].reshape(grid), of=f"the picture of head {head}")
     layer = by_hand(AbsolutePositionalEmbedding).build(*grid, 3, state={"weight": weight})
-    (picture,) = pictures_of(by_hand(visualize_abs_positional_embedding)(layer), 1)
+    (picture,) = pictures_of(by_hand(visualize_abs_positional_embedding, draws=True)(layer), 1)
     expect(picture, weight @ weight.T, of="the picture")
 
 
@@ -592,7 +592,7 @@ regard.course.picture(
 
 # %%
 def verify_limit(center, grid, query, sharpnesses):
-    """center (2,), grid (rows, columns), query (row, column), sharpnesses: a list -> a figure, a picture (rows, columns) for each."""
+    """center (2,), grid (rows, columns), query (row, column), sharpnesses: a list -> a figure, a picture for each."""
     figure, panels = plt.subplots(1, len(sharpnesses), figsize=(2 * len(sharpnesses), 2), squeeze=False)
     # BEGIN SOLUTION
     embedding = RelativePositionalEmbedding(1)
@@ -622,7 +622,7 @@ def test_goes_to_one(verify_limit):
     from regard.course import by_hand, expect, pictures_of
 
     center, grid, sharpnesses = torch.tensor([1.0, -1.0]), (4, 5), [0.5, 2.0, 20.0]
-    shown = pictures_of(by_hand(verify_limit)(center, grid, (1, 2), sharpnesses), 3)
+    shown = pictures_of(by_hand(verify_limit, draws=True)(center, grid, (1, 2), sharpnesses), 3)
     for picture, sharpness in zip(shown, sharpnesses, strict=True):
         right = regard.reference.gaussian_scores(center[None], torch.tensor([sharpness]), grid)[0].softmax(-1)[7]
         mirrored = regard.reference.gaussian_scores(-center[None], torch.tensor([sharpness]), grid)[0].softmax(-1)[7]
@@ -642,7 +642,7 @@ def test_other_places(verify_limit, SEED):
     grid = (draw.size(3, 6), draw.size(3, 6))
     query, center = (draw.size(0, grid[0] - 1), draw.size(0, grid[1] - 1)), draw(2)
     sharpnesses = [0.3 * draw.size(1, 5), 1.0 * draw.size(2, 9), 1.0 * draw.size(20, 40)]
-    shown = pictures_of(by_hand(verify_limit)(center, grid, query, sharpnesses), 3)
+    shown = pictures_of(by_hand(verify_limit, draws=True)(center, grid, query, sharpnesses), 3)
     for picture, sharpness in zip(shown, sharpnesses, strict=True):
         right = regard.reference.gaussian_scores(center[None], torch.tensor([sharpness]), grid)[0].softmax(-1)
         expect(picture, right[query[0] * grid[1] + query[1]].reshape(grid), of="a picture", tolerance=1e-3)
@@ -1559,7 +1559,7 @@ def test_picture(visualize_gelu):
     from regard.course import by_hand, expect, lines_of
 
     x = torch.linspace(-4, 4, 33)
-    panels = lines_of(by_hand(visualize_gelu, without="gelu")(x), 2)
+    panels = lines_of(by_hand(visualize_gelu, without="gelu", draws=True)(x), 2)
     if len(panels[0]) != 2 or len(panels[1]) != 1:
         raise AssertionError(
             f"the panels have {len(panels[0])} and {len(panels[1])} lines; they should have two and one"

@@ -72,7 +72,7 @@ def question(name: str, wanted: str):
 @cache
 def sandbox(seconds: float = 10.0) -> Sandbox:
     """One for all tests: what it forks is fresh each time."""
-    found = Sandbox(IMPORTS, seconds=seconds)
+    found = Sandbox(IMPORTS, seconds=seconds, memory=400 * 2**20)
     atexit.register(found.close)
     return found
 

@@ -5,6 +5,7 @@ are given, the answer is in a process of its own (:mod:`regard.course.grading`),
 """
 
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
@@ -20,8 +21,8 @@ from regard.course.grading import ATTENTION, READY_MADE, ReadyMadeError, RemoteA
 class Answer:
     """An answer, to be called as before. Tensors that are passed must come back as they were."""
 
-    def __init__(self, answer: Any, refused: Mapping[str, str]) -> None:
-        self._answer, self._refused = answer, dict(refused)
+    def __init__(self, answer: Any, refused: Mapping[str, str], draws: bool = False) -> None:
+        self._answer, self._refused, self._draws = answer, dict(refused), draws
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """What the answer returns for these arguments."""
@@ -38,7 +39,9 @@ class Answer:
         else:
             function = getattr(self._answer, method) if method else self._answer
             before = [part.detach().clone() if isinstance(part, Tensor) else None for part in args]
-            with _Watch(self._refused):
+            with warnings.catch_warnings(), _Watch(self._refused, self._draws):
+                if self._draws:
+                    warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about tensors that are watched
                 found = function(*args, **options)
             changed = [
                 number
@@ -58,7 +61,7 @@ class Answer:
             found = self._answer.slopes(args, weight)
         else:
             leaves = [part.detach().clone().requires_grad_() for part in args]
-            with _Watch(self._refused):
+            with _Watch(self._refused, self._draws):
                 made = self._answer(*leaves)
             flows = isinstance(made, Tensor) and made.requires_grad
             found = torch.autograd.grad((made * weight).sum(), leaves, allow_unused=True) if flows else None
@@ -77,10 +80,10 @@ class Answer:
             if state is not None:
                 made.load_state_dict(dict(state))
                 made.eval()
-        return Answer(made, self._refused)
+        return Answer(made, self._refused, self._draws)
 
 
-def by_hand(answer: Any, *, without: str | Iterable[str] = ()) -> Answer:
+def by_hand(answer: Any, *, without: str | Iterable[str] = (), draws: bool = False) -> Answer:
     """The answer, to be called as before; but if it reaches for a ready-made function, the call fails and says so.
 
     Refused are always this library's own functions and layers, torch's fused attention, and a detour through NumPy.
@@ -90,6 +93,7 @@ def by_hand(answer: Any, *, without: str | Iterable[str] = ()) -> Answer:
         answer: a function or a class.
         without: further kinds to refuse: ``"softmax"``, ``"layer_norm"``, ``"gelu"``, ``"convolution"``,
             ``"recurrence"``, ``"kron"``, ``"variance"``.
+        draws: whether it draws a figure, for which tensors may become arrays.
 
     >>> import regard.course
     >>> regard.course.by_hand(lambda x: x.exp())(torch.zeros(1))
@@ -105,15 +109,15 @@ def by_hand(answer: Any, *, without: str | Iterable[str] = ()) -> Answer:
     if not isinstance(answer, RemoteAnswer) and not callable(answer):
         what = "is not there yet" if answer is None or answer is Ellipsis else f"is {answer!r}, which cannot be called"
         raise NotThere(f"your answer {what}: run its cell first, and keep the name it was given")
-    return Answer(answer, {name: kind for kind in kinds for name in READY_MADE[kind]})
+    return Answer(answer, {name: kind for kind in kinds for name in READY_MADE[kind]}, draws)
 
 
 class _Watch(TorchFunctionMode):
     """Sees every torch function called inside, and from where."""
 
-    def __init__(self, refused: dict[str, str]) -> None:
+    def __init__(self, refused: dict[str, str], draws: bool) -> None:
         super().__init__()
-        self.refused = refused
+        self.refused, self.draws = refused, draws
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", str(function))
@@ -121,7 +125,7 @@ class _Watch(TorchFunctionMode):
             raise ReadyMadeError(called_torch(name, None))
         if name in self.refused:
             raise ReadyMadeError(called_torch(name, self.refused[name]))
-        if name in ("numpy", "__array__"):
+        if name in ("numpy", "__array__") and not self.draws:
             raise ReadyMadeError("your answer leaves torch for NumPy, where gradients end; stay with tensors")
         own = _own_code(sys._getframe(1))
         if own is not None:

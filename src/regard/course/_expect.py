@@ -94,7 +94,7 @@ def expect(
     if answer.shape == truth.shape and _same(answer, truth, tolerance):
         return
     for advice, wrong in (mistakes or {}).items():
-        if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance):
+        if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance, equal_nan=True):
             raise Advice(advice)
     raise AssertionError(f"{of}: {_difference(answer, truth, tolerance)}")
 
@@ -161,12 +161,20 @@ def _panels(figure: Any, count: int) -> list[Any]:
     if type(figure).__module__.startswith("matplotlib"):
         from regard.course.grading import plain_figure
 
-        figure = plain_figure(figure)
+        figure, drawn = plain_figure(figure), figure
+        _close(drawn)
     if not (isinstance(figure, dict) and isinstance(figure.get("axes"), list)):
         raise AssertionError(f"return the figure, not {_kind(figure)}")
     if len(figure["axes"]) != count:
         raise AssertionError(f"the figure has {len(figure['axes'])} panels; it should have {count}")
     return figure["axes"]
+
+
+def _close(figure: Any) -> None:
+    """A figure that a check has looked at is not shown again."""
+    from matplotlib import pyplot
+
+    pyplot.close(figure)
 
 
 def _kind(value: Any) -> str:
@@ -178,9 +186,9 @@ def _plain(value: Any) -> Tensor:
     return torch.as_tensor(value).detach().double()
 
 
-def _same(left: Tensor, right: Tensor, tolerance: float) -> bool:
+def _same(left: Tensor, right: Tensor, tolerance: float, *, equal_nan: bool = False) -> bool:
     scale = max(1.0, float(right.abs().nan_to_num(0, 0, 0).max())) if right.numel() else 1.0
-    return torch.allclose(left, right, rtol=0.0, atol=tolerance * scale)
+    return torch.allclose(left, right, rtol=0.0, atol=tolerance * scale, equal_nan=equal_nan)
 
 
 def _difference(answer: Tensor, right: Tensor, tolerance: float) -> str:

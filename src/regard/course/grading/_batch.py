@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import torch
@@ -54,6 +55,7 @@ def _begin(package: str, seconds: float, memory: int) -> None:
     torch.set_num_threads(1)
     _package = Package.from_json(package)
     _sandbox = Sandbox(_package.prelude, seconds=seconds, memory=memory)
+    Finalize(None, _sandbox.close, exitpriority=10)  # multiprocessing does not run atexit
 
 
 def _one(file: tuple[Path, str]) -> Marks:

@@ -4,8 +4,12 @@ An alias, ``torch.ops``, a disabled ``__torch_function__`` or TorchScript all en
 replaced. This file needs torch alone.
 """
 
+import contextlib
+import ctypes
+import functools
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -19,7 +23,7 @@ READY_MADE = {
     "softmax": ("softmax", "softmin", "log_softmax", "gumbel_softmax", "logsumexp", "logcumsumexp"),
     "layer_norm": ("layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
     "gelu": ("gelu", "gelu_"),
-    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d", "unfold", "fold"),
+    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d"),
     "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
     "kron": ("kron",),
     "variance": ("var", "std", "var_mean", "std_mean"),
@@ -32,9 +36,8 @@ _OPERATORS = {
                    "batch_norm", "layer_norm", "group_norm", "rms_norm", "_fused_rms_norm", "instance_norm"),
     "gelu": ("gelu", "gelu_"),
     "convolution": ("convolution", "_convolution", "mkldnn_convolution", "thnn_conv2d", "_slow_conv2d_forward",
-                    "im2col", "conv1d", "conv2d", "conv3d", "conv_tbc", "_conv_depthwise2d"),
-    "recurrence": ("rnn_tanh.input", "rnn_relu.input", "gru.input", "lstm.input", "rnn_tanh_cell", "rnn_relu_cell",
-                   "gru_cell", "lstm_cell"),
+                    "conv1d", "conv2d", "conv3d", "conv_tbc", "_conv_depthwise2d"),
+    "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
     "kron": ("kron",),
     "variance": (),
 }  # fmt: skip
@@ -60,21 +63,23 @@ def called_torch(name: str, kind: str | None) -> str:
 def switch_off(kinds: Iterable[str]) -> None:
     """From here on these kinds of functions raise, in this process, for good; attention in one call always does."""
     kinds = tuple(kinds)
-    library = torch.library.Library("aten", "IMPL")
     wanted = dict.fromkeys(_ATTENTION_OPERATORS) | {op: kind for kind in kinds for op in _OPERATORS[kind]}
+    library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for operator, kind in wanted.items():
-            for key in _KEYS:
-                try:
-                    library.impl(operator, _refuse(operator.lstrip("_").split(".")[0], kind), key)
-                except (RuntimeError, AttributeError, ValueError):
-                    continue  # this torch has no such operator, or not with that key
-    _leaked.append(library)  # its end would bring the operators back
-    names = {name: kind for kind in kinds for name in READY_MADE[kind]}
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__name__.split(".")[0] == "torch":
-            _sweep(module, names)
+            for overload in _overloads(operator):
+                refuse = _refuse(operator.lstrip("_"), kind)
+                for key in _KEYS:
+                    with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # not with that key
+                        library.impl(overload, refuse, key)
+    _keep_for_good(library)
+    for held, spelled, name, kind in _python_versions():
+        if kind is None or kind in kinds:
+            held[spelled] = _refuse(name, kind)
+    for table, operator, kind in _decompositions():
+        if kind in kinds:
+            table.pop(operator, None)
     torch.nn.MultiheadAttention.forward = _refuse("MultiheadAttention", None)  # type: ignore[method-assign]
     if "variance" in kinds:
         for name in READY_MADE["variance"]:
@@ -82,23 +87,64 @@ def switch_off(kinds: Iterable[str]) -> None:
                 setattr(torch.Tensor, name, _refuse(name, "variance"))
 
 
-_leaked: list[Any] = []
+@functools.cache
+def _overloads(operator: str) -> list[str]:
+    """Every form of an operator, those that write into ``out`` too; none where this torch has no such operator."""
+    try:
+        forms = getattr(torch.ops.aten, operator).overloads()
+    except AttributeError:
+        return []
+    return [operator if form == "default" else f"{operator}.{form}" for form in forms]
 
 
-def _sweep(module: ModuleType, names: dict[str, str]) -> None:
-    """Python's own versions of the same functions, such as torch's decompositions."""
-    held = vars(module)
-    for name, kind in names.items():
-        for spelled in (name, f"_{name}"):
-            if callable(held.get(spelled)):
-                held[spelled] = _refuse(name, kind)
-    for name, value in list(held.items()):
-        if callable(value) and not isinstance(value, type) and any(part in name for part in ATTENTION):
-            held[name] = _refuse(name, None)
-    table = held.get("decomposition_table")
-    if isinstance(table, dict):
-        for operator in [op for op in table if any(name in str(op) for name in names)]:
-            del table[operator]
+def _keep_for_good(library: torch.library.Library) -> None:
+    """Its end would bring the operators back: take away every way to end it."""
+    for part in (library, library.m):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    for ending in [each for each in weakref.finalize._registry if each.peek() and each.peek()[0] is library]:  # type: ignore[attr-defined]
+        ending.detach()
+
+
+@functools.cache
+def _torch_modules() -> list[dict[str, Any]]:
+    found = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    return [vars(module) for module in found if module.__name__.split(".")[0] == "torch"]
+
+
+@functools.cache
+def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
+    """Where torch's modules hold these functions under their own names, its decompositions included."""
+    places: list[tuple[dict[str, Any], str, str, str | None]] = []
+    for held in _torch_modules():
+        for kind, names in READY_MADE.items():
+            for name in names:
+                places += [(held, each, name, kind) for each in (name, f"_{name}") if callable(held.get(each))]
+        for name, value in held.items():
+            if callable(value) and not isinstance(value, type) and any(part in name for part in ATTENTION):
+                places.append((held, name, name, None))
+    return places
+
+
+@functools.cache
+def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
+    places: list[tuple[dict[Any, Any], Any, str]] = []
+    for held in _torch_modules():
+        table = held.get("decomposition_table")
+        for operator in table if isinstance(table, dict) else ():
+            said = str(operator)
+            places += [
+                (table, operator, kind) for kind, names in READY_MADE.items() if any(name in said for name in names)
+            ]
+    return places
+
+
+def prepare() -> None:
+    """Look up once what every later :func:`switch_off` needs: before the process forks."""
+    _python_versions()
+    _decompositions()
+    for operators in (_ATTENTION_OPERATORS, *_OPERATORS.values()):
+        for operator in operators:
+            _overloads(operator)
 
 
 def _refuse(name: str, kind: str | None) -> Callable[..., Any]:

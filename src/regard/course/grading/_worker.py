@@ -7,6 +7,7 @@ checks, right results and the seed stay with the grader. Nothing of this library
 import array
 import ast
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -187,6 +188,9 @@ def wait_for_orders(control: socket.socket) -> None:
     torch.set_num_threads(1)
     torch.ones(2, 2, requires_grad=True).square().sum().backward()  # loads what the first backward pass loads
     roots = protection.readable_roots()
+    refusal.prepare()
+    gc.collect()
+    gc.freeze()  # so that a fork's garbage collection does not copy what is shared
     control.sendall(b'{"ready": 1}\n')
     children: set[int] = set()
     while True:
