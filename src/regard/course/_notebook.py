@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.course._checks_folder import public_checks
 from regard.course._expect import NotThere
-from regard.course.grading import Check, checks_of
+from regard.course.grading import NotebookCheck, checks_of
 
 
 class Notebook:
@@ -33,9 +33,7 @@ class Notebook:
         if question not in self._sources:
             raise ValueError(f"question must be one of {', '.join(self._sources)}, got {question!r}")
         if names is None:
-            frame = inspect.currentframe()
-            caller = frame.f_back if frame is not None else None
-            names = caller.f_globals if caller is not None else {}
+            names = _callers_names()
         found = {}
         for check in checks_of(self._sources[question]):
             message = self._message(check, names)
@@ -43,7 +41,7 @@ class Notebook:
                 found[check.title] = message
         return Feedback(question, found)
 
-    def _message(self, check: Check, names: Mapping[str, Any]) -> str | None:
+    def _message(self, check: NotebookCheck, names: Mapping[str, Any]) -> str | None:
         arguments = {name: names.get(name, ...) for name in check.arguments}
         arguments |= {"NUMBERS": self.numbers} if "NUMBERS" in arguments else {}
         try:
@@ -55,6 +53,14 @@ class Notebook:
         except Exception as error:
             return _their_line(error) or f"what your answer returns does not fit: {error}"
         return None
+
+
+def _callers_names() -> Mapping[str, Any]:
+    """The global names of whoever called: the notebook's own."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("regard", "jaxtyping", "beartype"):
+        frame = frame.f_back
+    return {} if frame is None else frame.f_globals
 
 
 def _their_line(error: Exception) -> str | None:

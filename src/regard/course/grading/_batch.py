@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from regard.course.grading._grade import Marks, Outcome, Result, grade
+from regard.course.grading._grade import CheckOutcome, Marks, Result, grade
 from regard.course.grading._package import Package
 from regard.course.grading._protection import hide_from_others
 from regard.course.grading._sandbox import MEMORY, SECONDS, Sandbox
@@ -69,7 +69,7 @@ def _grade_file(path: Path, student: str, package: Package, sandbox: Sandbox) ->
         told = tuple(
             Result(each.name, each.title, each.points, (), "")
             if each.manual
-            else Result(each.name, each.title, each.points, (Outcome("notebook", False, False, str(error)),))
+            else Result(each.name, each.title, each.points, (CheckOutcome("notebook", False, False, str(error)),))
             for each in package.questions
         )
         return Marks(package.notebook, student, told)

@@ -5,14 +5,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from regard.course.grading._package import Check, Package, Question, checks_of
+from regard.course.grading._package import NotebookCheck, Package, Question, checks_of
 from regard.course.grading._refusal import ReadyMadeError
 from regard.course.grading._sandbox import AnswerError, Job, RemoteAnswer, Sandbox, Stopped, Worker
 from regard.course.grading._submission import Submission
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """What one check said."""
 
     check: str
@@ -28,7 +28,7 @@ class Result:
     question: str
     title: str
     possible: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
     manual: str | None = None
 
     @property
@@ -104,17 +104,17 @@ def _graded(
     for check in checks_of(question.checks):
         if stopped:
             message = "not run: your answer had to be stopped in an earlier check"
-            outcomes.append(Outcome(check.title, check.hidden, False, message))
+            outcomes.append(CheckOutcome(check.title, check.hidden, False, message))
             continue
         error = _run(check, question, package, submission, job, sandbox, student)
         stopped = isinstance(error, Stopped)
         message = "" if error is None else (_fixed_words(error, check) if check.hidden else _words(error))
-        outcomes.append(Outcome(check.title, check.hidden, error is None, message))
+        outcomes.append(CheckOutcome(check.title, check.hidden, error is None, message))
     return Result(question.name, question.title, question.points, tuple(outcomes))
 
 
 def _run(
-    check: Check,
+    check: NotebookCheck,
     question: Question,
     package: Package,
     submission: Submission,
@@ -154,7 +154,7 @@ def _words(error: Exception) -> str:
     return f"what your answer returns does not fit: {error}"
 
 
-def _fixed_words(error: Exception, check: Check) -> str:
+def _fixed_words(error: Exception, check: NotebookCheck) -> str:
     """After a hidden check: sentences that are the same for every seed, so that no numbers of the check get out."""
     if isinstance(error, ReadyMadeError | Stopped) or type(error).__name__ in ("Advice", "NotThere"):
         return str(error)

@@ -95,7 +95,7 @@ def seed_for(secret: str, *parts: str) -> int:
 
 
 @dataclass(frozen=True)
-class Check:
+class NotebookCheck:
     """One check: a function of names from the notebook."""
 
     name: str
@@ -113,13 +113,13 @@ class Check:
         return code.co_varnames[: code.co_argcount]
 
 
-def checks_of(source: str) -> list[Check]:
+def checks_of(source: str) -> list[NotebookCheck]:
     """The checks in the source of a test file, as Otter Assign writes them; Otter itself is not needed."""
-    found: list[Check] = []
+    found: list[NotebookCheck] = []
 
     def test_case(*, points: Any = None, hidden: bool = False, **_: Any) -> Callable[[Callable[..., None]], Any]:
         def record(function: Callable[..., None]) -> Callable[..., None]:
-            found.append(Check(function.__name__, hidden, function))
+            found.append(NotebookCheck(function.__name__, hidden, function))
             return function
 
         return record

@@ -48,7 +48,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-class Answer:
+class RunningAnswer:
     """One answer at work: its names, and what the grader asks of them."""
 
     def __init__(self, connection: socket.socket, names: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def start(connection: socket.socket, prelude: dict[str, Any], roots: tuple[str, 
     refusal.switch_off(job["refused"])
     names: dict[str, Any] = {**prelude, "regard": ours, "__name__": "__main__"}
     sys.modules["__main__"] = types.ModuleType("__main__")
-    answer = Answer(connection, names)
+    answer = RunningAnswer(connection, names)
     protection.limit(job["seconds"], job["memory"])
     protection.forbid(roots)
     torch.manual_seed(0)
