@@ -42,29 +42,34 @@ def test_an_earlier_slip_costs_once():
     assert lost == {"softargmax"}
 
 
+SOFT = """
+def softargmax(scores, beta=1.0):
+    z = beta * scores
+    e = (z - z.amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True)
+"""
 HONEST = {
     "helpers in other cells": [
         "import torch as T\nSMALL = 1e-9",
         "%time\n!ls\nfigure = plt.figure()\nprint(undefined_name)\n1 / 0",
         "def biggest(x):\n    return x.max(-1, keepdim=True).values",
-        "def softargmax(scores, beta=1.0):\n    powers = T.exp(beta * scores - biggest(beta * scores))\n    return powers / powers.sum(-1, keepdim=True)",
+        "def powers(x):\n    return T.exp(x - biggest(x))",
+        "def softargmax(scores, beta=1.0):\n    p = powers(beta * scores)\n    return p / p.sum(-1, keepdim=True)",
     ],
-    "written twice": [
-        "def softargmax(scores, beta=1.0):\n    return None",
-        "def softargmax(scores, beta=1.0):\n    z = beta * scores\n    e = (z - z.amax(-1, keepdim=True)).exp()\n    return e / e.sum(-1, keepdim=True)",
-    ],
+    "written twice": ["def softargmax(scores, beta=1.0):\n    return None", SOFT],
     "a class and a lambda": [
-        "class Soft:\n    def __call__(self, z):\n        e = torch.exp(z - torch.amax(z, -1, True))\n        return torch.einsum('...i,...->...i', e, 1 / e.sum(-1))\nsoft = Soft()",
+        """
+class Soft:
+    def __call__(self, z):
+        e = torch.exp(z - torch.amax(z, -1, True))
+        return torch.einsum("...i,...->...i", e, 1 / e.sum(-1))
+soft = Soft()
+""",
         "softargmax = lambda scores, beta=1.0: soft(beta * scores)",
     ],
-    "under an if": [
-        "if True:\n    def softargmax(scores, beta=1.0):\n        z = beta * scores\n        e = (z - z.max(dim=-1, keepdim=True)[0]).exp()\n        return e / e.sum(dim=-1, keepdim=True)",
-    ],
-    "another cell does not parse": [
-        "def broken(:\n    pass",
-        "from math import *\ndef softargmax(scores, beta=1.0):\n    z = beta * scores\n    e = (z - z.amax(-1, keepdim=True)).exp()\n    return e / e.sum(-1, keepdim=True)",
-    ],
-}  # fmt: skip
+    "under an if": ["if True:" + SOFT.replace("\n", "\n    ")],
+    "another cell does not parse": ["def broken(:\n    pass", "from math import *\n" + SOFT],
+}
 
 
 @pytest.mark.parametrize("kind", HONEST)

@@ -146,8 +146,8 @@ _A6 = (
     Q("2 (b)", "How far apart are the two forms of GELU?", ("a6-gelu",), ("5/gelu",)),
     Q("2 (c)", "What does layer norm compute, and where does a BERT block normalize?", ("hw4-postnorm",), ("5/layer_norm",)),
     Q("2 (d)", "What is the second half of a BERT block?", ("hw4-ffn",), ("5/bert_ffn",),
-      "`BertFFN` computes $\\text{layernorm}(x + W_2 \\, \\text{gelu}(W_1 x + b_1) + b_2)$: the position-wise network below with a "
-      "GELU in place of the ReLU, the residual, and the norm around the sum."),
+      "`BertFFN` computes $\\text{layernorm}(x + W_2 \\, \\text{gelu}(W_1 x + b_1) + b_2)$: the position-wise network "
+      "below with a GELU in place of the ReLU, the residual, and the norm around the sum."),
     Q("2 (e)", "How do heads move in training, and what would support the main theorem?", ("a6-heads-move",),
       ("5/covered", "5/heads_moved"),
       "For the theorem one would want to see $K^2$ heads at the $K^2$ shifts of a kernel, one on each, on whole pixels and "
@@ -175,8 +175,8 @@ _E182 = (
     Q("1 (e)", "How can positions be given to the tokens?", ("e182-one-hot", "e182-sine"), ("2/one_hot", "2/sine", "2/shift")),
     Q("2 (a)", "What are the scores of the worked example?", ("e182-scores",), ("1/pencil", "1/scores")),
     Q("2 (b)", "What is self-attention for one time step, in equations?", (), ("1/attention",),
-      "$\\hat\\alpha_{2,j} = q_2 \\cdot k_j$, $\\alpha_2 = \\softmax(\\hat\\alpha_2)$ over $j$, and $h_2' = \\sum_j \\alpha_{2,j} v_j$, "
-      "with $q_i = W_q h_i$, $k_i = W_k h_i$, $v_i = W_v h_i$. (In practice the scores are divided by $\\sqrt{d}$.)"),
+      "$\\hat\\alpha_{2,j} = q_2 \\cdot k_j$, $\\alpha_2 = \\softmax(\\hat\\alpha_2)$ over $j$, "
+      "and $h_2' = \\sum_j \\alpha_{2,j} v_j$, with $q_i = W_q h_i$, $k_i = W_k h_i$, $v_i = W_v h_i$. (In practice the scores are divided by $\\sqrt{d}$.)"),
     Q("2 (c)", "And with an arg max in place of the softmax?", ("e182-argmax",), ("1/pencil", "1/hard")),
     Q("2 (d)", "What is gained by several heads?", ("e182-many-heads",), ("3/heads_words",)),
 )  # fmt: skip

@@ -25,7 +25,8 @@ def shift_leak(alphas: Sequence[float]) -> float:
     r"""How far a head of integer center is from a shift: the L1 distance of a row of weights from the one-hot row.
 
     One axis: the target has at least 1/(1+T) of its row, for every border. So at most :math:`T/(1+T)` lies elsewhere,
-    and the row is at most :math:`2T/(1+T)` from the one-hot row. Several axes: the target's weight is the product, so :math:`2\,(1 - \prod_a 1/(1+T_a))`.
+    and the row is at most :math:`2T/(1+T)` from the one-hot row. Several axes: the target's weight is
+    the product, so :math:`2\,(1 - \prod_a 1/(1+T_a))`.
 
     >>> shift_leak([5.0]) <= 2 * tail(5.0) / (1 + tail(5.0))
     True

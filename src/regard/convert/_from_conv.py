@@ -25,8 +25,8 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
 
     Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
     \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that its rows of weights are
-    at most ``tolerance`` from the exact shift in L1; its value and output weights are the tap's. Padding is attended too, then dropped
-    (zeros) or brought home (reflect, replicate, circular).
+    at most ``tolerance`` from the exact shift in L1; its value and output weights are the tap's. Padding is
+    attended too, then dropped (zeros) or brought home (reflect, replicate, circular).
 
     It compiles to one graph. ``torch.export`` takes it with sizes of ``Dim.AUTO``, and with sizes that have names where
     ``strict=True`` and the stride is 1.
@@ -209,8 +209,8 @@ class ConvolutionalAttention(nn.Module):
         """No output differs by more than this from the convolution's, for this input.
 
         A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
-        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: a sum of n products is off by at most γ_n of its absolute sum,
-        and the convolution of |x| with the absolute weights is that sum.
+        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: a
+        sum of n products is off by at most γ_n of its absolute sum, and the convolution of |x| with the absolute weights is that sum.
         """
         if not x.numel():
             return 0.0

@@ -58,7 +58,11 @@ class Notebook:
 def _callers_names() -> Mapping[str, Any]:
     """The global names of whoever called: the notebook's own."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("regard", "jaxtyping", "beartype"):
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
+        "regard",
+        "jaxtyping",
+        "beartype",
+    ):
         frame = frame.f_back
     return {} if frame is None else frame.f_globals
 
