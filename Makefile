@@ -6,7 +6,7 @@
 #   make test-lowest    run the tests of the extras with the lowest versions that pyproject.toml allows
 #   make audit          look up known advisories for our dependencies (needs the network)
 #   make release-check  build the release, install it in clean environments, run the README's examples and a notebook
-#   make course  build the student notebooks and their autograders into build/course/ (SEED=4711 for the hidden checks)
+#   make course  build hand-outs and autograders into build/course/ (SECRET=4711, STUDENTS=students.csv)
 # With Node.js as well:
 #   make frontend   build the JavaScript of the views (the result is committed, so pip needs no Node)
 # With Coq as well (proofs/README.md names the packages):
@@ -94,7 +94,8 @@ docs: $(VENV)/.dev
 	@echo "open site/index.html"
 
 course: $(VENV)/.dev
-	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SEED),--seed $(SEED)) $(if $(REQUIREMENT),--requirement '$(REQUIREMENT)')
+	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SECRET),--secret '$(SECRET)') $(if $(STUDENTS),--students '$(STUDENTS)') \
+	  $(if $(RELEASE),--release '$(RELEASE)') $(if $(WHEELS),--wheels '$(WHEELS)')
 
 frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build

@@ -29,4 +29,6 @@ from regard.claims._run import Verification as Verification
 from regard.claims._run import examine as examine
 from regard.claims._run import select as select
 from regard.claims._run import verify as verify
+from regard.claims._sheets import SHEETS as SHEETS
+from regard.claims._sheets import SheetQuestion as SheetQuestion
 from regard.claims._table import details as details
