@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from regard.maps._record import AttentionRecord, Missed
+from regard.support.reading import UnreadableError, check_regular, file_inside, parse_json, read_object
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
+_STREAMED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 _FORMAT = {"format": "regard maps", "version": 1}
+
+# What a description of the wrong form raises where its parts are used.
+_WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError)
 
 Read = tuple[list[AttentionRecord], list[Missed], list[str]]
 
@@ -56,36 +61,65 @@ def read_records(path: Path) -> Read:
     path = path if path.exists() else _with_suffix(path)
     if not path.exists():
         raise FileNotFoundError(f"there are no maps at {path}")
-    with _safetensors().safe_open(str(path), framework="pt") as file:
-        metadata = file.metadata() or {}
-        if "regard" not in metadata:
-            raise ValueError(f"{path} is a safetensors file, but maps.save did not write it")
-        about = json.loads(metadata["regard"])
-        keys = set(file.keys())
-        records = []
-        for number, call in enumerate(about["calls"]):
-            scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
-            records.append(_record(call, _decode(file.get_tensor(str(number)), scale)))
-    missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
-    return records, missed, about["notes"]
+    check_regular(path)
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if "regard" not in metadata:
+                raise UnreadableError(f"{path} is a safetensors file, but maps.save did not write it")
+            about, keys = parse_json(metadata["regard"], finite=False), set(file.keys())
+            records = []
+            for number, call in enumerate(about["calls"]):
+                scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
+                records.append(_record(call, _decode(file.get_tensor(str(number)), scale)))
+        missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
+        return records, missed, [str(note) for note in about["notes"]]
+    except UnreadableError:
+        raise
+    except (safetensors.SafetensorError, *_WRONG) as error:
+        raise UnreadableError(f"{path} does not hold maps that can be read: {_first_line(error)}") from error
 
 
 def _read_folder(folder: Path) -> list[AttentionRecord]:
     index = folder / "maps.json"
     if not index.exists():
         raise FileNotFoundError(f"{folder} has no maps.json: capture(stream=…) did not write it")
+    about = read_object(index, finite=False)
     records = []
-    for call in json.loads(index.read_text())["calls"]:
-        dtype, size = getattr(torch, call["dtype"]), math.prod(call["shape"])
-        flat = torch.from_file(str(folder / call["file"]), shared=False, size=size, dtype=dtype)
-        records.append(_record(call, flat.reshape(call["shape"])))
+    try:
+        for call in about["calls"]:
+            records.append(_record(call, _mapped(folder, call["file"], call["dtype"], call["shape"])))
+    except UnreadableError:
+        raise
+    except _WRONG as error:
+        raise UnreadableError(f"{index} does not describe maps that can be read: {_first_line(error)}") from error
     return records
+
+
+def _mapped(folder: Path, name: Any, dtype: Any, shape: Any) -> Tensor:
+    """A streamed map. What is said about it must agree with the size of the file: memory mapped beyond the end of a file
+    ends the process when it is read."""
+    path = file_inside(folder, name)
+    if dtype not in _STREAMED:
+        raise UnreadableError(f"{path} is said to hold {dtype!r:.40}, but maps are {', '.join(_STREAMED)}")
+    if not isinstance(shape, list) or any(type(size) is not int or size < 1 for size in shape):
+        raise UnreadableError(f"{path} is said to have the shape {shape!r:.100}, which is no shape of a map")
+    count, size = math.prod(shape), check_regular(path)
+    if count * _STREAMED[dtype].itemsize != size:
+        raise UnreadableError(f"{path} has {size:,} bytes, but a {dtype} map of shape {shape} has another size")
+    return torch.from_file(str(path), shared=False, size=count, dtype=_STREAMED[dtype]).reshape(shape)
 
 
 def _record(call: dict[str, Any], weights: Tensor) -> AttentionRecord:
     if "whole" not in call:  # an older file, which has the batch size alone
         call = {**call, "whole": (call["batch"], *call["shape"][1:])}
     return AttentionRecord.from_json(call, weights)
+
+
+def _first_line(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {said:.200}"
 
 
 def _with_suffix(path: Path) -> Path:

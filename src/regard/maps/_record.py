@@ -248,9 +248,9 @@ class AttentionRecord:
         layouts = [None if x is None else Layout(tuple(x[0]), x[1]) for x in fields["layouts"]]
         numbers = (fields["residual"], fields["allowed"], fields["logsumexp_residual"])
         windows = fields["windows"]
-        return cls(
-            name=fields["name"],
-            kind=fields["kind"],
+        record = cls(
+            name=str(fields["name"]),
+            kind=str(fields["kind"]),
             shape=tuple(fields["whole"]),
             check=Check(fields["against"], *map(_scalar, numbers)),
             kernel=fields["kernel"],
@@ -261,6 +261,36 @@ class AttentionRecord:
             layout=layouts[0],
             query_layout=layouts[1],
         )
+        _check_parts(record, weights)
+        return record
+
+
+def _check_parts(record: AttentionRecord, weights: Tensor) -> None:
+    """Refuse a description that does not fit its weights: what is computed from it would be wrong, or take any amount of
+    memory."""
+
+    def fits(wanted: Any, count: int) -> bool:
+        return isinstance(wanted, tuple) and len(wanted) == count and all(type(n) is int and n >= 0 for n in wanted)
+
+    if not fits(record.shape, 4) or weights.ndim != 4 or not weights.is_floating_point():
+        raise ValueError(f"{record.name!r:.100} is {tuple(weights.shape)} of {record.shape}, which is no attention map")
+    for name, numbers, kept, whole in (
+        ("rows", record.rows, weights.shape[2], record.shape[2]),
+        ("heads", record.heads, weights.shape[1], record.shape[1]),
+    ):
+        if numbers is not None and not (fits(numbers, kept) and all(number < whole for number in numbers)):
+            raise ValueError(f"{record.name!r:.100} has {kept} {name}, which its list of {name} does not number")
+    windows = record.windows
+    if windows is not None:
+        sides = (windows.grid, windows.window, windows.shift)
+        if not all(fits(pair, 2) for pair in sides) or not all((*windows.grid, *windows.window)):
+            raise ValueError(f"{record.name!r:.100} has windows of {sides}, which are no sizes in tokens")
+        rows, columns = (-(-side // window) for side, window in zip(windows.grid, windows.window, strict=True))
+        if weights.shape[0] % (rows * columns) or weights.shape[3] != math.prod(windows.window):
+            raise ValueError(f"{record.name!r:.100} has weights {tuple(weights.shape)}, which {windows} does not fit")
+    for layout in (record.layout, record.query_layout):
+        if layout is not None and not (fits(layout.grid, len(layout.grid)) and type(layout.prefix) is int):
+            raise ValueError(f"{record.name!r:.100} has the layout {layout!r:.100}, which is no grid of tokens")
 
 
 def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -22,7 +22,8 @@ class Refused(Exception):
 
 def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """An error response: ``{"error": message}``."""
-    return JSONResponse({"error": message}, status, headers=headers)
+    # A path in a message need not be Unicode.
+    return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, status, headers=headers)
 
 
 def install(app: FastAPI) -> None:

@@ -3,6 +3,8 @@
 
 import dataclasses
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -108,26 +110,28 @@ class Api:
         return sorted(found, key=lambda run: (run.example, run.problem is not None, -run.modified))
 
     def run(self, id: RunId) -> RunDetail:
-        return _runs.detail(self.folder.place(id), self.folder.example)
+        place = self.folder.place(id)
+        with place.refusing():
+            return _runs.detail(place, self.folder.example)
 
     def metrics(self, id: RunId, offset: Annotated[int, Query(ge=0, le=2**53)] = 0) -> Metrics:
-        place, run = self._open(id)
-        piece, heads = read_piece(place.file(METRICS), offset), place.file(HEADS)
-        return Metrics(
-            **dataclasses.asdict(piece),
-            state=_runs.state_of(place),
-            heads=heads.stat().st_size if heads.exists() else 0,
-            checkpoint=max(run.checkpoints.steps(), default=None),
-        )
+        with self._opened(id) as (place, run):
+            piece, heads = read_piece(place.file(METRICS), offset), place.file(HEADS)
+            return Metrics(
+                **dataclasses.asdict(piece),
+                state=_runs.state_of(place),
+                heads=heads.stat().st_size if heads.exists() else 0,
+                checkpoint=max(run.checkpoints.steps(), default=None),
+            )
 
     def heads(self, id: RunId) -> Response:
-        place, run = self._open(id)
-        if "heads" not in _runs.views_of(place, run):
-            raise Refused(409, f"{place.title} has no Gaussian heads to show")
-        try:
-            return BinaryResponse(show(run).payload.body)
-        except (ValueError, KeyError, TypeError) as error:
-            raise Refused(422, f"{HEADS} of {place.title} cannot be read: {error}") from error
+        with self._opened(id) as (place, run):
+            if "heads" not in _runs.views_of(place, run):
+                raise Refused(409, f"{place.title} has no Gaussian heads to show")
+            try:
+                return BinaryResponse(show(run).payload.body)
+            except (ValueError, KeyError, TypeError) as error:
+                raise Refused(422, f"{HEADS} of {place.title} cannot be read: {error}") from error
 
     def images(
         self,
@@ -136,50 +140,49 @@ class Api:
         start: Annotated[int, Query(ge=0, le=10**9)] = 0,
         count: Annotated[int, Query(ge=1, le=100)] = 24,
     ) -> ImageSamples:
-        place, run = self._open(id)
-        total = _runs.sample_counts(run, self.folder.example).get(source, 0)
-        samples = [
-            ImageSample(
-                source=source,
-                index=at,
-                label=self._label(run, source, at),
-                address=f"/api/runs/{place.id}/images/{source}/{at}",
-            )
-            for at in range(start, min(total, start + count))
-        ]
-        return ImageSamples(total=total, samples=samples)
+        with self._opened(id) as (place, run):
+            total = _runs.sample_counts(run, self.folder.example).get(source, 0)
+            samples = [
+                ImageSample(
+                    source=source,
+                    index=at,
+                    label=self._label(run, source, at),
+                    address=f"/api/runs/{place.id}/images/{source}/{at}",
+                )
+                for at in range(start, min(total, start + count))
+            ]
+            return ImageSamples(total=total, samples=samples)
 
     def image(self, id: RunId, source: Source, index: Index) -> Response:
-        _, run = self._open(id)
-        return PngResponse(self._content(run, source, index), headers={"cache-control": "private, max-age=3600"})
+        with self._opened(id) as (_, run):
+            return PngResponse(self._content(run, source, index), headers={"cache-control": "private, max-age=3600"})
 
     def image_attention(self, id: RunId, source: Source, index: Index, step: Step = None) -> Response:
-        place, run = self._open(id)
-        key = (str(place.folder), source, index, step, max(run.checkpoints.steps(), default=None))
-        with self._working:  # a second request for the same image waits for the first
-            if key not in self._looked:
-                content = self._content(run, source, index)
-                self._looked[key] = self._look(place, run, content, step, self._label(run, source, index)).body
-            if len(self._looked) > MOST_KEPT:
-                del self._looked[next(iter(self._looked))]
-            return BinaryResponse(self._looked[key])
+        with self._opened(id) as (place, run):
+            key = (str(place.folder), source, index, step, max(run.checkpoints.steps(), default=None))
+            with self._working:  # a second request for the same image waits for the first
+                if key not in self._looked:
+                    content = self._content(run, source, index)
+                    self._looked[key] = self._look(place, run, content, step, self._label(run, source, index)).body
+                if len(self._looked) > MOST_KEPT:
+                    del self._looked[next(iter(self._looked))]
+                return BinaryResponse(self._looked[key])
 
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
-        place, run = self._open(id)
-        with self._working:
+        with self._opened(id) as (place, run), self._working:
             return BinaryResponse(self._look(place, run, image, step, None).body)
 
     def sentence(self, id: RunId, typed: Sentence, step: Step = None) -> Response:
-        place, run = self._open(id)
-        if "tokens" not in _runs.views_of(place, run):
-            raise Refused(409, f"{place.title} has no network that attends to sentences")
-        with self._working:
-            network, used = self._networks.get(place, run, step)
-            try:
-                sample = run.recipe.task.read_text(typed.text, typed.task)
-            except ValueError as error:  # an unknown character, or a sentence that is too long
-                raise Refused(400, str(error)) from error
-            return BinaryResponse(sample_view(run, network, sample, {"run": place.title, "step": used}).body)
+        with self._opened(id) as (place, run):
+            if "tokens" not in _runs.views_of(place, run):
+                raise Refused(409, f"{place.title} has no network that attends to sentences")
+            with self._working:
+                network, used = self._networks.get(place, run, step)
+                try:
+                    sample = run.recipe.task.read_text(typed.text, typed.task)
+                except ValueError as error:  # an unknown character, or a sentence that is too long
+                    raise Refused(400, str(error)) from error
+                return BinaryResponse(sample_view(run, network, sample, {"run": place.title, "step": used}).body)
 
     def page(self, name: Literal["mechanism", "convolution", "claims"]) -> Response:
         return BinaryResponse(_page(name))
@@ -195,9 +198,12 @@ class Api:
             found = claim_evidence(examine(claim))
         return ClaimEvidence(id=id, verdict=found["verdict"], found=found["found"])
 
-    def _open(self, id: str) -> tuple[RunFolder, Run]:
+    @contextmanager
+    def _opened(self, id: str) -> Iterator[tuple[RunFolder, Run]]:
+        """A run. Whatever its files cause inside the block is a message about this run."""
         place = self.folder.place(id)
-        return place, place.open()
+        with place.refusing():
+            yield place, place.open()
 
     def _look(self, place: RunFolder, run: Run, content: bytes, step: int | None, label: str | None) -> Payload:
         task = run.recipe.task

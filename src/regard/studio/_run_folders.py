@@ -1,18 +1,22 @@
 """The runs in a folder. Nothing outside the folder is ever read."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.studio._errors import Refused
-from regard.training import Run, load_run
+from regard.studio._errors import Refused, log
+from regard.support import reading as support
+from regard.training import DamagedCheckpointError, Run, load_run
 
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
-DEEPEST, MOST_RUNS = 4, 400
+DEEPEST, MOST_RUNS, MOST_CHECKPOINTS = 4, 400, 10_000
+STATE_FILES = ("state.json", "state.safetensors")
+# What files of the wrong form raise. Any other error is also written to the terminal.
+_FILES = (ValueError, TypeError, KeyError, OSError, RecursionError, OverflowError, DamagedCheckpointError)
 LARGEST_JSON = 4 * 2**20
 EXAMPLE = Path(__file__).parent / "example"
 
@@ -32,12 +36,17 @@ class RunFolder:
         if self.is_example:
             return "example"
         below = self.folder.relative_to(self.root).as_posix()
-        return self.folder.name if below == "." else below
+        # A name need not be UTF-8; what is shown is.
+        return os.fsencode(self.folder.name if below == "." else below).decode("utf-8", "replace")
 
     def file(self, *parts: str) -> Path:
         """The path of a file of the run. A link that leads out of the root is refused."""
         path = self.folder.joinpath(*parts)
-        if not path.resolve().is_relative_to(self.root):
+        try:
+            inside = path.resolve().is_relative_to(self.root)
+        except (OSError, RuntimeError) as loop:  # the kind of error depends on Python's version
+            raise Refused(422, f"{path.name} of {self.title} is a link that leads to itself") from loop
+        if not inside:
             raise Refused(
                 403, f"{path.name} of {self.title} links to a place outside the folder that the studio was opened on"
             )
@@ -47,20 +56,34 @@ class RunFolder:
         """Open the run, after checking everything that it may read."""
         for name in (RECIPE, METRICS, HEADS, SUMMARY, "checkpoints"):
             self.file(name)
-        if self.file(RECIPE).stat().st_size > LARGEST_JSON:
-            raise Refused(413, f"{RECIPE} of {self.title} is too large for a recipe")
-        checkpoints = self.folder / "checkpoints"
-        if checkpoints.is_dir():
-            for step in checkpoints.iterdir():
-                self.file("checkpoints", step.name)
-                for part in step.iterdir() if step.is_dir() else ():
-                    self.file("checkpoints", step.name, part.name)
-        try:
+        with self.refusing():
+            if self.file(RECIPE).stat().st_size > LARGEST_JSON:
+                raise Refused(413, f"{RECIPE} of {self.title} is too large for a recipe")
+            checkpoints = self.folder / "checkpoints"
+            if checkpoints.is_dir():
+                for count, step in enumerate(checkpoints.iterdir()):
+                    if count > MOST_CHECKPOINTS:
+                        raise Refused(413, f"{self.title} has more than {MOST_CHECKPOINTS} checkpoints")
+                    self.file("checkpoints", step.name)
+                    for part in STATE_FILES if step.is_dir() else ():
+                        self.file("checkpoints", step.name, part)
             return load_run(self.folder)
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Inside the block, an error that the run's files cause is a message about this run. Others go on as they are."""
+        try:
+            yield
+        except Refused:
+            raise
         except FileNotFoundError as missing:
+            if self.folder.exists():
+                raise Refused(422, f"{self.title} cannot be read: {missing}") from missing
             raise Refused(404, f"{self.title} no longer exists") from missing
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise Refused(422, f"{self.title} cannot be read: {error}") from error
+        except Exception as error:
+            if not isinstance(error, _FILES):
+                log.warning("%r cannot be read", self.title, exc_info=error)
+            raise Refused(422, f"{self.title} cannot be read: {_brief(error)}") from error
 
 
 class Folder:
@@ -118,11 +141,15 @@ def _is_plain(name: str) -> bool:
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None where it cannot be read."""
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            return None
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return support.read_json(path, LARGEST_JSON)
+    except (OSError, ValueError):
         return None
+
+
+def _brief(error: Exception) -> str:
+    """The first line of an error, without the traces of the place it comes from."""
+    line = str(error).strip().partition("\n")[0]
+    return f"{line:.500}" if line else type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -145,6 +172,7 @@ class LogPiece:
 def read_piece(path: Path, offset: int, most: int = 2**20) -> LogPiece:
     """The complete lines from a byte on, at most ``most`` bytes of them, but at least one line."""
     try:
+        support.check_regular(path)
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             anew = offset > size
@@ -159,8 +187,8 @@ def read_piece(path: Path, offset: int, most: int = 2**20) -> LogPiece:
     lines = []
     for line in content.splitlines():
         try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
+            entry = support.parse_json(line)
+        except ValueError:
             continue
         if isinstance(entry, dict):
             lines.append(entry)

@@ -1,5 +1,6 @@
 """A run as the API describes it: its task, state, views and trained networks."""
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -45,27 +46,13 @@ def views_of(place: RunFolder, run: Run) -> list[View]:
 
 def summarize(place: RunFolder) -> RunSummary:
     """An entry of the list, also for a run that cannot be read."""
-    modified = place.folder.stat().st_mtime
+    modified = 0.0
     try:
-        run = place.open()
-        metrics = place.file(METRICS)
-        lines = last_lines(metrics)
-        modified = max(modified, metrics.stat().st_mtime if metrics.exists() else 0.0)
-        return RunSummary(
-            id=place.id,
-            title=place.title,
-            recipe=run.recipe.name,
-            kind=run.recipe.task.kind,
-            state=state_of(place),
-            views=views_of(place, run),
-            example=place.is_example,
-            step=_last_step(lines),
-            accuracy=_accuracy(place, lines),
-            modified=modified,
-            problem=None,
-        )
-    except (Refused, OSError, ValueError) as error:
-        message = error.message if isinstance(error, Refused) else f"{place.title} cannot be read: {error}"
+        with place.refusing():
+            return _summary(place)
+    except Refused as error:
+        with contextlib.suppress(OSError):
+            modified = place.folder.stat().st_mtime
         return RunSummary(
             id=place.id,
             title=place.title,
@@ -77,8 +64,29 @@ def summarize(place: RunFolder) -> RunSummary:
             step=None,
             accuracy=None,
             modified=modified,
-            problem=message,
+            problem=error.message.encode("utf-8", "replace").decode(),
         )
+
+
+def _summary(place: RunFolder) -> RunSummary:
+    modified = place.folder.stat().st_mtime
+    run = place.open()
+    metrics = place.file(METRICS)
+    lines = last_lines(metrics)
+    modified = max(modified, metrics.stat().st_mtime if metrics.exists() else 0.0)
+    return RunSummary(
+        id=place.id,
+        title=place.title,
+        recipe=run.recipe.name,
+        kind=run.recipe.task.kind,
+        state=state_of(place),
+        views=views_of(place, run),
+        example=place.is_example,
+        step=_last_step(lines),
+        accuracy=_accuracy(place, lines),
+        modified=modified,
+        problem=None,
+    )
 
 
 def detail(place: RunFolder, example: Path | None) -> RunDetail:
@@ -139,7 +147,7 @@ class Networks:
                 except DamagedCheckpointError as damaged:
                     damage = damage or damaged
                     continue
-                except (RuntimeError, ValueError, TypeError, KeyError, OSError) as error:
+                except (RuntimeError, ValueError, TypeError, KeyError, OSError, MemoryError) as error:
                     raise Refused(422, f"{place.title} cannot be loaded: {_first_line(error)}") from error
             self._kept.move_to_end(key)
             while len(self._kept) > self.most:

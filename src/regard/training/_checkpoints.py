@@ -12,16 +12,22 @@ It is written under another name, flushed to the disk and renamed, so a folder o
 import errno
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-_TENSORS, _STATE = "state.safetensors", "state.json"
+from regard.support.reading import UnreadableError, check_regular, read_limited, read_object
+
+TENSORS, _STATE = "state.safetensors", "state.json"
+_STEP = re.compile(r"step-([0-9]{8,15})")
+_LARGEST_STATE = 16 * 2**20
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -76,8 +82,8 @@ class Checkpoints:
         """Of the checkpoints there are, oldest first."""
         if not self.folder.is_dir():
             return []
-        names = (path.name for path in self.folder.iterdir())
-        return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdigit())
+        found = (_STEP.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(int(name[1]) for name in found if name)
 
     def best(self) -> int | None:
         """The step of the checkpoint with the highest score, the earliest of equal ones; None where none has a score."""
@@ -101,7 +107,7 @@ class Checkpoints:
             try:
                 _remove(aside)
                 aside.mkdir(parents=True)
-                write_through(aside / _TENSORS, content)
+                write_through(aside / TENSORS, content)
                 whole = {"digest": _digest(text.encode()), "state": described}
                 write_through(aside / _STATE, json.dumps(whole).encode())
                 flush_folder(aside)
@@ -113,9 +119,11 @@ class Checkpoints:
         self._prune()
         return self.path(step)
 
-    def load(self, step: int, device: torch.device | str = "cpu") -> Checkpoint:
-        """Read a checkpoint and verify its digests."""
-        return read_checkpoint(self.path(step), device)
+    def load(
+        self, step: int, device: torch.device | str = "cpu", *, check: Callable[[Path], None] | None = None
+    ) -> Checkpoint:
+        """Read a checkpoint and verify its digests. ``check`` may refuse the file of tensors before it is read."""
+        return read_checkpoint(self.path(step), device, check=check)
 
     def clean(self) -> None:
         """Remove what a killed process left incomplete or not yet removed."""
@@ -132,7 +140,8 @@ class Checkpoints:
 
     def damaged(self) -> list[int]:
         """The steps of the checkpoints that were set aside."""
-        return sorted(int(path.stem[5:]) for path in self.folder.glob("step-*.damaged"))
+        found = (_STEP.fullmatch(path.stem) for path in self.folder.glob("step-*.damaged"))
+        return sorted(int(name[1]) for name in found if name)
 
     def _prune(self) -> None:
         steps, best = self.steps(), self.best()
@@ -147,41 +156,58 @@ class Checkpoints:
     def score(self, step: int) -> float | None:
         """The score of a checkpoint; None where it has none or is damaged."""
         try:
-            return read_state(self.path(step)).get("score")
-        except DamagedCheckpointError:
+            found = read_state(self.path(step)).get("score")
+        except (DamagedCheckpointError, OSError):
             return None
+        return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """The JSON part of a checkpoint, its digest verified."""
     try:
-        whole = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        whole = read_object(path / _STATE, _LARGEST_STATE, finite=False)
         state, digest = whole["state"], whole["digest"]
     except FileNotFoundError as missing:
         raise DamagedCheckpointError(f"{path}: {_STATE} is missing") from missing
-    except (ValueError, KeyError, TypeError) as broken:
+    except (ValueError, KeyError) as broken:
         raise DamagedCheckpointError(f"{path}: {_STATE} cannot be read ({broken})") from broken
     if not isinstance(state, dict) or _digest(json.dumps(state).encode()) != digest:
         raise DamagedCheckpointError(f"{path}: {_STATE} was changed: its digest differs")
     return state
 
 
-def read_checkpoint(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Checkpoint:
+def read_checkpoint(
+    path: str | os.PathLike[str],
+    device: torch.device | str = "cpu",
+    *,
+    check: Callable[[Path], None] | None = None,
+) -> Checkpoint:
     """Read both files of a checkpoint and verify their digests."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     path = Path(path)
     state = read_state(path)
+    expected = state.get("tensors")
+    if not isinstance(expected, dict) or not isinstance(expected.get("bytes"), int):
+        raise DamagedCheckpointError(f"{path}: {_STATE} does not describe {TENSORS}")
     try:
-        content = (path / _TENSORS).read_bytes()
+        size = check_regular(path / TENSORS)
+        if size != expected["bytes"]:  # compared before anything is read
+            raise DamagedCheckpointError(f"{path}: {TENSORS} has {size} bytes instead of {expected['bytes']}")
+        if check is not None:
+            check(path / TENSORS)
+        content = read_limited(path / TENSORS, size)
     except FileNotFoundError as missing:
-        raise DamagedCheckpointError(f"{path}: {_TENSORS} is missing") from missing
-    expected = state["tensors"]
-    if len(content) != expected["bytes"]:
-        raise DamagedCheckpointError(f"{path}: {_TENSORS} has {len(content)} bytes instead of {expected['bytes']}")
-    if _digest(content) != expected["digest"]:
-        raise DamagedCheckpointError(f"{path}: {_TENSORS} was changed: its digest differs")
-    return Checkpoint({name: tensor.to(device) for name, tensor in load(content).items()}, state)
+        raise DamagedCheckpointError(f"{path}: {TENSORS} is missing") from missing
+    except UnreadableError as wrong:
+        raise DamagedCheckpointError(str(wrong)) from wrong
+    if _digest(content) != expected.get("digest"):
+        raise DamagedCheckpointError(f"{path}: {TENSORS} was changed: its digest differs")
+    try:
+        return Checkpoint({name: tensor.to(device) for name, tensor in load(content).items()}, state)
+    except (SafetensorError, ValueError, KeyError) as wrong:  # a header that was wrong when it was written
+        raise DamagedCheckpointError(f"{path}: {TENSORS} cannot be read ({wrong})") from wrong
 
 
 class reporting_full_disk:

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from regard.training._json_lines import read_lines
 
+_LARGEST_SIDE = 2**20
+
 
 def gaussian_layers(network: nn.Module) -> dict[str, nn.Module]:
     """The layers with Gaussian heads, by their names in the network: those with a ``center`` and a ``sharpness``.
@@ -117,16 +119,26 @@ class HeadTrajectory:
             raise ValueError(f"{path} has version {lines[0].get('version')!r}; this regard reads version 1")
         if len(lines) < 2:
             return None
-        first, *moments = lines
+        try:
+            return cls._of_lines(*lines)
+        except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
+            raise ValueError(f"{path} does not hold positions of heads: {type(error).__name__}: {error}") from error
+
+    @classmethod
+    def _of_lines(cls, first: Mapping[str, Any], *moments: Mapping[str, Any]) -> "HeadTrajectory":
         layers = range(len(first["layers"]))
-        return cls(
-            steps=tuple(line["step"] for line in moments),
-            layers=tuple(first["layers"]),
-            grid=None if first["grid"] is None else tuple(first["grid"]),
-            grids=tuple(map(tuple, first.get("grids") or ())),  # files of older versions have none
-            center=tuple(torch.tensor([line["center"][layer] for line in moments]) for layer in layers),
-            sharpness=tuple(torch.tensor([line["sharpness"][layer] for line in moments]) for layer in layers),
+        found = cls(
+            steps=tuple(int(line["step"]) for line in moments),
+            layers=tuple(map(str, first["layers"])),
+            grid=None if first["grid"] is None else _sizes(first["grid"]),
+            grids=tuple(map(_sizes, first.get("grids") or ())),  # files of older versions have none
+            center=tuple(_numbers([line["center"][layer] for line in moments]) for layer in layers),
+            sharpness=tuple(_numbers([line["sharpness"][layer] for line in moments]) for layer in layers),
         )
+        for center, sharpness in zip(found.center, found.sharpness, strict=True):
+            if center.ndim != 3 or sharpness.shape[:2] != center.shape[:2]:
+                raise ValueError(f"centers {tuple(center.shape)} and sharpness {tuple(sharpness.shape)} do not fit")
+        return found
 
     def at(self, index: int) -> HeadPositions:
         """The positions at the given entry of ``steps``."""
@@ -146,6 +158,20 @@ def header(network: nn.Module) -> dict[str, Any]:
 def moment(step: int, heads: "HeadPositions") -> dict[str, Any]:
     """Each further line of the file."""
     return {"step": step, "center": _rounded(heads.center), "sharpness": _rounded(heads.sharpness)}
+
+
+def _sizes(grid: Any) -> tuple[int, ...]:
+    """The sides of a grid in a file; an error where they are no sizes."""
+    if not isinstance(grid, list) or not all(type(side) is int and 0 < side <= _LARGEST_SIDE for side in grid):
+        raise ValueError(f"{grid!r:.100} is no grid of tokens")
+    return tuple(grid)
+
+
+def _numbers(values: Any) -> Tensor:
+    found = torch.tensor(values, dtype=torch.float32)
+    if not found.isfinite().all():
+        raise ValueError("not all numbers are finite")
+    return found
 
 
 def _rounded(values: Any) -> Any:

@@ -1,5 +1,6 @@
 """Files of JSON lines that grow with a run. They hold each step once, however often the run was killed and resumed."""
 
+import itertools
 import json
 import math
 import os
@@ -7,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.support.reading import LARGEST_JSON, UnreadableError, check_regular, parse_json
 from regard.training._checkpoints import reporting_full_disk
 
 
@@ -69,10 +71,21 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects in a file of JSON lines, without an incomplete last line, which a run may be writing."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    check_regular(path)
+    with path.open("rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(LARGEST_JSON)
+            if not line.endswith(b"\n"):
+                if len(line) == LARGEST_JSON:
+                    raise UnreadableError(f"{path}: line {number} is longer than {LARGEST_JSON:,} bytes")
+                return
+            try:
+                entry = parse_json(line)
+            except ValueError as error:
+                raise UnreadableError(f"{path}: line {number} cannot be read: {error}") from error
+            if not isinstance(entry, dict):
+                raise UnreadableError(f"{path}: line {number} must hold a JSON object, but holds {line[:40]!r}")
+            yield entry
 
 
 def _finite(value: Any) -> Any:

@@ -145,7 +145,9 @@ def _known(run: Run) -> dict[str, Any] | None:
     """The evaluation of a run that was finished before. Training removes it."""
     found = run.evaluation
     return (
-        found if found and found["which"] == "last" and found.get("step") == (run.summary or {}).get("steps") else None
+        found
+        if found and found.get("which") == "last" and found.get("step") == (run.summary or {}).get("steps")
+        else None
     )
 
 

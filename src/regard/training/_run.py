@@ -25,7 +25,9 @@ from typing import IO, Any
 import torch
 from torch import nn
 
+from regard.support.reading import read_json, read_object
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, write_whole
+from regard.training._fitting import check_fit, check_state
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
 from regard.training._progress import say
@@ -34,6 +36,14 @@ from regard.training._recipe_json import decode, encode
 
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
 EVALUATION, LOCK = "evaluation.json", ".lock"
+LARGEST_RECIPE = 4 * 2**20
+_SUMMARY: dict[str, Any] = {
+    "steps": int,
+    "parameters": int,
+    "train_seconds": int | float,
+    "hardware": str,
+    "validation_accuracy": int | float | None,
+}
 
 
 class Run:
@@ -53,8 +63,8 @@ class Run:
         if not path.exists():
             raise FileNotFoundError(f"{self.folder} is not the folder of a run: it has no {RECIPE}")
         try:
-            recipe = decode(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
+            recipe = decode(read_json(path, LARGEST_RECIPE, finite=False))
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{path}: {error}") from error
         if not isinstance(recipe, Recipe):
             raise ValueError(f"{path} does not hold a recipe")
@@ -78,7 +88,12 @@ class Run:
     @property
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None before."""
-        return self._read(SUMMARY)
+        found = self._read(SUMMARY)
+        for name, kind in _SUMMARY.items() if found is not None else ():
+            value = found.get(name)
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise ValueError(f"{self.folder / SUMMARY} is not a summary of regard: {name} is {value!r:.60}")
+        return found
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -87,7 +102,7 @@ class Run:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return read_object(path, finite=False) if path.exists() else None
 
     def checkpoint(self, which: int | str = "last") -> Checkpoint:
         """The ``"last"`` checkpoint that is not damaged, the ``"best"`` by validation accuracy, or that of a step."""
@@ -97,17 +112,21 @@ class Run:
         if which == "last":
             for step in reversed(steps):
                 try:
-                    return self.checkpoints.load(step)
+                    return self._load(step)
                 except DamagedCheckpointError as error:
                     damage = error
                     say(f"damaged checkpoint: {error}")
             raise damage
         if which == "best":
             best = self.checkpoints.best()
-            return self.checkpoints.load(steps[-1] if best is None else best)
+            return self._load(steps[-1] if best is None else best)
         if which not in steps:
             raise ValueError(f"which must be 'last', 'best' or one of the steps {steps}, got {which!r}")
-        return self.checkpoints.load(int(which))
+        return self._load(int(which))
+
+    def _load(self, step: int) -> Checkpoint:
+        """A checkpoint whose shapes are those of the recipe's network, which is checked before it is read."""
+        return self.checkpoints.load(step, check=lambda tensors: check_fit(self.recipe, tensors))
 
     def network(self, which: int | str = "last", device: torch.device | str = "cpu") -> nn.Module:
         """The trained network (its average, where the recipe has one), in evaluation mode."""
@@ -117,7 +136,9 @@ class Run:
         """The network of a checkpoint."""
         with torch.random.fork_rng(devices=[]):
             network = self.recipe.network.build(self.recipe.task)
-        network.load_state_dict(checkpoint.part("average") or checkpoint.part("network"))
+        state = checkpoint.part("average") or checkpoint.part("network")
+        check_state(network, state, f"the checkpoint of {self.folder}")
+        network.load_state_dict(state)
         return network.to(device).eval()
 
     def write(self, name: str, content: Any) -> Path:

@@ -1,0 +1,116 @@
+"""Compare the shapes in a checkpoint with the network of a recipe before anything is allocated.
+
+A recipe of a few bytes can describe a network of any size. The network is built on the device ``meta``, where tensors have
+a shape and no memory, and building stops once it has more parts than the checkpoint has tensors for.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from regard.support.reading import UnreadableError, check_regular
+from regard.training._recipe import Recipe
+
+LARGEST_HEADER = 16 * 2**20
+# A checkpoint holds the network, its average, and what the optimizer remembers of every parameter.
+MOST_COPIES = 16
+Shapes = dict[str, tuple[int, ...]]
+
+
+def tensor_shapes(path: Path) -> Shapes:
+    """The shapes of the tensors in a safetensors file, from its header alone."""
+    size = check_regular(path)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(LARGEST_HEADER, size - 8):
+            raise UnreadableError(f"{path} is not a safetensors file: its header would have {length:,} bytes")
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+        return {str(name): tuple(map(int, part["shape"])) for name, part in header.items() if name != "__metadata__"}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UnreadableError(f"{path} is not a safetensors file: {error}") from error
+
+
+def check_fit(recipe: Recipe, path: Path) -> None:
+    """Refuse tensors that are not those of the recipe's network, and a file that is much larger than they are."""
+    shapes = tensor_shapes(path)
+    parts = {name.partition(".")[0] for name in shapes}
+    chosen = "average." if "average" in parts else "network."
+    found = {name.removeprefix(chosen): shape for name, shape in shapes.items() if name.startswith(chosen)}
+    wanted = network_shapes(recipe, most=len(found))
+    if wanted is None:  # a network of the user's own that cannot be built on meta
+        return
+    if different := differing_shapes(found, {name: tuple(each.shape) for name, each in wanted.items()}):
+        raise ValueError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
+    largest = MOST_COPIES * sum(tensor.nbytes for tensor in wanted.values()) + LARGEST_HEADER
+    check_regular(path, largest)
+
+
+def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
+    """The state of the recipe's network as tensors on ``meta``; None where it cannot be built there.
+
+    Args:
+        recipe: its network is built.
+        most: number of tensors at which building stops.
+    """
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]), at_most(most):
+            return dict(recipe.network.build(recipe.task).state_dict())
+    except NotImplementedError:  # an operator without a meta version
+        return None
+
+
+@contextmanager
+def at_most(tensors: int) -> Iterator[None]:
+    """Inside the block, this thread cannot make a module that has more parameters than so many."""
+    thread, parameters, modules = threading.get_ident(), 0, 0
+
+    def count(parameter: int, module: int) -> None:
+        nonlocal parameters, modules
+        if threading.get_ident() != thread:
+            return
+        parameters, modules = parameters + parameter, modules + module
+        # Each block has some modules without parameters; ten for each tensor is more than any of ours has.
+        if parameters > 2 * tensors + 100 or modules > 10 * tensors + 1000:
+            raise ValueError(f"the recipe describes a network with more than the {tensors} tensors of the checkpoint")
+
+    handles = (
+        hooks.register_module_parameter_registration_hook(lambda *_: count(1, 0)),
+        hooks.register_module_module_registration_hook(lambda *_: count(0, 1)),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def differing_shapes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What differs between two mappings of names to shapes, in words; empty where nothing does.
+
+    >>> differing_shapes({"a": (2,), "b": (1,)}, {"a": (3,), "c": (1,)})
+    "'c' is missing; 'b' is unknown; 'a' is (2,) instead of (3,)"
+    """
+    said = [f"{name!r:.100} is missing" for name in wanted if name not in found]
+    said += [f"{name!r:.100} is unknown" for name in found if name not in wanted]
+    said += [
+        f"{name!r:.100} is {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and tuple(found[name]) != tuple(shape)
+    ]
+    return "; ".join(said[:4]) + (f" and {len(said) - 4} more" if len(said) > 4 else "")
+
+
+def check_state(network: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:
+    """Refuse a state that is not the network's, before ``load_state_dict`` reports it in many lines."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if different := differing_shapes({name: tuple(tensor.shape) for name, tensor in state.items()}, wanted):
+        raise ValueError(f"{where} does not fit the network: {different}")
