@@ -127,7 +127,7 @@ def key_query_width(match: Match) -> Evidence:
                 try:
                     attend(q, k, v)
                     runs = True
-                except (ValueError, TypeError):
+                except (ValueError, TypeError, RuntimeError):
                     runs = False
                 allowed = width[match.first] == width[match.second]
                 case = f"widths of query, key, value {widths}: {'accepted' if runs else 'refused'}"
