@@ -6,9 +6,11 @@
 #   make test-lowest    run the tests of the extras with the lowest versions that pyproject.toml allows
 #   make audit          look up known advisories for our dependencies (needs the network)
 #   make release-check  build the release, install it in clean environments, run the README's examples and a notebook
-#   make course  build the student notebooks and their autograders into build/course/ (SEED=4711 for the hidden checks)
+#   make course  build hand-outs and autograders into build/course/ (SECRET=4711, STUDENTS=students.csv)
 # With Node.js as well:
 #   make frontend   build the JavaScript of the views (the result is committed, so pip needs no Node)
+# With Coq as well (proofs/README.md names the packages):
+#   make proofs     check every theorem
 
 PYTHON ?= python3
 VENV   := .venv
@@ -17,9 +19,9 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check test-lowest audit release-check format bench results docs course frontend clean
+.PHONY: help install demo test check test-lowest audit release-check format bench results docs course frontend proofs clean
 help:
-	@sed -n '2,11p' Makefile | cut -c3-
+	@sed -n '2,13p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -92,10 +94,17 @@ docs: $(VENV)/.dev
 	@echo "open site/index.html"
 
 course: $(VENV)/.dev
-	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SEED),--seed $(SEED)) $(if $(REQUIREMENT),--requirement '$(REQUIREMENT)')
+	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SECRET),--secret '$(SECRET)') $(if $(STUDENTS),--students '$(STUDENTS)') \
+	  $(if $(RELEASE),--release '$(RELEASE)') $(if $(WHEELS),--wheels '$(WHEELS)')
 
 frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
+# One core is enough (under a minute); JOBS=2 halves it.
+JOBS ?= 1
+proofs:
+	cd proofs && coq_makefile -f _CoqProject -o CoqMakefile && $(MAKE) --no-print-directory -f CoqMakefile -j $(JOBS)
+
 clean:
+	[ ! -e proofs/CoqMakefile ] || $(MAKE) --no-print-directory -C proofs -f CoqMakefile cleanall
 	rm -rf $(VENV) $(LOWEST) build dist site .pytest_cache .mypy_cache .ruff_cache

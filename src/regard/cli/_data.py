@@ -36,10 +36,10 @@ def list_data() -> int:
     for name in names():
         source, found = source_of(name), status(name)
         state = {
-            "embedded": "in the package, verified",
-            "present": "present, verified",
+            "embedded": "in the package, checked",
+            "present": "present, checked",
             "incomplete": "some files missing or damaged",
-            "absent": "not downloaded",
+            "absent": "not here",
         }[found.state]
         if found.state in ("embedded", "present"):
             size = f"{found.size / 1e6:.1f} MB"
@@ -61,7 +61,7 @@ def fetch_data(wanted: Sequence[str]) -> int:
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
     if unknown:
-        print(f"unknown data set {', '.join(unknown)}; known are {', '.join(names())}, all", file=sys.stderr)
+        print(f"no data set is called {', '.join(unknown)}; there are {', '.join(names())}, all", file=sys.stderr)
         return 2
     failed = False
     for name in names() if "all" in wanted else dict.fromkeys(wanted):
@@ -81,7 +81,3 @@ def show_path() -> int:
 
     print(data_folder())
     return 0
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run(sys.argv[1:] if argv is None else argv)

@@ -34,10 +34,13 @@ def run(arguments: Sequence[str]) -> int:
     if chosen.html is not None:
         chosen.html.write_text(found.as_html(), encoding="utf-8")
         print(f"page: {chosen.html}", file=sys.stderr)
-    for path, text in ((chosen.misconceptions, misconceptions), (chosen.answers, answers)):
-        if path is not None:
-            path.write_text(text(found), encoding="utf-8")
-            print(f"page: {path}", file=sys.stderr)
+    pages = {} if chosen.misconceptions is None else {chosen.misconceptions: misconceptions(found)}
+    if chosen.answers is not None:
+        chosen.answers.mkdir(parents=True, exist_ok=True)
+        pages |= {chosen.answers / f"{name}.md": text for name, text in answers(found).items()}
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"page: {path}", file=sys.stderr)
     return 0 if found.agrees else 1
 
 
@@ -57,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "--misconceptions", type=Path, metavar="FILE", help="write the page of misconceptions (Markdown)"
     )
     parser.add_argument(
-        "--answers", type=Path, metavar="FILE", help="write the questions of assignment 6 with answers (Markdown)"
+        "--answers", type=Path, metavar="FOLDER", help="write a page of questions and answers per source (Markdown)"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: where to save its figure")
     return parser
@@ -116,7 +119,3 @@ def _folder() -> Path:
     except OSError:
         return Path(tempfile.mkdtemp(prefix="regard-claims-"))
     return folder
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run(sys.argv[1:] if argv is None else argv)
