@@ -302,7 +302,7 @@ def own_families() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield (
         "own Transformer",
         lambda: (
-            Transformer(13, dim=16, heads=2, hidden=16, encoder_depth=1, decoder_depth=1).eval(),
+            transformer(),
             (words, words[:, :4]),
             False,
         ),
@@ -318,6 +318,13 @@ def image_encoder(**options: Any) -> nn.Module:
     """For images of 16 × 16 in patches of 2 × 2, whose size older versions do not take as an argument."""
     patch = (2,) if "patch_size" in inspect.signature(ImageEncoder).parameters else ()
     return ImageEncoder(16, *patch, 5, **options, merge=(1,)).eval()  # type: ignore[call-arg]
+
+
+def transformer() -> nn.Module:
+    """One block each. Older versions have an argument for the depth of the encoder and one for that of the decoder."""
+    joint = "depth" in inspect.signature(Transformer).parameters
+    depth = {"depth": 1} if joint else {"encoder_depth": 1, "decoder_depth": 1}
+    return Transformer(13, dim=16, heads=2, hidden=16, **depth).eval()  # type: ignore[arg-type]
 
 
 def timm() -> Any:
