@@ -11,8 +11,8 @@ from regard.analysis._heads import changing, heads_in, mask_heads
 from regard.analysis._measure import Batch, Loss, accuracy, evaluating, sample_losses
 from regard.analysis._relevance import call
 from regard.maps._seen import Seen
-from regard.maps._table import columns
 from regard.support.checks import check_choice, describe
+from regard.support.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Importance:
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("name", f"importance of each head ({self.method})")]
         rows += [(name, "  ".join(f"{x:.2e}" for x in scores.tolist())) for name, scores in self.scores.items()]
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def importance(

@@ -12,7 +12,7 @@ from regard.analysis._statistics import coordinates, on_grid
 from regard.functional import gaussian_weights
 from regard.maps._layout import Layout
 from regard.maps._maps import Map, Maps, check_maps
-from regard.maps._table import columns
+from regard.support.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Locality:
                     f"{head.distance:.2f}",
                 )
             )
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:

@@ -13,8 +13,8 @@ from regard.analysis._locality import Locality, locality
 from regard.analysis._measure import evaluating
 from regard.analysis._relevance import call
 from regard.maps._capture import capture
-from regard.maps._table import columns
 from regard.support.checks import describe
+from regard.support.tables import text_table
 
 _PREFIXES = ("", "network.", "model.", "module.", "_orig_mod.")
 
@@ -49,7 +49,7 @@ class Trajectory:
             count = max(1, len(found))
             means = [sum(getattr(h, field) for h in found) / count for field in ("fit", "overlap", "distance")]
             rows.append((str(Path(*path.parts[-2:])), str(len(found)), *(f"{mean:.3f}" for mean in means)))
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def trajectory(

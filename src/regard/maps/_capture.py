@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from regard.maps._layout import Layout, check_grid, given_layout, layout_of
 from regard.maps._maps import Call, Map, Maps, Missed
 from regard.maps._seen import Seen, Selection, exact, largest_magnitude
-from regard.maps._storage import Allotted, Storage, parse_size
+from regard.maps._storage import Allotted, Storage
 from regard.maps._watch import Watcher, watch
 from regard.support.checks import describe
+from regard.support.text import parse_size
 
 Rows = int | slice | Sequence[int] | None
 _CHUNK = 64 * 2**20  # scores are computed for as many rows at a time as fit into this many bytes
@@ -48,7 +49,9 @@ class Capture:
         self.dtype = dtype
         self.reduce = reduce
         self.grid, self.prefix = grid, prefix
-        self.storage = Storage(None if budget is None else parse_size(budget), None if stream is None else Path(stream))
+        self.storage = Storage(
+            None if budget is None else parse_size(budget, "budget"), None if stream is None else Path(stream)
+        )
         self.maps = Maps()
         self._stack = ExitStack()
         self._used = False

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,25 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard.support.text import format_size
+
 if TYPE_CHECKING:
     from regard.maps._maps import Maps
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-def parse_size(size: str | int) -> int:
-    """Bytes.
-
-    >>> parse_size("2GiB"), parse_size("1.5 MB"), parse_size(100)
-    (2147483648, 1500000, 100)
-    """
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
-    if found is None or found[2].upper() not in _UNITS or found[1].count(".") > 1 or found[1] == ".":
-        raise ValueError(f'budget must be a number of bytes or a size such as "2GiB" or "500MB", got {size!r}')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 @dataclass
@@ -72,9 +56,8 @@ class Storage:
             self._files[flat.data_ptr()] = path.name
             return Allotted(self, 0, flat.reshape(shape))
         if self.budget is not None and self.used + size > self.budget:
-            return (
-                f"the budget of {readable(self.budget)} is used up ({readable(self.used)}, this map {readable(size)})"
-            )
+            budget, used, needed = (format_size(n, binary=True) for n in (self.budget, self.used, size))
+            return f"the budget of {budget} is used up ({used}, this map {needed})"
         self.used += size
         return Allotted(self, size)
 
@@ -100,15 +83,3 @@ class Storage:
                     index.append({**describe_call(name, call), "file": file, "dtype": dtype})
         text = json.dumps({"format": "regard maps", "version": 1, "calls": index}, indent=1)
         (self.folder / "maps.json").write_text(text)
-
-
-def readable(size: int) -> str:
-    """
-    >>> readable(3 * 2**20)
-    '3.0 MiB'
-    """
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024  # type: ignore[assignment]
-    return f"{size:.1f} GiB"

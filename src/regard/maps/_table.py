@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
+from regard.support.tables import text_table
+
 if TYPE_CHECKING:
     from regard.maps._maps import Maps
 
@@ -22,20 +24,7 @@ def table(maps: "Maps") -> str:
                 (found.kernel or found.kind) + mark,
             )
         )
-    lines = columns(rows) if len(rows) > 1 else ["no attention was captured"]
+    lines = text_table(rows) if len(rows) > 1 else ["no attention was captured"]
     lines += [f"missed  {missed}" for missed in maps.missed]
     lines += [f"note    {note}" for note in maps.notes]
     return "\n".join(lines)
-
-
-def columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """Text in columns, under a rule.
-
-    >>> print("\\n".join(columns([("a", "b"), ("head", "1")])))
-    a     b
-    ────  ─
-    head  1
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
