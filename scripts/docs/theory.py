@@ -3,9 +3,8 @@
 import io
 from functools import cache
 
-from regard.claims import SOURCES, TOPICS, Row, Verification, answers, misconceptions, verify
-from regard.claims._page import picture
-from regard.claims._prose import inline_html
+from regard.claims import SOURCES, TOPICS, Row, Verification, answers, misconceptions, picture, verify
+from regard.claims.prose import inline_html
 
 WORDS = {
     "temperature": "The inverse temperature β, from no attention at all to a hard choice.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from inspect import cleandoc
 from typing import Any, Literal
 
-from regard.figures._figure import Figure
+from regard.figures.style import Figure
 
 Verdict = Literal["holds", "holds under", "fails"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds under", "fails")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.claims._claim import Evidence
-from regard.figures._figure import Figure
+from regard.figures.style import Figure
 
 TOLERANCE = 1e-9
 # A right formula is rejected by one such test with probability 5.7e-7 (two sides of a normal distribution).

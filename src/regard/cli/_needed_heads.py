@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from regard.cli._page import Section, paragraph, picture
 from regard.data import AugmentedImages
 from regard.training import ImageTask, Run
+from regard.views.page import Section, paragraph, picture
 
 SAMPLES = 200
 BATCH = 50
@@ -63,7 +63,7 @@ def _error(share: float, count: int) -> float:
 
 
 def _figure(points: list[tuple[int, float]]) -> Any:
-    from regard.figures._figure import COLORS, new_figure, tidy
+    from regard.figures.style import COLORS, new_figure, tidy
 
     figure, panels = new_figure(1, 1, width=5.2, height=3.2)
     heads, accuracy = zip(*points, strict=True)

@@ -1,66 +1,12 @@
-"""A page about a run that needs nothing else: one HTML file with its pictures inside."""
+"""The sections of a page about a run."""
 
-import base64
-import html
-import io
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from regard.data import AugmentedImages
 from regard.training import Run
-from regard.views._file import POLICY
-
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
-table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15rem 0.8rem 0.15rem 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
-"""
-
-
-class Section(NamedTuple):
-    """A heading, and HTML under it."""
-
-    heading: str
-    body: str
-
-
-def page(title: str, sections: Iterable[Section]) -> str:
-    """A whole HTML document. It loads nothing from anywhere."""
-    parts = [f"<section><h2>{html.escape(each.heading)}</h2>{each.body}</section>" for each in sections]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body><h1>{html.escape(title)}</h1>{''.join(parts)}</body></html>\n"
-    )
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
-
-
-def preformatted(text: str) -> str:
-    return f"<pre>{html.escape(text)}</pre>"
-
-
-def table(rows: Sequence[tuple[str, Any]]) -> str:
-    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
-    return f"<table>{''.join(cells)}</table>"
-
-
-def picture(figure: Any, description: str) -> str:
-    """A matplotlib figure as an image inside the page."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    data = base64.b64encode(content.getvalue()).decode()
-    return f'<p><img alt="{html.escape(description)}" src="data:image/png;base64,{data}"></p>'
+from regard.views.page import Section, paragraph, picture, table
 
 
 def run_sections(run: Run) -> list[Section]:
@@ -75,7 +21,7 @@ def run_sections(run: Run) -> list[Section]:
 
 def curve(run: Run) -> Any:
     """Accuracy and loss over the steps, in training and on what was held out."""
-    from regard.figures._figure import COLORS, new_figure, tidy
+    from regard.figures.style import COLORS, new_figure, tidy
 
     figure, panels = new_figure(1, 2, width=5.2, height=3.2)
     steps = [line for line in run.metrics if "loss" in line and line["loss"] is not None]

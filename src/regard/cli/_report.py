@@ -41,10 +41,10 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     """How the run went, where its heads look, what it attends to (views to play with, and pictures), and how many of
     its heads it needs."""
     from regard.cli._needed_heads import needed_heads
-    from regard.cli._page import Section, page, run_sections
+    from regard.cli._page import run_sections
     from regard.training import load_run
-    from regard.views._file import place
-    from regard.views._runs import run_payloads
+    from regard.views import run_payloads
+    from regard.views.page import Section, report, view
 
     run = load_run(folder)
     output = output or run.folder / "report.html"
@@ -53,20 +53,19 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
     # After how it went, before the pictures that are there for paper.
-    sections[2:2] = [Section(TITLES[name], place(payload, name)) for name, payload in run_payloads(run).items()]
+    sections[2:2] = [Section(TITLES[name], view(payload, name)) for name, payload in run_payloads(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
-    output.write_text(page(f"regard: {run.recipe.name}", _alive(sections)), encoding="utf-8")
+    output.write_text(report(f"regard: {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 
 def image_report(folder: str, image: Path, query: Sequence[int] | None, output: Path | None) -> Path:
     """Where each head of each layer looks in one image, and what the network takes it for."""
-    from regard.cli._page import Section, page, paragraph, picture
     from regard.training import ImageTask, load_run
     from regard.training._pictures import attention_of, image_attention
-    from regard.views._file import place
-    from regard.views._runs import image_payload
+    from regard.views import image_payload
+    from regard.views.page import Section, paragraph, picture, report, view
 
     run = load_run(folder)
     task = run.recipe.task
@@ -96,8 +95,8 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     sections = [Section(image.name, paragraph(f"Taken for: {said}.") + picture(figure, "where each head looks"))]
     payload = image_payload(attention_of(network, inputs), pixels)
     if payload is not None:
-        sections.insert(0, Section(TITLES["image"], place(payload, "image")))
-    output.write_text(page(f"regard: {image.name} seen by {run.recipe.name}", _alive(sections)), encoding="utf-8")
+        sections.insert(0, Section(TITLES["image"], view(payload, "image")))
+    output.write_text(report(f"regard: {image.name} seen by {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 
@@ -143,15 +142,6 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
         raise ValueError(f"{path} has more than {MOST_PIXELS:,} pixels: make it smaller first") from huge
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
-
-
-def _alive(sections: Sequence[Any]) -> list[Any]:
-    """With what brings their views to life; pages without any stay as they are."""
-    from regard.views._file import scripts
-
-    if not any("data-regard-payload" in section.body for section in sections):
-        return list(sections)
-    return [*sections[:-1], sections[-1]._replace(body=sections[-1].body + scripts())]
 
 
 def _check_ending(path: Path, endings: Sequence[str]) -> None:

@@ -32,7 +32,9 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(found)
     if chosen.html is not None:
-        chosen.html.write_text(found.as_html(), encoding="utf-8")
+        from regard.views import show
+
+        show(found).save(chosen.html)
         print(f"page: {chosen.html}", file=sys.stderr)
     for path, text in ((chosen.misconceptions, misconceptions), (chosen.answers, answers)):
         if path is not None:
@@ -92,8 +94,7 @@ def _clear() -> None:
 
 
 def _show(row: "Row", path: Path | None) -> None:
-    from regard.claims._page import picture
-    from regard.claims._table import details
+    from regard.claims import details, picture
 
     print(details(row))
     figure = picture(row)

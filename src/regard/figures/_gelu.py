@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from regard.figures._figure import COLORS, GRAY, Figure, PathArgument, finish, new_figure, tidy
+from regard.figures.style import COLORS, GRAY, Figure, PathArgument, finish, new_figure, tidy
 from regard.reference import gelu as exact_gelu
 from regard.reference import gelu_tanh
 from regard.support.checks import describe

@@ -92,7 +92,7 @@ def draw_sweep(
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['case-rnn']
     """
-    from regard.figures._figure import COLORS, PALE, finish, new_figure, tidy
+    from regard.figures.style import COLORS, PALE, finish, new_figure, tidy
 
     figure, [panel] = new_figure(1, 1, width=6.4, height=4.0)
     if trained is not None:

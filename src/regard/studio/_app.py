@@ -14,7 +14,7 @@ from regard.studio._files import Folder
 from regard.studio._guard import LOOPBACK, Guard
 from regard.studio._images import MOST_BYTES
 from regard.studio._routes import routes
-from regard.views import bundle
+from regard.views.page import bundle
 
 # What may be asked for by name, and nothing else.
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8"}

@@ -25,7 +25,7 @@ from regard.studio._models import (
 )
 from regard.training import ImageTask, Run
 from regard.views import Payload, show
-from regard.views._claims import found
+from regard.views.claim_ledger import evidence_of
 
 PAYLOAD = "application/octet-stream"
 _MEANS = {
@@ -198,7 +198,7 @@ def routes(folder: Folder) -> APIRouter:
             raise Refused(409, f"{id} trains something, which takes minutes: regard verify --slow --id {id}")
         with working:
             row = examine(claim)
-            told = found(row)
+            told = evidence_of(row)
         return ClaimEvidence(id=id, verdict=told["verdict"], found=told["found"])
 
     return router

@@ -185,3 +185,36 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{says} with {axis} = {sizes[axis]}, as in {owner}")
     return sizes
+
+
+def check_grid(grid: Any) -> tuple[int, ...]:
+    """The sizes of a grid's axes, as a tuple.
+
+    >>> check_grid([16, 8])
+    (16, 8)
+    """
+    if isinstance(grid, int | str) or not isinstance(grid, Sequence):
+        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
+    sizes = tuple(grid)
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int | torch.SymInt) for size in sizes):
+        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
+    if not torch.compiler.is_compiling() and any(size < 1 for size in sizes):
+        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
+    return sizes
+
+
+def check_gaussian_heads(center: Any, sharpness: Any, grid: Any) -> None:
+    """Centers ``(heads, axes)`` and sharpnesses ``(heads,)``, ``(heads, axes)`` or ``(heads, axes, axes)`` for a grid."""
+    check_ndim("center", center, "heads axes")
+    check_floating("sharpness", sharpness)
+    heads, axes = center.shape
+    if axes != len(check_grid(grid)):
+        raise ValueError(f"center has shape {tuple(center.shape)} but grid {tuple(grid)} has {len(grid)} axes")
+    fitting = ((heads,), (heads, axes), (heads, axes, axes))
+    if tuple(sharpness.shape) not in fitting:
+        raise ValueError(
+            f"sharpness has shape {tuple(sharpness.shape)} but center of shape {tuple(center.shape)} needs "
+            f"{fitting[0]}, {fitting[1]} or {fitting[2]}"
+        )
+    if sharpness.dtype != center.dtype:
+        raise TypeError(f"sharpness is {sharpness.dtype} but center is {center.dtype}")

@@ -40,6 +40,21 @@ def format_duration(seconds: int | float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def format_number(value: object) -> str:
+    """A measured number in four digits; lists and dictionaries entry by entry.
+
+    >>> format_number({"error": 0.123456, "sizes": [1, 2]})
+    'error: 0.1235; sizes: 1, 2'
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(format_number, value))
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {format_number(entry)}" for key, entry in value.items())
+    return str(value)
+
+
 def parse_size(size: str | int, name: str = "size") -> int:
     """A number of bytes, given as such or as text with a unit. ``name`` is the argument that an error names.
 

@@ -52,7 +52,7 @@ def image_attention(
     """
     from matplotlib.patches import Rectangle
 
-    from regard.figures._figure import SEQUENTIAL, new_figure
+    from regard.figures.style import SEQUENTIAL, new_figure
 
     maps = attention_of(network, image)
     shown = [found for found in maps.values() if _on_grid(found)]
@@ -92,7 +92,7 @@ def alignment(
     weights: Float[Tensor, "targets sources"], sources: list[str], targets: list[str], title: str = ""
 ) -> Figure:
     """An alignment: how much each token that is said (down) looks at each token that was read (across)."""
-    from regard.figures._figure import SEQUENTIAL, new_figure
+    from regard.figures.style import SEQUENTIAL, new_figure
 
     size = max(4.8, 0.16 * max(len(sources), len(targets)) + 1.6)  # the title fits
     figure, [panel] = new_figure(1, 1, width=size, height=size)

@@ -86,7 +86,7 @@ def _fashion() -> dict[str, Tensor]:
 
 
 def _gray(image: Any) -> Tensor:
-    from regard.views._images import as_pixels
+    from regard.views._image_maps import as_pixels
 
     pixels = as_pixels(image).float().permute(2, 0, 1) / 255
     side = min(pixels.shape[1:])

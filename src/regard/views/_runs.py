@@ -4,11 +4,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.analysis import Locality, locality
 from regard.maps import Maps
-from regard.views import _images, _tokens
+from regard.views import _token_maps
+from regard.views._head_positions import fitted_payload, trajectory_payload
+from regard.views._image_maps import image_payload
 from regard.views._payload import Payload
 
 if TYPE_CHECKING:
@@ -21,13 +23,19 @@ SAMPLES = 8  # that heads are fitted on, where they have no center of their own
 
 def run_payloads(run: Run) -> dict[str, Payload]:
     """The views of a run, by name: ``"heads"`` and ``"image"`` or ``"tokens"``, as far as its network has them."""
-    from regard.views import _heads
-
     shown = {}
-    with suppress(ValueError):  # no heads with a place
-        shown["heads"] = _heads.payload(run)
+    with suppress(ValueError):  # no positional heads
+        shown["heads"] = heads_payload(run)
     attention = attention_payload(run)
     return shown if attention is None else {**shown, attention.view: attention}
+
+
+def heads_payload(run: Run) -> Payload:
+    """Where the heads of a run looked, or the Gaussians that fit its maps if they have no centers of their own."""
+    curve = [(line["step"], line["validation_accuracy"]) for line in run.evaluations]
+    if run.heads is None:
+        return fitted_payload(*fitted(run), run.recipe.name, curve)
+    return trajectory_payload(run.heads, run.recipe.name, curve)
 
 
 def attention_payload(run: Run) -> Payload | None:
@@ -46,16 +54,8 @@ def attention_payload(run: Run) -> Payload | None:
     if isinstance(task, MaskedLanguage):
         maps = _maps(network, batch.tokens, keep=batch.keep)
         words = task.vocabulary.tokens
-        return _tokens.payload(maps, tokens=[words[i] for i in batch.tokens[0].tolist()]) if len(maps) else None
+        return _token_maps.payload(maps, tokens=[words[i] for i in batch.tokens[0].tolist()]) if len(maps) else None
     return case_payload(network, batch, task.vocabulary.tokens)
-
-
-def image_payload(maps: Maps, image: Tensor) -> Payload | None:
-    """Maps over an image; None where none of them lies on it."""
-    try:
-        return _images.payload(maps, image=image)
-    except ValueError:
-        return None
 
 
 @torch.no_grad()
@@ -75,7 +75,7 @@ def case_payload(network: nn.Module, batch: Any, words: list[str] | tuple[str, .
     only_back = all(found.shape[3] == first.source.shape[1] and "encoder" not in name for name, found in maps.items())
     written = said if only_back else told
     lists = [[words[i] for i in numbers[0].tolist()] for numbers in (first.source, written)]
-    return _tokens.payload(maps, tokens=(lists[0], lists[1]))
+    return _token_maps.payload(maps, tokens=(lists[0], lists[1]))
 
 
 def fitted(run: Run) -> tuple[list[Locality], list[int]]:

@@ -2,22 +2,18 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from regard.support.checks import check_choice, describe
-from regard.views import _heads, _images, _tokens
-from regard.views._file import document
-from regard.views._maps import as_maps
-from regard.views._payload import Payload
+from torch import nn
 
-# Views that need no data of yours: each module has payload(**options) -> Payload.
-PAGES = {
-    "claims": "regard.views._claims",
-    "convolution": "regard.views._convolution",
-    "mechanism": "regard.views._mechanism",
-}
+from regard.support.checks import check_choice, describe
+from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _runs, _token_maps
+from regard.views._payload import Payload
+from regard.views._sheets import as_maps
+from regard.views.page import document
+
+NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
 TITLES = {
     "claims": "What people say about attention",
     "convolution": "Attention is convolution",
@@ -119,8 +115,8 @@ def show(
     Show('tokens', 64 bytes); .save('tokens.html') writes it as a file
     """
     if isinstance(what, str):
-        check_choice("what", what, sorted(PAGES))
-        return Show(import_module(PAGES[what]).payload(**options))
+        check_choice("what", what, NAMED)
+        return Show(_named(what, options))
     if options:
         raise TypeError(
             f"{', '.join(options)} is an option of the views that have a name, not of {type(what).__name__}"
@@ -128,10 +124,39 @@ def show(
     maps = as_maps(what)
     if maps is None:
         if image is not None or tokens is not None:
-            raise TypeError(f"image= and tokens= go with maps, but {describe(what)} came")
-        return Show(_heads.payload(what))
+            raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
+        return Show(_without_maps(what))
     if image is not None and tokens is not None:
         raise ValueError("maps are shown over an image or over tokens: pass one of the two")
     if image is not None or grid is not None:
-        return Show(_images.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
-    return Show(_tokens.payload(maps, tokens=tokens, sample=sample))
+        return Show(_image_maps.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
+    return Show(_token_maps.payload(maps, tokens=tokens, sample=sample))
+
+
+def _named(name: str, options: dict[str, Any]) -> Payload:
+    if name == "claims":
+        from regard.views import claim_ledger  # imports every claim, which takes a second
+
+        return claim_ledger.payload(**options)
+    return (_convolution if name == "convolution" else _mechanism).payload(**options)
+
+
+def _without_maps(what: Any) -> Payload:
+    """A run, where heads look, or verified claims. Importing training and claims takes seconds, so maps come first."""
+    from regard.training import Run
+
+    if isinstance(what, Run):
+        return _runs.heads_payload(what)
+    if (heads := _head_positions.payload(what)) is not None:
+        return heads
+    from regard.claims import Verification
+
+    if isinstance(what, Verification):
+        from regard.views import claim_ledger
+
+        return claim_ledger.payload(what, pictures=True)
+    raise TypeError(
+        "what must be maps (from `with regard.capture(model) as maps: model(x)`), tensors of weights, a run, a "
+        "trajectory, a locality or verified claims, got "
+        + (f"a {type(what).__name__}" if isinstance(what, nn.Module) else describe(what))
+    )

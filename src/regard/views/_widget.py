@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from regard.views._file import bundle
 from regard.views._payload import Payload
+from regard.views.page import bundle
 
 
 def widget(payload: Payload) -> Any:

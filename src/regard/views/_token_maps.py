@@ -5,8 +5,8 @@ from typing import Any
 
 from regard.maps import Maps
 from regard.support.checks import describe
-from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
+from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
 # Parts of the names that models give to attention from what is written to what was read.
 _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")

@@ -1,47 +1,36 @@
-"""Where heads look, over training."""
+"""Where heads look, at one step or over training."""
 
 import re
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.analysis import Locality
 from regard.analysis import Trajectory as Fitted
-from regard.support.checks import describe
 from regard.views._payload import Payload
-from regard.views._runs import fitted
 
 
-def payload(what: Any) -> Payload:
-    """From a run, from where its heads looked, from fits at checkpoints (``regard.analysis.trajectory``) or one fit.
-
-    A run whose heads have no center of their own is shown by the Gaussians that fit its maps, at the checkpoints kept.
-    """
+def payload(what: Any) -> Payload | None:
+    """From the trajectory of a run, from heads at one step, from fits at checkpoints (``regard.analysis.trajectory``) or
+    from one fit; None for anything else."""
     if isinstance(what, Fitted):
-        return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
+        steps = [_step(path.parts, number) for number, path in enumerate(what.checkpoints)]
+        return fitted_payload(what.localities, steps)
     if isinstance(what, Locality):
-        return _fitted([what], [0])
-    from regard.training import Heads, Run, Trajectory
+        return fitted_payload([what], [0])
+    from regard.training import Heads, Trajectory
 
-    if isinstance(what, Run):
-        found = what.heads
-        curve = [(line["step"], line["validation_accuracy"]) for line in what.evaluations]
-        if found is None:
-            return _fitted(*fitted(what), what.recipe.name, curve)
-        return _trajectory(found, what.recipe.name, curve)
     if isinstance(what, Trajectory):
-        return _trajectory(what)
+        return trajectory_payload(what)
     if isinstance(what, Heads):
         center, sharpness = (tuple(each[None] for each in values) for values in (what.center, what.sharpness))
-        return _trajectory(Trajectory((0,), what.layers, None, center, sharpness))
-    raise TypeError(
-        "what must be maps (as `with regard.capture(model) as maps: model(x)` gives them), tensors of weights, a run, "
-        f"a trajectory or a locality, got {f'a {type(what).__name__}' if isinstance(what, nn.Module) else describe(what)}"
-    )
+        return trajectory_payload(Trajectory((0,), what.layers, None, center, sharpness))
+    return None
 
 
-def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:
+def trajectory_payload(found: Any, name: str = "", curve: Any = ()) -> Payload:
+    """Centers and sharpness of Gaussian heads at each recorded step; ``curve`` holds (step, validation accuracy)."""
     arrays: dict[str, Tensor] = {}
     layers = []
     heads = zip(found.layers, found.grids, found.center, found.sharpness, strict=True)
@@ -71,7 +60,8 @@ def _grid(grid: tuple[int, ...] | None, axes: int) -> list[int] | None:
     return list(grid) if grid is not None and len(grid) == axes else None
 
 
-def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
+def fitted_payload(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
+    """The Gaussians that fit the heads of any network, one set of fits for each step."""
     arrays: dict[str, Tensor] = {}
     layers = []
     for number, (layer, layout) in enumerate(localities[0].layouts.items()):

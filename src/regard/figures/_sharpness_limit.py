@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.figures._figure import COLORS, GRAY, Figure, PathArgument, finish, new_figure, plain, tidy
+from regard.figures.style import COLORS, GRAY, Figure, PathArgument, finish, new_figure, plain, tidy
 from regard.reference import gaussian_scores, grid_coordinates, softargmax
-from regard.reference._grid import check_grid
-from regard.support.checks import check_floating, describe
+from regard.support.checks import check_floating, check_grid, describe
 
 SMALLEST = 1e-16  # what the logarithmic picture reaches down to
 LINES = ("-", "--", "-.", ":")

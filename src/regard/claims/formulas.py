@@ -1,11 +1,11 @@
-r"""The small part of LaTeX that the claims are written in, as text for a terminal and as MathML for a page.
+r"""Formulas in LaTeX as one line of text, for a terminal, and as MathML, which browsers draw without scripts.
 
-No network, no script: browsers draw MathML themselves.
+latex2mathml makes the MathML. It has no form for terminals, so the text is made here, from the part of LaTeX that the
+claims use.
 """
 
 import re
 from dataclasses import dataclass, field
-from html import escape
 
 _GREEK = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "varepsilon": "ε", "lambda": "λ", "mu": "μ",
@@ -22,12 +22,17 @@ _OPERATORS = {
 _LARGE = {"sum": "∑", "prod": "∏", "lim": "lim", "max": "max", "min": "min", "argmax": "argmax", "argmin": "argmin",
           "sup": "sup"}  # fmt: skip
 _FUNCTIONS = {"exp", "log", "ln", "sin", "cos", "tanh", "erf", "Var", "rank", "softmax", "softargmax", "concat", "relu"}
-_SPACES = {",": "\u2009", ";": "\u2005", " ": " ", "quad": "\u2003", "qquad": "\u2003\u2003"}
-_ACCENTS = {"hat": ("^", "\u0302"), "tilde": ("~", "\u0303"), "widetilde": ("~", "\u0303"), "bar": ("¯", "\u0304")}
+_SPACES = dict.fromkeys((",", ";", " ", "quad", "qquad"), " ")
+_ACCENTS = {"hat": "\u0302", "tilde": "\u0303", "widetilde": "\u0303", "bar": "\u0304"}
 _STYLES = {"mathrm", "text", "mathbb", "mathbf", "operatorname"}
 _BOARD = {"R": "ℝ", "E": "𝔼", "Z": "ℤ", "N": "ℕ"}
 _RAISED = dict(zip("0123456789+−-=()nTi⊤′", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿᵀⁱᵀ′", strict=True))
 _LOWERED = dict(zip("0123456789+−-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True))
+_LIMITED = re.compile(r"\\(argmax|argmin)(?![A-Za-z])")
+_NAME = re.compile(r"\\(?:mathrm|operatorname)\{([^{}]*)\}|\\(Var|concat|erf|rank|relu|softargmax|softmax)(?![A-Za-z])")
+_SPACED = re.compile(
+    r"(?<!<msub>)(?<!<msup>)(?<!subsup>)(<mi>(?:exp|log|ln|sin|cos|tanh)</mi>)(?=<m(?:i|n|sub|sup|frac|row)\b)"
+)
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|[A-Za-z]|\S|\s+")
 
 
@@ -40,16 +45,35 @@ class Node:
     parts: list["Node"] = field(default_factory=list)
 
 
-def parse(latex: str) -> Node:
-    """The formula as a tree. An unknown command is an error, so that nothing is shown half.
+def to_text(latex: str) -> str:
+    r"""One line of plain text. An unknown command is an error.
 
-    >>> to_text(parse(r"e^{-\\beta z_i} / \\sum_j e^{\\beta z_j}"))
+    >>> to_text(r"e^{-\beta z_i} / \sum_j e^{\beta z_j}")
     'e^(−βzᵢ)/∑ⱼ e^(βzⱼ)'
     """
     row, rest = _row(_TOKEN.findall(latex), latex)
     if rest:
-        raise ValueError(f"{latex!r} has a closing brace without its opening one")
-    return row
+        raise ValueError(f"{latex!r} has a closing brace without an opening one")
+    return _text(row)
+
+
+def to_mathml(latex: str, *, display: bool = False) -> str:
+    r"""A ``<math>`` element. An unknown command is an error.
+
+    >>> to_mathml("x^2")
+    '<math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
+    """
+    try:
+        from latex2mathml.converter import convert
+    except ImportError as missing:
+        raise ImportError("formulas in HTML need latex2mathml: pip install 'regard[train]'") from missing
+    # As text a name gets no space before its bracket; an operator would.
+    named = _NAME.sub(lambda found: rf"\text{{{found[1] or found[2]}}}", _LIMITED.sub(r"\\operatorname*{\1}", latex))
+    element = convert(named, display="block" if display else "inline")
+    if "\\" in element:
+        raise ValueError(f"{latex!r} has a command that latex2mathml does not know")
+    element = _SPACED.sub(r'\1<mspace width="0.17em"/>', element)
+    return element.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)
 
 
 def _row(tokens: list[str], latex: str) -> tuple[Node, list[str]]:
@@ -125,28 +149,27 @@ def _fence(token: str) -> str:
     return {".": " ", r"\|": "‖", r"\{": "{", r"\}": "}", r"\lfloor": "⌊", r"\rfloor": "⌋"}.get(token, token)
 
 
-def to_text(node: Node) -> str:
-    """One line of plain text."""
+def _text(node: Node) -> str:
     if node.kind == "row":
         return _spaced("".join(_text_in_row(part) for part in node.parts))
     if node.kind == "script":
         base, below, above = node.parts
-        return to_text(base) + _script(below, _LOWERED, "_") + _script(above, _RAISED, "^")
+        return _text(base) + _script(below, _LOWERED, "_") + _script(above, _RAISED, "^")
     if node.kind == "fraction":
         return "/".join(_bracketed(part) for part in node.parts)
     if node.kind == "root":
         return "√" + _bracketed(node.parts[0])
     if node.kind == "accent":
-        return to_text(node.parts[0]) + _ACCENTS[node.text][1]
+        return _text(node.parts[0]) + _ACCENTS[node.text]
     if node.kind == "fence":
-        return f"{node.text[0].strip()}{to_text(node.parts[0])}{node.text[1].strip()}"
+        return f"{node.text[0].strip()}{_text(node.parts[0])}{node.text[1].strip()}"
     if node.kind == "none":
         return ""
-    return " " if node.kind == "space" else node.text
+    return node.text
 
 
 def _text_in_row(node: Node) -> str:
-    text = to_text(node)
+    text = _text(node)
     if node.kind == "operator" and text in "=≤≥≠≈∈→≪≫·×⇒⇔∝<>+−⊗∼↦|∪":
         return f" {text} "
     heads = node.parts[0] if node.kind == "script" else node
@@ -167,7 +190,7 @@ def _spaced(text: str) -> str:
 
 
 def _script(node: Node, alphabet: dict[str, str], sign: str) -> str:
-    text = to_text(node)
+    text = _text(node)
     if not text:
         return ""
     if len(text) < 4 and all(letter in alphabet for letter in text):
@@ -176,45 +199,5 @@ def _script(node: Node, alphabet: dict[str, str], sign: str) -> str:
 
 
 def _bracketed(node: Node) -> str:
-    text = to_text(node)
+    text = _text(node)
     return text if re.fullmatch(r"[^\s+−/·]+", text) or re.fullmatch(r"\([^()]*\)", text) else f"({text})"
-
-
-def to_mathml(node: Node, *, display: bool = False) -> str:
-    """A ``<math>`` element.
-
-    >>> to_mathml(parse("x^2"))
-    '<math><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
-    """
-    opening = '<math display="block">' if display else "<math>"
-    return f"{opening}{_mathml(node)}</math>"
-
-
-def _mathml(node: Node) -> str:
-    text = escape(node.text)
-    inside = [_mathml(part) for part in node.parts]
-    simple = {"number": "mn", "operator": "mo", "large": "mo", "space": "mtext"}
-    if node.kind in simple:
-        return f"<{simple[node.kind]}>{text}</{simple[node.kind]}>"
-    if node.kind == "letter":
-        return f"<mi>{text}</mi>"
-    if node.kind == "word":
-        return f"<mtext>{text}</mtext>" if " " in text else f'<mi mathvariant="normal">{text}</mi>'
-    if node.kind == "fraction":
-        return f"<mfrac>{inside[0]}{inside[1]}</mfrac>"
-    if node.kind == "root":
-        return f"<msqrt>{inside[0]}</msqrt>"
-    if node.kind == "accent":
-        return f'<mover accent="true">{inside[0]}<mo>{_ACCENTS[node.text][0]}</mo></mover>'
-    if node.kind == "fence":
-        return f"<mrow><mo>{escape(node.text[0])}</mo>{inside[0]}<mo>{escape(node.text[1])}</mo></mrow>"
-    if node.kind == "script":
-        stacked = node.parts[0].kind == "large"
-        names = ("munder", "mover", "munderover") if stacked else ("msub", "msup", "msubsup")
-        base, below, above = inside
-        if not above:
-            return f"<{names[0]}>{base}{below}</{names[0]}>"
-        if not below:
-            return f"<{names[1]}>{base}{above}</{names[1]}>"
-        return f"<{names[2]}>{base}{below}{above}</{names[2]}>"
-    return "" if node.kind == "none" else f"<mrow>{''.join(inside)}</mrow>"

@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-from regard.claims._latex import parse, to_mathml, to_text
+from regard.claims.formulas import to_mathml, to_text
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$", re.DOTALL)
 _CODE = re.compile(r"`([^`]+)`")
@@ -16,7 +16,7 @@ def as_text(markdown: str) -> str:
     >>> as_text(r"*Every* weight is $\frac{1}{m}$.")
     'Every weight is 1/m.'
     """
-    text = _FORMULA.sub(lambda found: to_text(parse(found[1] or found[2])), markdown)
+    text = _FORMULA.sub(lambda found: to_text(found[1] or found[2]), markdown)
     return _CODE.sub(r"\1", _EMPHASIS.sub(r"\1", text))
 
 
@@ -40,7 +40,7 @@ def inline_html(markdown: str) -> str:
 
     def put_aside(found: re.Match[str]) -> str:
         display = found[1] is not None
-        formulas.append(to_mathml(parse(found[1] if display else found[2]), display=display))
+        formulas.append(to_mathml(found[1] if display else found[2], display=display))
         return f"\0{len(formulas) - 1}\0"
 
     text = escape(_FORMULA.sub(put_aside, markdown), quote=False)

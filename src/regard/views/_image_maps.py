@@ -8,8 +8,8 @@ from torch import Tensor
 
 from regard.maps import Layout, Maps
 from regard.support.checks import describe
-from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
+from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
 MOST_PIXELS = 768  # of a side: a browser shows no more of it, and a file stays small
 
@@ -37,6 +37,14 @@ def payload(
     }
     pixels = {} if image is None else {"image": as_pixels(image, sample)}
     return Payload("image", meta, {**arrays(shown), **pixels})
+
+
+def image_payload(maps: Maps, image: Any) -> Payload | None:
+    """Maps over an image; None where none of them lies on it."""
+    try:
+        return payload(maps, image=image)
+    except ValueError:
+        return None
 
 
 def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> Sheet:
