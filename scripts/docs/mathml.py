@@ -15,17 +15,16 @@ from regard.claims.formulas import to_mathml
 
 
 def mathml(latex: str, *, display: bool = False) -> str:
-    r"""A formula as a ``<math>`` element. Lines end with ``\\\\`` and are aligned at ``&``.
+    r"""A formula as a ``<math>`` element. Lines end with ``\\`` and are aligned at ``&``.
 
     >>> mathml("x^2")
     '<math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
     >>> mathml(r"a &= 1 \\ b &= 2", display=True).count("<mtr>")
     2
     """
-    latex = re.sub(r"\\(arg)\\(max|min)(?![A-Za-z])", r"\\\1\2", latex.strip())
-    if (r"\\" in latex or "&" in latex) and r"\begin" not in latex:
-        latex = rf"\begin{{aligned}} {latex} \end{{aligned}}"
-    return to_mathml(latex, display=display)
+    if "&" in latex and r"\begin" not in latex:
+        latex = rf"\begin{{split}} {latex} \end{{split}}"
+    return to_mathml(latex.strip(), display=display)
 
 
 class _Inline(InlineProcessor):

@@ -69,7 +69,7 @@ def test_what_is_not_understood_is_refused(latex: str) -> None:
 
 @pytest.mark.parametrize("latex", [r"\unknown x", r"a + \nonsense{b}"])
 def test_a_page_shows_no_formula_that_is_not_understood(latex: str) -> None:
-    with pytest.raises(ValueError, match="a command that latex2mathml does not know"):
+    with pytest.raises(ValueError, match="which latex2mathml does not know"):
         to_mathml(latex)
 
 

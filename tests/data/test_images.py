@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import DataSet, ImageSet, _cache, load, status
-from regard.data._images import parse_idx, validation_mask
+from regard.data._image_sets import parse_idx, validation_mask
 from regard.data._sources import FASHION_MINI, SOURCES
 
 ROOT = Path(__file__).parents[2]

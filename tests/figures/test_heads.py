@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regard.figures._gaussian_heads import mass_contour
 
 from regard import figures
+from regard.figures._gaussian_heads import mass_contour
 
 
 def positive(seed):

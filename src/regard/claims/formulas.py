@@ -28,12 +28,23 @@ _STYLES = {"mathrm", "text", "mathbb", "mathbf", "operatorname"}
 _BOARD = {"R": "ℝ", "E": "𝔼", "Z": "ℤ", "N": "ℕ"}
 _RAISED = dict(zip("0123456789+−-=()nTi⊤′", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿᵀⁱᵀ′", strict=True))
 _LOWERED = dict(zip("0123456789+−-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True))
-_LIMITED = re.compile(r"\\(argmax|argmin)(?![A-Za-z])")
-_NAME = re.compile(r"\\(?:mathrm|operatorname)\{([^{}]*)\}|\\(Var|concat|erf|rank|relu|softargmax|softmax)(?![A-Za-z])")
-_SPACED = re.compile(
-    r"(?<!<msub>)(?<!<msup>)(?<!subsup>)(<mi>(?:exp|log|ln|sin|cos|tanh)</mi>)(?=<m(?:i|n|sub|sup|frac|row)\b)"
-)
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|[A-Za-z]|\S|\s+")
+_END = "(?![A-Za-z])"
+# What latex2mathml does not know, or would set with the space of an operator around it.
+_FOR_LIBRARY = {
+    rf"\\arg\\?(max|min){_END}": r"\\operatorname*{arg\1}",
+    rf"\\(Var|concat|erf|rank|relu|softargmax|softmax){_END}": r"\\text{\1}",
+    r"\\(?:mathrm|operatorname)\{([^{}]*)\}": r"\\text{\1}",
+    **{rf"\\mathbb(?: {letter}{_END}|\{{{letter}\}})": sign for letter, sign in _BOARD.items()},
+}
+# What browsers lack of MathML (or HTML does not need), and a thin space after the name of a function.
+_FOR_BROWSERS = {
+    ' xmlns="[^"]*"': "",
+    'columnalign="(left|right)"': r'style="text-align: \1"',
+    "((?<!<msu[bp]>)(?<!subsup>)<mi>(?:exp|log|ln|sin|cos|tanh)</mi>)(?=<m(?:i|n|sub|sup|frac|row)\\b)": (
+        r'\1<mspace width="0.17em"/>'
+    ),
+}
 
 
 @dataclass
@@ -67,13 +78,14 @@ def to_mathml(latex: str, *, display: bool = False) -> str:
         from latex2mathml.converter import convert
     except ImportError as missing:
         raise ImportError("formulas in HTML need latex2mathml: pip install 'regard[train]'") from missing
-    # As text a name gets no space before its bracket; an operator would.
-    named = _NAME.sub(lambda found: rf"\text{{{found[1] or found[2]}}}", _LIMITED.sub(r"\\operatorname*{\1}", latex))
-    element = convert(named, display="block" if display else "inline")
-    if "\\" in element:
-        raise ValueError(f"{latex!r} has a command that latex2mathml does not know")
-    element = _SPACED.sub(r'\1<mspace width="0.17em"/>', element)
-    return element.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)
+    for pattern, command in _FOR_LIBRARY.items():
+        latex = re.sub(pattern, command, latex)
+    element = convert(latex, display="block" if display else "inline")
+    if unknown := re.search(r"\\\w+", element):
+        raise ValueError(f"{latex!r} has the command {unknown[0]}, which latex2mathml does not know")
+    for pattern, attribute in _FOR_BROWSERS.items():
+        element = re.sub(pattern, attribute, element)
+    return element
 
 
 def _row(tokens: list[str], latex: str) -> tuple[Node, list[str]]:

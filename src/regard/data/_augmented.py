@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.data._augment import Augmentation, cutout, move, normalize
-from regard.data._images import ImageSet
+from regard.data._image_sets import ImageSet
 from regard.data._mix import label_weights, mix, partners
 
 

@@ -1,7 +1,6 @@
 """The folder data sets are kept in: finding them, fetching them, and saying what is missing."""
 
 import errno
-import hashlib
 import os
 import tarfile
 import zlib
@@ -11,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from regard.data._download import DownloadError, download, note, progress, write_aside
+from regard.data._download import DownloadError, download, note, progress
 from regard.data._sources import Download, Source, source_of
+from regard.support.checksums import published_checksum
+from regard.support.files import write_atomic
 
 State = Literal["embedded", "present", "incomplete", "absent"]
 
@@ -138,20 +139,15 @@ def folders_of(source: Source) -> list[Path]:
     return [root / folder for folder in source.folders]
 
 
-def digest(data: bytes, like: str) -> str:
-    """The md5, or the sha256 where ``like`` is one."""
-    return hashlib.new("md5" if len(like) == 32 else "sha256", data, usedforsecurity=False).hexdigest()
-
-
-class _Found(NamedTuple):
-    """The first right copy of a file, and what was wrong with others."""
+class _FileCopy(NamedTuple):
+    """The first valid copy of a file, and what is wrong with the others."""
 
     path: Path | None
     content: bytes | None
     problems: list[str]
 
 
-def _search(source: Source, member: str) -> _Found:
+def _search(source: Source, member: str) -> _FileCopy:
     problems = []
     for folder in folders_of(source):
         for path in (folder / member, folder / f"{member}.gz"):
@@ -162,11 +158,11 @@ def _search(source: Source, member: str) -> _Found:
             except (OSError, zlib.error) as error:
                 problems.append(f"{path}: {error}")
                 continue
-            found = digest(content, source.members[member])
+            found = published_checksum(content, source.members[member])
             if found == source.members[member]:
-                return _Found(path, content, problems)
+                return _FileCopy(path, content, problems)
             problems.append(f"{path}: checksum {found}, expected {source.members[member]}")
-    return _Found(None, None, problems or [f"{folders_of(source)[0] / member}: absent"])
+    return _FileCopy(None, None, problems or [f"{folders_of(source)[0] / member}: absent"])
 
 
 def _absent(source: Source) -> set[str]:
@@ -175,36 +171,23 @@ def _absent(source: Source) -> set[str]:
 
 def _content(path: Path) -> bytes:
     data = path.read_bytes()
-    return _decompress(data) if path.suffix == ".gz" else data
-
-
-def _decompress(data: bytes) -> bytes:
-    return zlib.decompress(data, wbits=31)  # gzip, its own length and checksum compared
+    return zlib.decompress(data, wbits=31) if path.suffix == ".gz" else data  # 31: gzip, with its own checksum
 
 
 def _bring(source: Source, wanted: Download, folder: Path) -> None:
-    def verify(path: Path) -> str | None:
-        """An archive has its own md5; any other file is judged by what is in it."""
-        expected = wanted.md5 or source.members[wanted.members[0]]
-        try:
-            found = digest(path.read_bytes() if wanted.md5 else _decompress(path.read_bytes()), expected)
-        except zlib.error as error:
-            return f"not a whole gzip file ({error})"
-        return None if found == expected else f"checksum {found}, expected {expected}"
-
-    if wanted.md5:
+    if wanted.is_archive:
         for candidate in folders_of(source):
             archive = candidate / wanted.file
-            if archive.is_file() and verify(archive) is None:
+            if archive.is_file() and published_checksum(archive.read_bytes(), wanted.md5) == wanted.md5:
                 _unpack(source, wanted, archive, folder)
                 return
     target = folder / wanted.file
     try:
         with progress(f"{source.title}: {wanted.file}", wanted.size) as report:
-            download(wanted.addresses, target, verify, report=report)
+            download(wanted.addresses, target, wanted.md5, report=report)
     except DownloadError as error:
         raise _missing(source, tried=list(error.tried)) from error
-    if wanted.md5:
+    if wanted.is_archive:
         _unpack(source, wanted, target, folder)
         target.unlink()
 
@@ -218,8 +201,8 @@ def _unpack(source: Source, wanted: Download, archive: Path, folder: Path) -> No
             if file is None:
                 continue
             content = file.read()
-            if digest(content, source.members[member]) == source.members[member]:
-                write_aside(folder / member, content)
+            if published_checksum(content, source.members[member]) == source.members[member]:
+                write_atomic(folder / member, content)
     left = [member for member in wanted.members if _search(source, member).content is None]
     if left:
         raise _missing(source, tried=[f"{archive}: does not hold the official {', '.join(left)}"])
@@ -231,7 +214,7 @@ def _missing(source: Source, tried: list[str]) -> DataMissingError:
     for wanted in source.downloads:
         if not absent.intersection(wanted.members):
             continue
-        inside = f", or unpacked {', '.join(wanted.members)}" if wanted.md5 else ""
+        inside = f", or unpacked {', '.join(wanted.members)}" if wanted.is_archive else ""
         lines.append(f"Put {wanted.file} (from {wanted.addresses[0]}){inside} into {folder}")
     if not source.embedded:
         lines.append(f"or set REGARD_DATA to a folder that holds {source.folders[0]}/ (it is {data_folder()} now).")

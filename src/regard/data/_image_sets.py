@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.data._cache import read_members
 from regard.data._random import random_bits
-from regard.data._sources import Source, source_of
+from regard.data._sources import Source, Split, source_of
 from regard.support.checks import describe
 
 
@@ -95,17 +95,18 @@ class DataSet:
     def test(self) -> ImageSet:
         """The official test set. For the last measurement of a finished model (``regard evaluate``) and nothing else:
         choose everything by ``validation``."""
-        return self._read(self.source.test)
+        return self._read("test")
 
     @cached_property
     def _official_train(self) -> ImageSet:
-        return self._read(self.source.train)
+        return self._read("train")
 
     @cached_property
     def _held_out(self) -> Tensor:
         return validation_mask(self._official_train.labels, self.validation_count, len(self.classes))
 
-    def _read(self, members: tuple[str, ...]) -> ImageSet:
+    def _read(self, split: Split) -> ImageSet:
+        members = self.source.files[split]
         contents = read_members(self.source, members, allow_download=self.download)
         if members[0].endswith(".bin"):
             images, labels = _parse_cifar(b"".join(contents), self.shape)
@@ -161,7 +162,7 @@ def validation_mask(labels: Int64[Tensor, "n"], count: int, classes: int) -> Boo
 def parse_idx(content: bytes) -> UInt8[Tensor, "..."]:
     """The tensor in an idx file of bytes: two zeros, 8 (bytes), the number of axes, their big-endian sizes, the values.
 
-    >>> from regard.data._images import parse_idx
+    >>> from regard.data._image_sets import parse_idx
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     tensor([7, 9], dtype=torch.uint8)
     """
