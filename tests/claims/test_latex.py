@@ -46,13 +46,13 @@ def test_formulas_read_as_text(latex: str, text: str) -> None:
     ("latex", "part"),
     [
         (r"\frac{a}{b}", "<mfrac><mrow><mi>a</mi></mrow><mrow><mi>b</mi></mrow></mfrac>"),
-        (r"\sum_{j} x", "<mo>&#x02211;</mo>"),
+        (r"\sum_{j} x", "<munder><mo>&#x02211;</mo>"),
         (r"x_i^2", "<msubsup><mi>x</mi><mi>i</mi><mn>2</mn></msubsup>"),
         (r"a < b", "<mo>&#x0003C;</mo>"),
         (r"\hat{a}", '<mover accent="true">'),
         (r"\softmax(z)", '<mtext>softmax</mtext><mo stretchy="false">'),
         (r"\log n", '<mi>log</mi><mspace width="0.17em"/><mi>n</mi>'),
-        (r"\argmax_i z_i", '<mo movablelimits="true">argmax</mo>'),
+        (r"\argmax_i z_i", '<munder><mo movablelimits="true">argmax</mo>'),
     ],
 )
 def test_formulas_become_mathml(latex: str, part: str) -> None:

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.analysis._products import has_formula, may_multiply, multiply_adds
+from regard.analysis._products import formulas, may_multiply
 from regard.observation import Observation, listen
 from regard.support.checks import describe
+from regard.support.tables import text_table
+from regard.support.text import format_count, format_size
 
 Shape = tuple[int, ...]
 Input = Shape | Tensor | None
@@ -95,19 +97,10 @@ class Cost:
             calls, multiply_adds, parameters, size = (
                 sum(getattr(row, part) for row in rows) for part in ("calls", "multiply_adds", "parameters", "bytes")
             )
-            counts = (_short(multiply_adds), f"{multiply_adds / whole:.1%}", _short(parameters), _short(size, "B"))
-            lines.append((name, kind, str(calls), *counts))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(
-                cell.ljust(width) if i < 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        text.insert(1, "  ".join("─" * width for width in widths))
-        text += [f"uncounted  {name} ({count}×)" for name, count in self.uncounted.items()]
-        return "\n".join(text)
+            counts = (format_count(multiply_adds), f"{multiply_adds / whole:.1%}", format_count(parameters))
+            lines.append((name, kind, str(calls), *counts, format_size(size)))
+        unknown = [f"uncounted  {name} ({count}×)" for name, count in self.uncounted.items()]
+        return "\n".join(text_table(lines, right=range(2, 7)) + unknown)
 
     def __str__(self) -> str:
         return self.table()
@@ -143,9 +136,9 @@ def cost(
     >>> print(found)
     module    kind                calls  multiply-adds   share  parameters    bytes
     ────────  ──────────────────  ─────  ─────────────  ──────  ──────────  ───────
-    (all)     MultiHeadAttention      1         13.4 k  100.0%       1.1 k  10.8 kB
-      qkv     Linear                  1          7.7 k   57.1%         816   5.8 kB
-      output  Linear                  1          2.6 k   19.0%         272   2.4 kB
+    (all)     MultiHeadAttention      1         13.4 k  100.0%      1.09 k  10.8 kB
+      qkv     Linear                  1         7.68 k   57.1%         816  5.82 kB
+      output  Linear                  1         2.56 k   19.0%         272  2.37 kB
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
@@ -278,18 +271,25 @@ class _Tally:
 
 
 class _Counting(TorchDispatchMode):
-    """Sees every operator that really runs, in tiles and written into given memory too."""
+    """Sees every operator that runs and counts it by torch's formulas.
+
+    torch's own FlopCounterMode is not used as a mode: it refuses FlexAttention in eager mode, gives modules that are
+    shared the name of their last path, and counts no bytes.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, tally: _Tally) -> None:
         super().__init__()
         self.tally = tally
+        self.formulas = formulas()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = getattr(func, "_overloadpacket", func)
-        known = has_formula(packet)
+        if packet not in self.formulas and getattr(func, "namespace", "") == "regard":
+            self.formulas = formulas()  # our kernels become operators when they are first used
+        known = packet in self.formulas
         if not known and not isinstance(func, torch._ops.HigherOrderOperator):
             with self:  # what torch can take apart is counted by its parts
                 parts = func.decompose(*args, **kwargs)
@@ -301,7 +301,7 @@ class _Counting(TorchDispatchMode):
             if may_multiply(func, name):
                 self.tally.uncounted[name] += 1
             return out
-        count = multiply_adds(packet, args, kwargs, out)
+        count = self.formulas[packet](*args, **kwargs, out_val=out) // 2
         given = [
             x for x in tree_leaves((args, {k: v for k, v in kwargs.items() if k != "out"})) if isinstance(x, Tensor)
         ]
@@ -346,11 +346,3 @@ def _numbered(pattern: str, names: list[str]) -> str:
             ranges.append([number, number])
     shown = ",".join(f"{first}–{last}" if first != last else str(first) for first, last in ranges)
     return ".".join([*parts[0][: differing[0]], shown, *parts[0][differing[0] + 1 :]])
-
-
-def _short(count: int, unit: str = "") -> str:
-    """A few digits and a prefix: 12.1 M."""
-    for prefix, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {prefix}{unit}"
-    return f"{count} {unit}".rstrip()

@@ -30,9 +30,10 @@ _RAISED = dict(zip("0123456789+−-=()nTi⊤′", "⁰¹²³⁴⁵⁶⁷⁸⁹�
 _LOWERED = dict(zip("0123456789+−-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True))
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|[A-Za-z]|\S|\s+")
 _END = "(?![A-Za-z])"
-# What latex2mathml does not know, or would set with the space of an operator around it.
+# What latex2mathml does not know or would place worse: limits beside instead of below, space around names.
 _FOR_LIBRARY = {
     rf"\\arg\\?(max|min){_END}": r"\\operatorname*{arg\1}",
+    rf"(\\(?:sum|prod|lim|max|min|sup){_END}|\\operatorname\*\{{arg...\}})(?=\s*[_^])": r"\1\\limits",
     rf"\\(Var|concat|erf|rank|relu|softargmax|softmax){_END}": r"\\text{\1}",
     r"\\(?:mathrm|operatorname)\{([^{}]*)\}": r"\\text{\1}",
     **{rf"\\mathbb(?: {letter}{_END}|\{{{letter}\}})": sign for letter, sign in _BOARD.items()},
