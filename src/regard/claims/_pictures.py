@@ -28,7 +28,7 @@ def picture(row: Row) -> Figure | None:
 
     >>> from regard.claims import picture, verify
     >>> picture(verify("hw4-beta-zero")[0]).axes[0].get_ylabel()
-    'entropy'
+    'largest difference'
     """
     # The statement beside the measurement says the most.
     for evidence in (row.says, row.true):

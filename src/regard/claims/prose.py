@@ -28,8 +28,8 @@ def as_line(markdown: str) -> str:
 def as_html(markdown: str) -> str:
     r"""Paragraphs of HTML, formulas in MathML.
 
-    >>> as_html("Let $x < 1$.")
-    '<p>Let <math><mrow><mi>x</mi><mo>&lt;</mo><mn>1</mn></mrow></math>.</p>'
+    >>> as_html("Let `x < 1`, as in $x^2$.")
+    '<p>Let <code>x &lt; 1</code>, as in <math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>.</p>'
     """
     return "".join(f"<p>{inline_html(paragraph)}</p>" for paragraph in markdown.split("\n\n"))
 

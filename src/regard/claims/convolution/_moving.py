@@ -15,7 +15,7 @@ from regard.claims._training import fit, fit_classes, images
 from regard.figures.style import Figure
 
 
-class Plan(NamedTuple):
+class MovementRuns(NamedTuple):
     """How large the runs are."""
 
     class_steps: int
@@ -23,7 +23,7 @@ class Plan(NamedTuple):
     seeds: tuple[int, ...]
 
 
-PLANS: dict[Effort, Plan] = {"full": Plan(300, 800, (0, 1, 2)), "smoke": Plan(2, 2, (0,))}
+PLANS: dict[Effort, MovementRuns] = {"full": MovementRuns(300, 800, (0, 1, 2)), "smoke": MovementRuns(2, 2, (0,))}
 # Where the heads of a longer training on CIFAR-10 looked, as the training engine wrote it down: the run that the package
 # ships (its files are data here; nothing of the studio is imported).
 CIFAR10 = Path(__file__).parents[2] / "studio" / "example" / "heads.jsonl"
