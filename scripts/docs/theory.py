@@ -89,9 +89,7 @@ def _entry(row: Row) -> str:
     path = f"pictures/{claim.id}.png"
     if f"theory/{path}" in pictures():
         parts.append(f"![What was measured for {claim.id}]({path})\n")
-    evidence = (
-        "it trains something: `regard verify --slow --id " + claim.id + "`" if not row.ran else _code(row.evidence)
-    )
+    evidence = "it trains a model: `regard verify --slow --id " + claim.id + "`" if not row.ran else _code(row.evidence)
     parts.append(f"*Evidence:* {evidence}\n")
     rejected = "" if row.mutant is None else f" {_code(row.mutant.line)}"
     parts.append(f"*Rejected by the same check:* {claim.mutant.text}.{rejected}\n")

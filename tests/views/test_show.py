@@ -214,7 +214,7 @@ class TestTokens:
         maps = random_maps(1, 2, 5)
         with pytest.raises(ValueError, match=r"tokens has 3 entries, but 'blocks\.0\.attn' attends over 5 tokens"):
             regard.show(maps, tokens=["a", "b", "c"])
-        with pytest.raises(ValueError, match="3 entries that are read and 4 that are written"):
+        with pytest.raises(ValueError, match="3 source and 4 target entries"):
             regard.show(maps, tokens=(list("abc"), list("abcd")))
         with pytest.raises(TypeError, match="tokens must be a list of strings"):
             regard.show(maps, tokens="hello")

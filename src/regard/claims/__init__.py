@@ -1,4 +1,4 @@
-"""The theory, executable: statements about attention, each decided by evidence, with the errata.
+"""Executable theory: statements about attention, each decided by evidence, with corrections.
 
 >>> from regard.claims import select
 >>> claim = select("hw4-beta-zero")[0]

@@ -9,15 +9,15 @@ from regard.claims.prose import as_line
 
 @dataclass(frozen=True)
 class Row:
-    """One claim and what was found.
+    """One claim and its evidence.
 
     Attributes:
-        claim: what was examined.
-        says: evidence for the statement as the source has it; None where it was not run.
+        claim: the claim that was examined.
+        says: evidence for the statement as in its source; None if it did not run.
         true: evidence for the statement under its condition, or for what is true instead.
         mutant: evidence for the wrong variant.
-        seconds: how long it took.
-        smoke: the code was only exercised, at a scale that says nothing about the claim.
+        seconds: the run time.
+        smoke: whether the check only ran at a tiny scale, which says nothing about the claim.
     """
 
     claim: Claim
@@ -33,7 +33,7 @@ class Row:
 
     @property
     def computed(self) -> Verdict | None:
-        """The verdict that the evidence gives, whatever is on record; None where there is no evidence."""
+        """The verdict that follows from the evidence; None without evidence."""
         if self.says is None or self.smoke:
             return None
         if self.says.accepted:
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """Computed where it ran, else the recorded one."""
+        """The computed verdict, or the recorded one if the check did not run."""
         return self.computed or self.claim.verdict
 
     @property
@@ -53,12 +53,12 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Record and evidence agree: the verdict, the correction where there is one, and the mutant's rejection."""
+        """Whether record and evidence agree: same verdict, correction accepted (if there is one), mutant rejected."""
         if not self.ran:
             return True
         if any(found is not None and found.broke for found in (self.says, self.true, self.mutant)):
             return False
-        # A statement that fails needs its correction proved.
+        # The correction of a false statement must be accepted.
         proved = self.computed != "fails" or (
             self.claim.instead is not None and self.true is not None and self.true.accepted
         )
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def condition(self) -> str | None:
-        """Under which condition it holds, where it needs one."""
+        """The condition under which it holds, if it needs one."""
         return as_line(self.claim.condition.text) if self.claim.condition and self.verdict == "holds under" else None
 
     @property
@@ -74,9 +74,9 @@ class Row:
         """In one line."""
         claim, says = self.claim, self.says
         if says is None:
-            return "not run: it trains something (--slow)"
+            return "not run: it trains a model (--slow)"
         if self.smoke:
-            return "code exercised on a tiny scale, which says nothing about the claim (--slow runs it)"
+            return "run at a tiny scale, which says nothing about the claim (--slow runs it in full)"
         line = says.line
         if not says.accepted:
             if says.counterexample and says.counterexample != line:

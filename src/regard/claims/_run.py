@@ -1,4 +1,4 @@
-"""Running claims: evidence for the statement, for what is true, and against the mutant; then the verdict."""
+"""Run claims: collect evidence on the statement, on what is true and on the mutant, and compare with the record."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,8 +14,8 @@ Report = Callable[[Claim], None]
 
 
 class Verification(Sequence[Row]):
-    """What :func:`verify` found: its rows, in order. It prints as a table; ``agrees`` is False where evidence and record
-    differ anywhere."""
+    """The result of :func:`verify`: a sequence of rows that prints as a table. ``agrees`` is False if evidence and record
+    differ for any claim."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = tuple(rows)
@@ -29,7 +29,7 @@ class Verification(Sequence[Row]):
     @overload
     def __getitem__(self, index: slice) -> "Verification": ...
     def __getitem__(self, index: int | str | slice) -> "Row | Verification":
-        """By number, or by a claim's id."""
+        """A row by its index or by the id of its claim."""
         if isinstance(index, slice):
             return Verification(self.rows[index])
         if isinstance(index, str):
@@ -46,7 +46,7 @@ class Verification(Sequence[Row]):
         return iter(self.rows)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """One entry per claim, as ``regard verify --json`` prints them."""
+        """One dictionary per claim, as ``regard verify --json`` prints them."""
         return [row.as_json() for row in self.rows]
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Verification(Sequence[Row]):
 
 
 def select(what: str | Sequence[str] | None = None) -> tuple[Claim, ...]:
-    """The claims of a source, of a topic, or with an id; several such words select the claims of any of them.
+    """The claims of a source, of a topic or with an id. Several words select the union.
 
     >>> from regard.claims import select
     >>> [claim.id for claim in select("ex05") if claim.topic == "scaling"]
@@ -81,15 +81,15 @@ def select(what: str | Sequence[str] | None = None) -> tuple[Claim, ...]:
 def verify(
     what: str | Sequence[str] | None = None, *, slow: bool = False, smoke: bool = False, report: Report | None = None
 ) -> Verification:
-    """Decide statements about attention by evidence, and compare with what is on record.
+    """Decide statements about attention by evidence, and compare with the recorded verdicts.
 
     Args:
-        what: a source (``"c182"``), a topic (``"temperature"``), a claim's id, or a list of such; default all.
-        slow: also run those that train something, up to three minutes each.
-        smoke: exercise the code of the slow ones on a tiny scale instead; they then count as not run.
-        report: called with each claim before it is examined, for showing progress.
+        what: a source (``"c182"``), a topic (``"temperature"``), the id of a claim, or a list of these; default: all.
+        slow: whether to run claims that train a model, up to three minutes each.
+        smoke: run those at a tiny scale instead, to test their code; they count as not run.
+        report: called with each claim before it is examined, to show progress.
 
-    Returns the rows; ``.agrees`` says whether record and evidence agree everywhere.
+    Returns the rows; ``.agrees`` is True if record and evidence agree for all.
 
     >>> found = regard.verify("hw4-softargmax-sign")
     >>> found[0].verdict, found.agrees
@@ -107,7 +107,7 @@ def verify(
 
 
 def examine(claim: Claim, effort: Effort = "full") -> Row:
-    """All the evidence for one claim."""
+    """Collect the evidence on one claim."""
     start = time.perf_counter()
     says = _evidence(claim, claim.says, effort)
     true = None if claim.true is None else _evidence(claim, claim.true.candidate, effort)
@@ -117,7 +117,7 @@ def examine(claim: Claim, effort: Effort = "full") -> Row:
 
 
 def _evidence(claim: Claim, candidate: Any, effort: Effort) -> Evidence:
-    """A check that breaks down is evidence of nothing; in a smoke run it is an error, for there the code is what is tried."""
+    """An error in a check is no evidence. A smoke run raises it, because there the code itself is tested."""
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # layers draw their first weights from it

@@ -13,7 +13,7 @@ from regard.support.text import format_number
 
 
 def table(found: Sequence[Row], width: int | None = None) -> str:
-    """Id, source, verdict and the evidence, wrapped to the width of the terminal."""
+    """Id, source, verdict and evidence, wrapped to the width of the terminal."""
     if not len(found):
         return "no claims"
     width = width or max(80, shutil.get_terminal_size((120, 40)).columns)
@@ -37,19 +37,19 @@ def html_table(found: Sequence[Row]) -> str:
 
 
 def summary(found: Sequence[Row]) -> str:
-    """How many hold, hold under a condition and fail; and what disagrees."""
+    """How many claims hold, hold under a condition and fail; and where evidence and record disagree."""
     counts = ", ".join(f"{sum(row.verdict == verdict for row in found)} {verdict}" for verdict in VERDICTS)
     waiting = sum(not row.ran for row in found)
     wrong = [row.claim.id for row in found if not row.agrees]
     text = f"{len(found)} claims: {counts}"
-    text += f"; {waiting} not run (they train something: --slow)" if waiting else ""
+    text += f"; {waiting} not run (they train a model: --slow)" if waiting else ""
     return text + (
         f"; evidence and record DISAGREE on {', '.join(wrong)}" if wrong else "; evidence agrees with the record"
     )
 
 
 def details(row: Row, width: int | None = None) -> str:
-    """Everything about one claim: statement, derivation, what is true, and the numbers."""
+    """Everything about one claim: statement, what is true, derivation and measurements."""
     width = min(100, width or max(80, shutil.get_terminal_size((100, 40)).columns))
     claim = row.claim
     parts = [
@@ -64,7 +64,7 @@ def details(row: Row, width: int | None = None) -> str:
     for name, found in (("the statement", row.says), (_true_name(row), row.true), ("the mutant", row.mutant)):
         if found is None:
             continue
-        result = ("accepted" if found.accepted else "rejected") if not row.smoke else "exercised"
+        result = ("accepted" if found.accepted else "rejected") if not row.smoke else "only run at a tiny scale"
         parts.append(f"Evidence on {name}: {result}. {found.line}")
         if found.counterexample and found.counterexample != found.line:
             parts.append(f"  counterexample: {found.counterexample}")

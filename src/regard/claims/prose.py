@@ -1,4 +1,4 @@
-"""The claims' Markdown, of which they use paragraphs, ``code``, *emphasis* and formulas, for a terminal and a page."""
+"""The Markdown of the claims (paragraphs, ``code``, *emphasis* and formulas) as text and as HTML."""
 
 import re
 from html import escape
@@ -35,7 +35,7 @@ def as_html(markdown: str) -> str:
 
 
 def inline_html(markdown: str) -> str:
-    """The same without the paragraph around it."""
+    """HTML without the paragraph around it."""
     formulas: list[str] = []
 
     def put_aside(found: re.Match[str]) -> str:

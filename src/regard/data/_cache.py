@@ -1,4 +1,4 @@
-"""The folder data sets are kept in: finding them, fetching them, and saying what is missing."""
+"""The folder of data sets: find them, download them, and report what is missing."""
 
 import errno
 import os
@@ -19,13 +19,13 @@ State = Literal["embedded", "present", "incomplete", "absent"]
 
 
 class DataMissingError(FileNotFoundError):
-    """The data set is not here and did not come; the message says which file to put where."""
+    """The data set was not found and could not be downloaded. The message names the files and where to put them."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is there of a data set. ``state`` is ``"embedded"``, ``"present"``, ``"incomplete"`` (some files are absent
-    or damaged) or ``"absent"``; every file counted was read and its checksum compared."""
+    """Which files of a data set were found. ``state`` is ``"embedded"`` (part of the package), ``"present"``,
+    ``"incomplete"`` (files are missing or damaged) or ``"absent"``. The checksum of every file was compared."""
 
     name: str
     state: State
@@ -35,7 +35,7 @@ class Status:
 
 
 def data_folder() -> Path:
-    """Where data sets are kept: ``REGARD_DATA``, or the user's cache as the platform has it.
+    """The folder of data sets: ``REGARD_DATA``, or the platform's cache folder of the user.
 
     >>> regard.data.data_folder().is_absolute()
     True
@@ -53,7 +53,7 @@ def data_folder() -> Path:
 
 
 def status(name: str) -> Status:
-    """What is there of a data set, every file read and compared with its published checksum.
+    """Which files of a data set are here. Every file is read and compared with its published checksum.
 
     >>> regard.data.status("fashion-mini").state
     'embedded'
@@ -76,7 +76,7 @@ def status(name: str) -> Status:
 
 
 def fetch(name: str) -> Path:
-    """Bring a data set's files to the data folder, where they are not already somewhere; returns where they are.
+    """Download the files of a data set that were not found; returns the folder of the files.
 
     >>> regard.data.fetch("fashion-mini").name
     'fashion-mini'
@@ -87,39 +87,39 @@ def fetch(name: str) -> Path:
 
 
 def read_members(source: Source, members: tuple[str, ...], *, allow_download: bool) -> list[bytes]:
-    """The files' contents, decompressed, each compared with its checksum."""
+    """The contents of the files, decompressed and compared with their checksums."""
     contents = [_search(source, member).content for member in members]
     if None in contents:
         if not allow_download:
-            raise _missing(source, tried=["no download was allowed"])
+            raise _missing(source, tried=["download=False: nothing was downloaded"])
         fetch_source(source)
         contents = [_search(source, member).content for member in members]
     whole = [content for content in contents if content is not None]
     if len(whole) < len(members):
-        raise _missing(source, tried=["the files were fetched and are gone again"])
+        raise _missing(source, tried=["the files were downloaded but have disappeared"])
     return whole
 
 
 def fetch_source(source: Source) -> None:
-    """Every download that is still needed, one process at a time."""
+    """Download what is missing, one process at a time."""
     if not _absent(source):
         return
     if source.embedded:
-        raise _missing(source, tried=["it is part of the package: install regard again"])
+        raise _missing(source, tried=["it is part of the package: reinstall regard"])
     folder = folders_of(source)[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder, source.title):
-            # Another process may have brought them while this one waited.
+            # Another process may have downloaded them while this one waited.
             absent = _absent(source)
             for wanted in source.downloads:
                 if absent.intersection(wanted.members):
                     _bring(source, wanted, folder)
     except OSError as error:
         reasons = {
-            errno.EACCES: "it cannot be written",
-            errno.EPERM: "it cannot be written",
-            errno.EROFS: "it cannot be written",
+            errno.EACCES: "it is not writable",
+            errno.EPERM: "it is not writable",
+            errno.EROFS: "it is not writable",
             errno.ENOSPC: "its disk is full",
         }
         if error.errno not in reasons:
@@ -127,14 +127,14 @@ def fetch_source(source: Source) -> None:
         size = sum(wanted.size for wanted in source.downloads)
         raise OSError(
             error.errno,
-            f"{source.title} ({size / 1e6:.0f} MB to download) does not go into this folder: {reasons[error.errno]}. "
-            f"Set REGARD_DATA to another one. The folder",
+            f"{source.title} ({format_size(size)} to download) cannot be stored in this folder: {reasons[error.errno]}. "
+            f"Set REGARD_DATA to another folder",
             str(folder),
         ) from error
 
 
 def folders_of(source: Source) -> list[Path]:
-    """Where the data set may lie; the first is where a download goes."""
+    """The folders that may hold the data set; downloads go to the first."""
     root = Path() if all(Path(folder).is_absolute() for folder in source.folders) else data_folder()
     return [root / folder for folder in source.folders]
 
@@ -193,7 +193,7 @@ def _bring(source: Source, wanted: Download, folder: Path) -> None:
 
 
 def _unpack(source: Source, wanted: Download, archive: Path, folder: Path) -> None:
-    """Only the files that are known by name and checksum leave the archive, so no path in it is ever followed."""
+    """Extract only files whose name and checksum are known, and ignore the paths in the archive."""
     with tarfile.open(archive, "r:gz") as tar:
         for entry in tar:
             member = Path(entry.name).name
@@ -205,19 +205,19 @@ def _unpack(source: Source, wanted: Download, archive: Path, folder: Path) -> No
                 write_atomic(folder / member, content)
     left = [member for member in wanted.members if _search(source, member).content is None]
     if left:
-        raise _missing(source, tried=[f"{archive}: does not hold the official {', '.join(left)}"])
+        raise _missing(source, tried=[f"{archive}: does not contain the official {', '.join(left)}"])
 
 
 def _missing(source: Source, tried: list[str]) -> DataMissingError:
     folder, absent = folders_of(source)[0], _absent(source)
-    lines = [f"{source.title} ({source.name}) is not here and could not be fetched."]
+    lines = [f"{source.title} ({source.name}) was not found and could not be downloaded."]
     for wanted in source.downloads:
         if not absent.intersection(wanted.members):
             continue
         inside = f", or unpacked {', '.join(wanted.members)}" if wanted.is_archive else ""
         lines.append(f"Put {wanted.file} (from {wanted.addresses[0]}){inside} into {folder}")
     if not source.embedded:
-        lines.append(f"or set REGARD_DATA to a folder that holds {source.folders[0]}/ (it is {data_folder()} now).")
+        lines.append(f"or set REGARD_DATA to a folder that contains {source.folders[0]}/ (now it is {data_folder()}).")
     looked = [problem for member in source.members for problem in _search(source, member).problems]
     lines += ["Tried:", *(f"  {line}" for line in [*looked, *tried])]
     return DataMissingError("\n".join(lines))
@@ -225,14 +225,14 @@ def _missing(source: Source, tried: list[str]) -> DataMissingError:
 
 @contextmanager
 def _lock(folder: Path, title: str) -> Iterator[None]:
-    """One process at a time; the system lets go of it when its holder ends, however it ends."""
+    """A lock between processes; the system releases it when its owner ends, even by a kill."""
     from filelock import FileLock, Timeout  # torch depends on it
 
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=1)
     except Timeout:
-        note(f"{title}: another process is fetching it, waiting for that")
+        note(f"{title}: another process is downloading it; waiting")
         lock.acquire()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where Gaussian heads look: their centers, and how far around them."""
+"""Where Gaussian heads look: their centers, and contours of their mass."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def heads(
     columns: int | None = None,
     path: PathArgument = None,
 ) -> Figure:
-    r"""Centers of Gaussian heads as seen from the query, with the contours that hold 50 % and 90 % of their mass.
+    r"""Centers of Gaussian heads relative to the query, with contours that contain 50 % and 90 % of their mass.
 
     The density :math:`e^{-(x - \Delta)^\top S (x - \Delta)}` in the plane has mass p within
     :math:`(x - \Delta)^\top S (x - \Delta) \le -\ln(1 - p)`: a circle of radius :math:`\sqrt{-\ln(1 - p)/\alpha}` for
@@ -95,7 +95,7 @@ def mass_contour(
 ) -> Float[Tensor, "points axes"] | None:
     r"""Points x around 0 with :math:`x^\top S x = -\ln(1 - p)` (two axes), or the two ends of the interval (one axis).
 
-    None where S is not positive, for then no bounded region holds the mass.
+    None if S is not positive definite: then no bounded region contains the mass.
 
     >>> radius = mass_contour(torch.eye(2), 0.5).norm(dim=-1)
     >>> torch.allclose(radius, torch.tensor(math.sqrt(math.log(2))))
@@ -112,7 +112,7 @@ def mass_contour(
     return (circle / values.sqrt()) @ vectors.mT
 
 
-class _Layer(NamedTuple):
+class _HeadLayer(NamedTuple):
     """Heads of one layer: centers (heads, axes), the matrices S (heads, axes, axes) and the grid, in float64."""
 
     center: Tensor
@@ -120,7 +120,7 @@ class _Layer(NamedTuple):
     grid: tuple[int, ...] | None
 
 
-def _layers(center: Any, sharpness: Any, grid: Any) -> list[_Layer]:
+def _layers(center: Any, sharpness: Any, grid: Any) -> list[_HeadLayer]:
     if isinstance(center, Tensor) != isinstance(sharpness, Tensor):
         raise TypeError(
             f"center and sharpness must both be tensors or both lists of tensors, one per layer, got "
@@ -137,7 +137,7 @@ def _layers(center: Any, sharpness: Any, grid: Any) -> list[_Layer]:
         if layers and axes != layers[0].center.shape[-1]:
             raise ValueError(f"center[{number}] has {axes} axes but center[0] has {layers[0].center.shape[-1]}")
         check_gaussian_heads(each[0], each[1], each[2] or (1,) * axes)
-        layers.append(_Layer(plain(each[0]), _matrices(plain(each[1]), axes), each[2]))
+        layers.append(_HeadLayer(plain(each[0]), _matrices(plain(each[1]), axes), each[2]))
     return layers
 
 
@@ -157,14 +157,14 @@ def _matrices(sharpness: Tensor, axes: int) -> Tensor:
     return torch.diag_embed(sharpness) if sharpness.ndim == 2 else (sharpness + sharpness.mT) / 2
 
 
-def _name(number: int, layers: list[_Layer]) -> str:
+def _name(number: int, layers: list[_HeadLayer]) -> str:
     if len(layers) > 1:
         return f"layer {number + 1}"
     heads = len(layers[0].center)
     return f"{heads} heads" if heads != 1 else "1 head"
 
 
-def _limits(layers: list[_Layer]) -> list[tuple[float, float]]:
+def _limits(layers: list[_HeadLayer]) -> list[tuple[float, float]]:
     """The range of each axis: the grid around the query, all centers, and the contours where there is no grid."""
     grid = layers[0].grid
     axes = layers[0].center.shape[-1]
@@ -182,7 +182,7 @@ def _limits(layers: list[_Layer]) -> list[tuple[float, float]]:
     return [(a - 0.02 * (b - a), b + 0.02 * (b - a)) for a, b in zip(low, high, strict=True)]
 
 
-def _draw_layer(panel: Axes, layer: _Layer, limits: list[tuple[float, float]]) -> list[int]:
+def _draw_layer(panel: Axes, layer: _HeadLayer, limits: list[tuple[float, float]]) -> list[int]:
     """Draw all heads. Returns those that have no contour."""
     if layer.center.shape[-1] == 2:
         _draw_plane(panel, layer, limits)
@@ -191,7 +191,7 @@ def _draw_layer(panel: Axes, layer: _Layer, limits: list[tuple[float, float]]) -
     return [head for head, matrix in enumerate(layer.matrices) if mass_contour(matrix, MASSES[0]) is None]
 
 
-def _draw_plane(panel: Axes, layer: _Layer, limits: list[tuple[float, float]]) -> None:
+def _draw_plane(panel: Axes, layer: _HeadLayer, limits: list[tuple[float, float]]) -> None:
     """Rows run down, as in an image."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
@@ -231,7 +231,7 @@ def _draw_plane(panel: Axes, layer: _Layer, limits: list[tuple[float, float]]) -
     whole_ticks(panel, "x", "y")
 
 
-def _draw_line(panel: Axes, layer: _Layer, limits: list[tuple[float, float]]) -> None:
+def _draw_line(panel: Axes, layer: _HeadLayer, limits: list[tuple[float, float]]) -> None:
     """One row per head."""
     panel.axvspan(-0.5, 0.5, color=PALE, linewidth=0, zorder=0)
     if layer.grid is not None:

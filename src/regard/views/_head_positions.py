@@ -81,6 +81,6 @@ def fitted_payload(localities: list[Locality], steps: list[int], name: str = "",
 
 
 def _step(parts: tuple[str, ...], number: int) -> int:
-    """The last number in a checkpoint's path, which is where people put the step."""
+    """The last number in the path of a checkpoint, which usually is the step."""
     found = re.findall(r"\d+", "/".join(parts[-2:]))
     return int(found[-1]) if found else number

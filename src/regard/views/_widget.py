@@ -1,4 +1,4 @@
-"""The notebook widget: the front end as it is, and a payload."""
+"""The notebook widget: the front end and a payload."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from regard.views.page import bundle
 
 
 def widget(payload: Payload) -> Any:
-    """An anywidget with the traits ``payload`` (the header), ``buffer`` and ``selection`` (what is picked in it)."""
+    """An anywidget with the traits ``payload`` (the header), ``buffer`` and ``selection`` (the user's selection)."""
     try:
         import anywidget
         import traitlets
