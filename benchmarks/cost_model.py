@@ -190,7 +190,7 @@ def _images(found: Mapping[str, Any]) -> int:
 
 def _recipe_network(name: str) -> tuple[nn.Module, int]:
     recipe = regard.recipes.get(name)
-    if not isinstance(recipe.task, regard.training.ImageTask):
+    if recipe.task.image_shape is None:
         return nn.Identity(), 0
     network = recipe.network.build(recipe.task)
     return network, sum(parameter.numel() for parameter in network.parameters())
@@ -223,7 +223,7 @@ def _linear_rate(trained: Mapping[str, Any], found: Rates) -> float:
     """Of a network in training: what the attention of its grid takes, as predicted, is taken away first."""
     recipe = regard.recipes.get(trained["recipe"])
     network, _ = _recipe_network(trained["recipe"])
-    cost = regard.cost(network, (1, *recipe.task.shape))
+    cost = regard.cost(network, (1, *recipe.task.image_shape))
     linear = sum(row.multiply_adds for row in cost.rows if row.kind == "Linear")
     grid, depth = network.grid, len(network.blocks)
     heads, width = network.blocks[0].attention.heads, network.blocks[0].attention.head_dim

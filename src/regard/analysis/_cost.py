@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.analysis._products import formulas, may_multiply
-from regard.observation import Observation, listen
+from regard.observation import listen
 from regard.support.checks import describe
 from regard.support.tables import text_table
 from regard.support.text import format_count, format_size
@@ -234,13 +234,13 @@ class _Tally:
         if self.running_calls and not fused:
             self.running_calls[-1].loose += size
 
-    def observed(self, seen: Observation) -> Tensor:
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Any, *, value: Any, **about: Any) -> Tensor:
         """A layer mixed its values in tiles: only values and outputs must be read and written, not every tile."""
-        if self.running_calls and self.running_calls[-1].module is seen.module and seen.value is not None:
+        if self.running_calls and self.running_calls[-1].module is module and value is not None:
             current = self.running_calls[-1]
-            self._spread(0, _size(seen.value) + _size(seen.output) - current.loose)
+            self._spread(0, _size(value) + _size(output) - current.loose)
             current.loose = 0
-        return seen.output
+        return output
 
     def _spread(self, multiply_adds: int, size: int) -> None:
         for module in {call.module for call in self.running_calls}:

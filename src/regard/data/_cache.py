@@ -14,6 +14,7 @@ from regard.data._download import DownloadError, download, note, progress
 from regard.data._sources import Download, Source, source_of
 from regard.support.checksums import published_checksum
 from regard.support.files import write_atomic
+from regard.support.text import format_size
 
 State = Literal["embedded", "present", "incomplete", "absent"]
 

@@ -129,7 +129,7 @@ def _layers(center: Any, sharpness: Any, grid: Any) -> list[_HeadLayer]:
     centers, sharpnesses = (list(each) if not isinstance(each, Tensor) else [each] for each in (center, sharpness))
     if not centers or len(centers) != len(sharpnesses):
         raise ValueError(f"center has {len(centers)} layers but sharpness has {len(sharpnesses)}")
-    layers = []
+    layers: list[_HeadLayer] = []
     for number, each in enumerate(zip(centers, sharpnesses, _grids(grid, len(centers)), strict=True)):
         axes = each[0].shape[-1] if isinstance(each[0], Tensor) and each[0].ndim else 0
         if axes not in (1, 2):

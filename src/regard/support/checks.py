@@ -89,6 +89,25 @@ def check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
+def check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must be a whole number of 0 or more, got {describe(value)}")
+
+
+def check_sides(name: str, value: Any) -> tuple[int, int]:
+    """Height and width, given as a pair or as one number for both.
+
+    >>> check_sides("patch_size", 4), check_sides("image_size", (32, 48))
+    ((4, 4), (32, 48))
+    """
+    sides = (value, value) if isinstance(value, int) else value
+    if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) != 2:
+        raise TypeError(f"{name} must be a number or (height, width), got {describe(value)}")
+    for side in sides:
+        check_positive(name, side)
+    return sides[0], sides[1]
+
+
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
@@ -118,6 +137,12 @@ def check_broadcastable(
             f"{name} has shape {tuple(value.shape)}, which does not fit {of} of shape {tuple(shape)}: "
             f"it needs {'' if same_ndim else 'at most '}{len(shape)} axes, each of the same size or 1"
         )
+
+
+def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | None = None) -> None:
+    """A mask is ``(queries, keys)``, or it has as many axes as the scores, each of the same size or 1."""
+    fits = scores.shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores.shape
+    check_broadcastable(name, mask, tuple(fits), "scores", dtype=dtype)
 
 
 def values_are_readable(value: Tensor) -> bool:

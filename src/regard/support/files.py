@@ -14,7 +14,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFullError(OSError):
-    """The disk has no room for the new file. Files written before are intact."""
+    """The disk has no room for the new file. Nothing written before is lost."""
 
     def __str__(self) -> str:
         return str(self.strerror)  # the message already names the reason, so leave out the error number
@@ -88,5 +88,5 @@ def reporting_full_disk(folder: Path, what: str, size: int) -> Iterator[None]:
         raise DiskFullError(
             error.errno,
             f"no room for the {what} in {folder} ({os.strerror(error.errno)}): {needed}. "
-            "Files written before are intact: free some space and resume",
+            "Nothing written before is lost: free some space and resume",
         ) from error

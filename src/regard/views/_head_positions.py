@@ -6,30 +6,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.analysis import Locality
-from regard.analysis import Trajectory as Fitted
+from regard.analysis import Locality, LocalityHistory
+from regard.views._fits import fitted
 from regard.views._payload import Payload
 
 
 def payload(what: Any) -> Payload | None:
-    """From the trajectory of a run, from heads at one step, from fits at checkpoints (``regard.analysis.trajectory``) or
-    from one fit; None for anything else."""
-    if isinstance(what, Fitted):
-        steps = [_step(path.parts, number) for number, path in enumerate(what.checkpoints)]
-        return fitted_payload(what.localities, steps)
-    if isinstance(what, Locality):
-        return fitted_payload([what], [0])
-    from regard.training import Heads, Trajectory
+    """From a run, from its trajectory, from heads at one step, from fits at checkpoints (``regard.analysis.trajectory``)
+    or from one fit; None for anything else.
 
-    if isinstance(what, Trajectory):
-        return trajectory_payload(what)
-    if isinstance(what, Heads):
+    A run whose heads have no centers is shown by the Gaussians that fit its maps, at the checkpoints that were kept.
+    """
+    if isinstance(what, LocalityHistory):
+        return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
+    if isinstance(what, Locality):
+        return _fitted([what], [0])
+    from regard.training import HeadPositions, HeadTrajectory, Run
+
+    if isinstance(what, Run):
+        curve = [(line["step"], line["validation_accuracy"]) for line in what.evaluations]
+        if what.heads is None:
+            return _fitted(*fitted(what), what.recipe.name, curve)
+        return _trajectory(what.heads, what.recipe.name, curve)
+    if isinstance(what, HeadTrajectory):
+        return _trajectory(what)
+    if isinstance(what, HeadPositions):
         center, sharpness = (tuple(each[None] for each in values) for values in (what.center, what.sharpness))
-        return trajectory_payload(Trajectory((0,), what.layers, None, center, sharpness))
+        return _trajectory(HeadTrajectory((0,), what.layers, None, center, sharpness))
     return None
 
 
-def trajectory_payload(found: Any, name: str = "", curve: Any = ()) -> Payload:
+def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:
     """Centers and sharpness of Gaussian heads at each recorded step; ``curve`` holds (step, validation accuracy)."""
     arrays: dict[str, Tensor] = {}
     layers = []
@@ -60,7 +67,7 @@ def _grid(grid: tuple[int, ...] | None, axes: int) -> list[int] | None:
     return list(grid) if grid is not None and len(grid) == axes else None
 
 
-def fitted_payload(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
+def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
     """The Gaussians that fit the heads of any network, one set of fits for each step."""
     arrays: dict[str, Tensor] = {}
     layers = []

@@ -39,14 +39,6 @@ def payload(
     return Payload("image", meta, {**arrays(shown), **pixels})
 
 
-def image_payload(maps: Maps, image: Any) -> Payload | None:
-    """Maps over an image; None if none of them has a grid on it."""
-    try:
-        return payload(maps, image=image)
-    except ValueError:
-        return None
-
-
 def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> Sheet:
     layout = sheet.found.layout(grid, prefix)
     if len(layout.grid) != 2:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from regard.support.checks import check_choice, describe
-from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _runs, _token_maps
+from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _token_maps
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
 from regard.views.page import document
@@ -143,10 +143,6 @@ def _named(name: str, options: dict[str, Any]) -> Payload:
 
 def _without_maps(what: Any) -> Payload:
     """A run, where heads look, or verified claims. Importing training and claims takes seconds, so maps come first."""
-    from regard.training import Run
-
-    if isinstance(what, Run):
-        return _runs.heads_payload(what)
     if (heads := _head_positions.payload(what)) is not None:
         return heads
     from regard.claims import Verification

@@ -28,7 +28,7 @@ def payload(
     else:
         rows = list(verify(claims)) if run else [Row(claim) for claim in select(claims)]
     entries = [
-        {**_recorded(row.claim), **({} if row.says is None else evidence_of(row, pictures=pictures))} for row in rows
+        {**_recorded(row.claim), **({} if row.says is None else claim_evidence(row, pictures=pictures))} for row in rows
     ]
     topics = [topic for topic in TOPICS if any(entry["topic"] == topic for entry in entries)]
     return Payload("claims", {"claims": entries, "topics": topics, "sources": SOURCES})
@@ -52,7 +52,7 @@ def _recorded(claim: Claim) -> dict[str, Any]:
     }
 
 
-def evidence_of(row: Row, *, pictures: bool = True) -> dict[str, Any]:
+def claim_evidence(row: Row, *, pictures: bool = True) -> dict[str, Any]:
     """The verdict, and everything that was measured."""
     true = "with its condition" if row.claim.condition is not None else "what is true instead"
     variants = (("the statement", row.says), (true, row.true), ("the wrong variant", row.mutant))

@@ -68,7 +68,7 @@ class Course(NamedTuple):
         return float(maps[:, 0].amax(-1).mean())
 
 
-class Recorder:
+class CenterRecorder:
     """Watches a layer's heads, eleven times over a run."""
 
     def __init__(self, heads: layers.GaussianHeads, steps: int) -> None:
@@ -98,12 +98,12 @@ def run_classes(effort: Effort) -> tuple[Course, ...]:
     plan, data = PLANS[effort], images(effort)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = models.ImageEncoder(28, 10, channels=1, patch=2, dim=36, depth=2, heads=9, hidden=72)
+        model = models.ImageEncoder(28, 2, 10, channels=1, dim=36, depth=2, heads=9, hidden=72)
         layer = model.blocks[0].attention
         if not isinstance(layer, layers.GaussianAttention):
             raise TypeError("the encoder's attention is not Gaussian")
         nn.init.normal_(layer.positions.center, std=START)
-    recorder = Recorder(layer.positions, plan.class_steps)
+    recorder = CenterRecorder(layer.positions, plan.class_steps)
     fit_classes(
         model, data.train, data.train_labels, steps=plan.class_steps, rate=2e-3, seed=0,
         groups=_groups(model, 2e-3, 2e-2), watch=recorder,
@@ -131,7 +131,7 @@ def run_imitation(effort: Effort) -> tuple[Course, ...]:
             goal = conv(x)
             return F.mse_loss(got, goal) / goal.var() + PENALTY * layer.output.weight.square().sum()
 
-        recorder = Recorder(layer.positions, plan.imitation_steps)
+        recorder = CenterRecorder(layer.positions, plan.imitation_steps)
         groups = _groups(layer, 1e-2, 3e-2)
         fit(layer, loss, steps=plan.imitation_steps, rate=1e-2, groups=groups, watch=recorder)
         courses.append(recorder.course())
@@ -141,9 +141,9 @@ def run_imitation(effort: Effort) -> tuple[Course, ...]:
 @cache
 def recorded(path: Path) -> dict[str, Course]:
     """The heads of each layer over a recorded run; nothing where there is no record."""
-    from regard.training import Trajectory
+    from regard.training import HeadTrajectory
 
-    found = Trajectory.read(path)
+    found = HeadTrajectory.read(path)
     if found is None:
         return {}
     layers_ = zip(found.layers, found.center, found.sharpness, strict=True)
