@@ -1,10 +1,10 @@
-"""What in the speedrun matters? One thing changed at a time, judged by images held out from the training set.
+"""Which parts of the speedrun matter? Each row changes one thing; validation images from the training set decide.
 
     python benchmarks/ablation.py                       # a GPU; all rows, 8 epochs, two seeds
-    python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are taken as they are
+    python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are reused
 
-With --smoke or --epochs the runs and the result go to a folder of their own under runs/.
-``plan`` rows compute the same function another way: they differ in seconds alone.
+With --smoke or --epochs the runs and the result go to a separate folder under runs/.
+``plan`` rows compute the same function by another method: only their times differ.
 """
 
 import argparse
@@ -78,11 +78,13 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}; 2 with --smoke")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="of the runs; default runs/ablation, for a trial one of its own")
     parser.add_argument(
-        "--output", type=Path, help="result file; default in benchmarks/results, for a trial in --folder"
+        "--folder", type=Path, help="folder of the runs; default runs/ablation, or a separate one for a trial"
     )
-    parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
+    parser.add_argument(
+        "--output", type=Path, help="result file; default in benchmarks/results, or in --folder for a trial"
+    )
+    parser.add_argument("--smoke", action="store_true", help="a trial of about a minute on a CPU")
     options = parser.parse_args()
     tried = trial(options)
     options.folder, output = places("ablation", options)

@@ -1,10 +1,10 @@
-"""Views in a browser: how soon the first picture is there, and how fluid it is to hover over it.
+"""Views in a browser: the time to the first picture, and the frame rate while the pointer moves over it.
 
     python benchmarks/views.py
 
-Each view is saved as one file and opened from disk in a headless Chromium without a GPU. The first picture is timed from
-the start of the navigation. Then the pointer moves on with every frame, over the picture (or, where the view plays,
-while it plays), and the frames of that time are counted: a display shows 60 a second, and 30 is the bar.
+Each view is saved as one file, and a headless Chromium without a GPU opens it from disk. The time to the first picture
+counts from the start of the navigation. Then the pointer moves over the picture with every frame (or the view plays), and
+the frames are counted. A display shows 60 per second; the bar is 30.
 """
 
 import math
@@ -153,7 +153,7 @@ def main() -> None:
     print()
     print_table(rows, list(rows[0]))
     slow = [row["view"] for row in rows if row["frames_per_second"] <= BAR]
-    print(f"above {BAR:g} frames a second: {'all' if not slow else f'all but {slow}'}")
+    print(f"above {BAR:g} frames per second: {'all' if not slow else f'all but {slow}'}")
     print("written to", write("views", options, rows, browser=version, frames=options.frames))
 
 

@@ -3,7 +3,7 @@
 import io
 from functools import cache
 
-from regard.claims import SOURCES, TOPICS, Row, Verification, answers, misconceptions, verify
+from regard.claims import SOURCES, TOPICS, Row, Theorem, Verification, answers, misconceptions, verify
 from regard.claims._page import picture
 from regard.claims._prose import inline_html
 
@@ -60,14 +60,16 @@ def _ledger() -> str:
         f"{len(found())} statements about attention, from five pieces of good teaching material, each decided by a check "
         f"that also rejects a wrong variant of it: {counts['holds']} hold, {counts['holds under']} hold under a condition "
         f"that went without saying, {counts['fails']} fail as they stand. This page was computed when the site was built; "
-        f"`regard verify` computes it for you.\n",
+        f"`regard verify` computes it for you. {sum(bool(row.proved) for row in found())} have theorems that a "
+        f"[proof assistant](proofs.md) has checked.\n",
         sources + "\n",
-        "| claim | in | verdict | the statement |",
-        "|---|---|---|---|",
+        "| claim | in | verdict | machine-checked | the statement |",
+        "|---|---|---|---|---|",
     ]
     for row in found():
         link = f"[`{row.claim.id}`]({row.claim.topic}.md#{row.claim.id})"
-        lines.append(f"| {link} | {row.claim.source} | {_verdict(row)} | {_cell(row.claim.statement)} |")
+        checked = f"[{len(row.proved)}]({row.claim.topic}.md#{row.claim.id})" if row.proved else ""
+        lines.append(f"| {link} | {row.claim.source} | {_verdict(row)} | {checked} | {_cell(row.claim.statement)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +98,15 @@ def _entry(row: Row) -> str:
     parts.append(f"*Evidence:* {evidence}\n")
     rejected = "" if row.mutant is None else f" {_code(row.mutant.line)}"
     parts.append(f"*Rejected by the same check:* {claim.mutant.text}.{rejected}\n")
+    if row.proved:
+        parts.append("*Machine-checked:*\n")
+        parts.append("".join(f"- {_checked(theorem, claim.id)}\n" for theorem in row.proved))
     return "\n".join(parts)
+
+
+def _checked(theorem: Theorem, claim: str) -> str:
+    says = " ".join(inline_html(theorem.says).split()).replace("*", "&#42;").replace("_", "&#95;")
+    return f"{theorem.word(claim)}: {says} ([{theorem.title}](proofs.md#{theorem.name}))"
 
 
 def _verdict(row: Row) -> str:

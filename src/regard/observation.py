@@ -27,19 +27,8 @@ Grid = tuple[int, ...]
 class Observer(Protocol):
     """A listener of :func:`observe`."""
 
-    def observed(
-        self,
-        module: nn.Module | None,
-        output: Tensor,
-        weights: Callable[[], Tensor],
-        *,
-        value: Tensor | None,
-        kind: str,
-        grid: Grid | None,
-        prefix: int | None,
-        query_grid: Grid | None,
-    ) -> Tensor:
-        """Take the arguments of :func:`observe` and return the output with which the layer continues."""
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
+        """Take the arguments of :func:`observe`, and return the output with which the layer continues."""
         ...
 
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_fl
 import regard
 from regard.analysis import cost
 from regard.layers import AdditiveAttention, GatedPositionalAttention, GaussianAttention, RelativeAttention
-from regard.models import ImageEncoder, ResNet18, Seq2SeqRNN, TextImageFusion, Transformer, VisionTransformer
+from regard.models import ImageEncoder, ResNet18, Seq2SeqRNN, Transformer, VisionTransformer
 
 
 def torch_flops(model, *inputs, **options):
@@ -77,16 +77,7 @@ BOTH = {
     "gaussian-large": (lambda: ImageEncoder(32, 2, 3, dim=18, depth=1), [(2, 3, 32, 32)], None),
     "relative": (lambda: ImageEncoder(8, 2, 3, dim=18, depth=2, attention="relative"), [(2, 3, 8, 8)], None),
     "gru": (lambda: Seq2SeqRNN(9, dim=4, hidden=5, depth=2), [(2, 7), (2, 5)], torch.int64),
-    "transformer": (
-        lambda: Transformer(9, dim=8, depth=1, heads=2),
-        [(2, 7), (2, 5)],
-        torch.int64,
-    ),
-    "fusion": (
-        lambda: TextImageFusion(9, 8, 4, text_dim=8, image_dim=12, heads=2),
-        [(2, 7), (2, 1, 8, 8)],
-        [torch.int64, None],
-    ),
+    "transformer": (lambda: Transformer(9, dim=8, depth=1, heads=2), [(2, 7), (2, 5)], torch.int64),
 }
 
 

@@ -1,5 +1,6 @@
 """The rules of the architecture (CONTRIBUTING, "The order of packages"), read from the source."""
 
+import ast
 import importlib.util
 import sys
 from pathlib import Path
@@ -42,12 +43,22 @@ def test_every_package_has_one_place_in_the_order(source):
 
 
 def test_contributing_shows_the_order(source):
-    """The picture in CONTRIBUTING names every package, each after the packages that it may import."""
+    """The picture in CONTRIBUTING names every package, each below the packages that it may import."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     picture = text.split("## The order of packages")[1].split("```")[1]
-    words = picture.replace("→", " ").split()
-    shown = [word for word in words if word in borders.ORDER]
+    first_words = [line.split()[0] for line in picture.splitlines() if line.strip()]
+    shown = [word for word in first_words if word not in ("text", "↓")]
     assert shown == [package for package in borders.ORDER if package != "_version"]
+
+
+def test_the_api_reference_has_the_same_order():
+    text = (ROOT / "scripts" / "docs" / "api.py").read_text()
+    order = next(
+        ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ORDER"
+    )
+    assert list(order) == [package for package in borders.ORDER if package in order]
 
 
 # For each rule, a package that breaks it: name of the file -> its text.

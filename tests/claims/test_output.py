@@ -12,7 +12,7 @@ from regard.claims._page import html_table, picture
 from regard.claims._table import details, table
 from regard.cli._verify import run
 
-FIELDS = ["id", "topic", "source", "verdict", "condition", "evidence", "mutant_rejected", "slow", "ran"]
+FIELDS = ["id", "topic", "source", "verdict", "condition", "evidence", "mutant_rejected", "slow", "ran", "proved"]
 ROOT = Path(__file__).parents[2]
 
 

@@ -14,7 +14,6 @@ from regard.models import (
     ResNet18,
     Seq2SeqRNN,
     TextEncoder,
-    TextImageFusion,
     Transformer,
     VisionTransformer,
     character_gpt,
@@ -80,11 +79,6 @@ MODELS: dict[str, Callable[[], Case]] = {
         Seq2SeqRNN(11, dim=8, hidden=12, depth=2, cell="lstm", positions="sine", source_vocab_size=12),
         (_tokens(7), _tokens(5)),
         {"source_keep": _keep()},
-    ),
-    "fusion": lambda: Case(
-        TextImageFusion(11, (14, 28), 7, text_dim=16, image_dim=24, heads=2),
-        (_tokens(7), torch.randn(2, 1, 14, 28)),
-        {"keep": _keep()},
     ),
     "resnet": lambda: Case(ResNet18(3, width=4), (_image(),), {}),
 }

@@ -30,6 +30,14 @@ interface Found {
   picture: { address: string; words: string } | null;
 }
 
+/** A theorem of proofs/ that a proof assistant has checked. */
+interface Theorem {
+  name: string;
+  file: string;
+  says: string;
+  does: "proves" | "refutes";
+}
+
 /** Texts with formulas are HTML that Python made: escaped words, and MathML. */
 interface Claim {
   id: string;
@@ -44,6 +52,7 @@ interface Claim {
   instead: string | null;
   mutant: string;
   derivation: string;
+  proved: Theorem[];
   found?: Found;
 }
 
@@ -151,7 +160,7 @@ function Entry({ claim, source, open, toggle, host }: EntryProps) {
     <button type="button" aria-expanded=${open} onClick=${toggle}>
       <span class="rg-verdict">${SIGNS[claim.verdict]} ${claim.verdict}</span>
       <span class="rg-statement" dangerouslySetInnerHTML=${{ __html: claim.statement }}></span>
-      <span class="rg-id">${claim.id} · ${source}, ${claim.place}</span>
+      <span class="rg-id">${claim.id} · ${source}, ${claim.place}${claim.proved.length ? html` · <span class="rg-checked">∎ machine-checked</span>` : null}</span>
     </button>
     ${open
       ? html`<div class=${`rg-body ${found?.picture ? "rg-two" : ""}`}>
@@ -159,6 +168,7 @@ function Entry({ claim, source, open, toggle, host }: EntryProps) {
             ${truth(claim)}
             <h4>Why</h4>
             <div dangerouslySetInnerHTML=${{ __html: claim.derivation }}></div>
+            ${checked(claim)}
           </div>
           <div>
             <h4>Evidence</h4>
@@ -174,6 +184,18 @@ function truth({ condition, instead }: Claim) {
   if (text === null) return null;
   return html`<h4>${condition === null ? "What is true instead" : "It holds under this condition"}</h4>
     <p class="rg-true" dangerouslySetInnerHTML=${{ __html: text }}></p>`;
+}
+
+function checked({ proved }: Claim) {
+  if (!proved.length) return null;
+  return html`<h4>Machine-checked</h4>
+    <ul class="rg-proofs">
+      ${proved.map(
+        (theorem) => html`<li>
+          <b>${theorem.does === "refutes" ? "refuted:" : "proved:"}</b> <span dangerouslySetInnerHTML=${{ __html: theorem.says }}></span> <code>proofs/${theorem.file}: ${theorem.name}</code>
+        </li>`,
+      )}
+    </ul>`;
 }
 
 function evidence(claim: Claim, found: Found | null, problem: string, asking: boolean) {

@@ -6,32 +6,25 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.maps import AttentionRecord, intercept
+from regard.maps import AttentionRecord, RecordListener, intercept
 from regard.support.checks import describe
 
 # From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
 Change = Callable[[AttentionRecord, Tensor], Tensor | None]
 
 
-class ChangedHeads:
+class ChangedHeads(RecordListener):
     """Replaces the outputs of attention, see :func:`changing`.
 
     Attributes:
         seen: the number of heads of each attention, by name.
-        lost: attention that cannot be changed, with the reason.
     """
 
     def __init__(self, change: Change, retract: Callable[[str], None] | None = None) -> None:
+        super().__init__()
         self.change = change
         self._retract = retract
         self.seen: dict[str, int] = {}
-        self.lost: list[str] = []
-
-    def wants(self, name: str) -> bool:
-        return True
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        self.lost.append(f"{name}: {reason}")
 
     def retract(self, name: str) -> None:
         self.seen.pop(name, None)

@@ -242,8 +242,9 @@ class _Tally:
         if self.running_calls and not fused:
             self.running_calls[-1].loose += size
 
-    def observed(self, module: nn.Module | None, output: Tensor, weights: Any, *, value: Any, **about: Any) -> Tensor:
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
         """A layer mixed its values tile by tile: what must move is values and outputs, not every tile."""
+        value = about["value"]
         if self.running_calls and self.running_calls[-1].module is module and value is not None:
             current = self.running_calls[-1]
             self._spread(0, _size(value) + _size(output) - current.loose)

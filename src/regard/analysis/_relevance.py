@@ -9,7 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.analysis._accuracy import call, logits_of
-from regard.maps import AttentionRecord, check_patterns, exact, intercept, matches, merged_rows, shared_heads
+from regard.maps import (
+    AttentionRecord,
+    RecordListener,
+    check_patterns,
+    exact,
+    intercept,
+    matches,
+    merged_rows,
+    shared_heads,
+)
 from regard.support.checks import describe
 
 
@@ -92,19 +101,16 @@ class _Probe:
         return (product if windows is None else windows.on_image(product)).mean(1)
 
 
-class _Probes:
+class _Probes(RecordListener):
     """Keeps a probe of each attention of a run."""
 
     def __init__(self, only: str | Sequence[str] | None) -> None:
+        super().__init__()
         self.only = only
         self.found: list[_Probe] = []
-        self.lost: list[str] = []
 
     def wants(self, name: str) -> bool:
         return matches(name, self.only)
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        self.lost.append(f"{name}: {reason}")
 
     def retract(self, name: str) -> None:
         if self.found and self.found[-1].record.name == name:

@@ -21,6 +21,9 @@ from regard.claims._claim import Evidence as Evidence
 from regard.claims._claim import all_claims as all_claims
 from regard.claims._misconceptions import misconceptions as misconceptions
 from regard.claims._page import picture as picture
+from regard.claims._proofs import Theorem as Theorem
+from regard.claims._proofs import theorems as theorems
+from regard.claims._proofs import theorems_about as theorems_about
 from regard.claims._run import Row as Row
 from regard.claims._run import Verification as Verification
 from regard.claims._run import examine as examine

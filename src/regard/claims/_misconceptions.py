@@ -53,5 +53,12 @@ def _entry(row: "Row") -> str:
     else:
         lines.append(f"**Counterexample:** a small training run, `regard verify --slow --id {claim.id}`.\n")
     lines.append(f"{claim.derivation}\n")
+    if row.proved:
+        does = {"refutes": "refutes what is said", "proves": "proves what is true"}
+        checked = [
+            f"[{theorem.title}](theory/proofs.md#{theorem.name}) {does[theorem.does(claim.id)]}"
+            for theorem in row.proved
+        ]
+        lines.append(f"*Machine-checked:* {'; '.join(checked)}.\n")
     lines.append(f"*Where:* {SOURCES[claim.source]}, {claim.place}.\n")
     return "\n".join(lines)

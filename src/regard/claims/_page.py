@@ -53,7 +53,7 @@ def html_table(found: "Verification") -> str:
     """The table alone, as a notebook shows it."""
     lines = [
         f'<tr><td><a href="#{row.claim.id}">{row.claim.id}</a></td><td>{row.claim.source}</td>'
-        f"<td>{_verdict(row)}</td><td>{_condition(row)}{escape(row.evidence)}</td></tr>"
+        f"<td>{_verdict(row)}{_checked(row)}</td><td>{_condition(row)}{escape(row.evidence)}</td></tr>"
         for row in found
     ]
     head = "<tr><th>claim</th><th>in</th><th>verdict</th><th>evidence</th></tr>"
@@ -91,6 +91,7 @@ def _article(row: "Row") -> str:
     parts.append(_numbers("The statement", row.says, row.smoke))
     parts.append(_numbers("With its condition" if row.condition else "What is true", row.true, row.smoke))
     parts.append(_numbers("The mutant", row.mutant, row.smoke, f"{inline_html(claim.mutant.text)}."))
+    parts.append(_proofs(row))
     return "".join([*parts, "</article>"])
 
 
@@ -105,6 +106,20 @@ def _numbers(name: str, evidence: Evidence | None, smoke: bool, text: str = "") 
         if value != ""
     )
     return f"<details><summary>{name}: {result}. {text}</summary><dl>{shown}</dl></details>"
+
+
+def _checked(row: "Row") -> str:
+    """A link to the claim's machine-checked theorems, where it has some."""
+    return f'<br><a class="quiet" href="#{row.claim.id}-proofs">machine-checked</a>' if row.proved else ""
+
+
+def _proofs(row: "Row") -> str:
+    lines = "".join(
+        f"<dt>{theorem.word(row.claim.id)}</dt><dd>{inline_html(theorem.says)} "
+        f'<code class="quiet">proofs/{theorem.file}: {theorem.name}</code></dd>'
+        for theorem in row.proved
+    )
+    return f'<div id="{row.claim.id}-proofs"><strong>Machine-checked.</strong><dl>{lines}</dl></div>' if lines else ""
 
 
 def _verdict(row: "Row") -> str:

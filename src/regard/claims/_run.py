@@ -8,6 +8,7 @@ from typing import Any, overload
 import torch
 
 from regard.claims._claim import SOURCES, TOPICS, Claim, Effort, Evidence, Verdict, all_claims
+from regard.claims._proofs import Theorem, theorems_about
 from regard.claims._prose import as_line
 
 Report = Callable[[Claim], None]
@@ -76,6 +77,11 @@ class Row:
         return as_line(self.claim.condition.text) if self.claim.condition and self.verdict == "holds under" else None
 
     @property
+    def proved(self) -> tuple[Theorem, ...]:
+        """The machine-checked theorems about the claim."""
+        return theorems_about(self.claim.id)
+
+    @property
     def evidence(self) -> str:
         """In one line."""
         claim, says = self.claim, self.says
@@ -107,6 +113,10 @@ class Row:
             "mutant_rejected": self.mutant_rejected,
             "slow": self.claim.slow,
             "ran": self.ran,
+            "proved": [
+                {"theorem": theorem.title, "does": theorem.does(self.claim.id), "says": theorem.says}
+                for theorem in self.proved
+            ],
         }
 
 

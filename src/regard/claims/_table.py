@@ -37,6 +37,8 @@ def summary(found: "Verification") -> str:
     wrong = [row.claim.id for row in found if not row.agrees]
     text = f"{len(found)} claims: {counts}"
     text += f"; {waiting} not run (they train something: --slow)" if waiting else ""
+    proved = sum(bool(row.proved) for row in found)
+    text += f"; {proved} with machine-checked theorems" if proved else ""
     return text + (
         f"; evidence and record DISAGREE on {', '.join(wrong)}" if wrong else "; evidence agrees with the record"
     )
@@ -64,6 +66,11 @@ def details(row: "Row", width: int | None = None) -> str:
             parts.append(f"  counterexample: {found.counterexample}")
         parts += [f"  {key.replace('_', ' ')}: {number(value)}" for key, value in found.numbers.items()]
     parts.append(f"The mutant says: {as_line(claim.mutant.text)}.")
+    if row.proved:
+        parts.append("Machine-checked (make proofs):")
+        for theorem in row.proved:
+            line = f"{theorem.word(claim.id)}: {as_line(theorem.says)} (proofs/{theorem.file}, {theorem.name})"
+            parts.append(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
     if row.says is None or row.smoke:
         parts.append(row.evidence[0].upper() + row.evidence[1:] + ".")
     elif not row.agrees:

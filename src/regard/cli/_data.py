@@ -81,7 +81,3 @@ def show_path() -> int:
 
     print(data_folder())
     return 0
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run(sys.argv[1:] if argv is None else argv)

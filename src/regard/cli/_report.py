@@ -77,7 +77,8 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     _check_ending(output, (".html", ".png"))
     pixels = read_image(image, task.image_shape)
     seen = task.attend(network, task.read_image(pixels))
-    figure = figures.image_attention(seen.maps, pixels, query=None if query is None else (query[0], query[1]))
+    chosen = None if query is None else (query[0], query[1])
+    figure = figures.image_attention(seen.maps, pixels, query=chosen, grid=seen.grid)
     if figure is None:
         raise ValueError(f"the network of {folder} has no attention between positions of an image")
     if output.suffix == ".png":

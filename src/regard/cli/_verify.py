@@ -119,7 +119,3 @@ def _folder() -> Path:
     except OSError:
         return Path(tempfile.mkdtemp(prefix="regard-claims-"))
     return folder
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run(sys.argv[1:] if argv is None else argv)

@@ -4,7 +4,7 @@ They need matplotlib (``pip install 'regard[train]'``), open no window and leave
 apart by people who see colors differently, and nothing is said by color alone.
 """
 
-from regard.figures._attention import attention as attention
+from regard.figures._attention_map import attention as attention
 from regard.figures._gelu import gelu as gelu
 from regard.figures._heads import heads as heads
 from regard.figures._learning_curves import learning_curves as learning_curves

@@ -17,6 +17,7 @@ def image_attention(
     image: UInt8[Tensor, "channels height width"],
     *,
     query: tuple[int, int] | None = None,
+    grid: tuple[int, int] | None = None,
     path: PathArgument = None,
 ) -> Figure | None:
     """Where each head of each layer looks from one token of an image: a row per layer, a column per head.
@@ -28,6 +29,7 @@ def image_attention(
         query: (row, column) of the query, on the grid of the first layer; the middle one by default. Layers with fewer
             tokens show the token at the same place. Layers with a class token show where that one looks instead, since
             the class is computed from it.
+        grid: the grid of tokens, where the maps do not know it themselves.
         path: where to save the figure.
 
     >>> model = regard.models.VisionTransformer(16, 4, 3, dim=8, depth=2, heads=2, pool="average")
@@ -37,30 +39,31 @@ def image_attention(
     >>> len(figure.axes)  # for both layers the image and two heads
     6
     """
-    shown = [found for found in maps.values() if _is_on_grid(found)][:MOST_LAYERS]
+    shown = [found for found in maps.values() if _is_on_grid(found, grid)][:MOST_LAYERS]
     if not shown:
         return None
-    first = shown[0].layout().grid
+    first = shown[0].layout(grid).grid
     heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
     figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
     for panel in panels:
         panel.set_axis_off()
     for row, found in enumerate(shown):
-        rows, columns = found.layout().grid
+        layout = found.layout(grid)
+        rows, columns = layout.grid
         at = (rows // 2, columns // 2)
         if query is not None:
             at = (query[0] * rows // first[0], query[1] * columns // first[1])
-        _draw_layer(panels[row * (heads + 1) : (row + 1) * (heads + 1)], found, image, at)
-    seen = "the class token" if shown[0].layout().prefix else "the marked token"
+        _draw_layer(panels[row * (heads + 1) : (row + 1) * (heads + 1)], found, layout, image, at)
+    seen = "the class token" if shown[0].layout(grid).prefix else "the marked token"
     figure.suptitle(f"Where heads look from {seen} (each panel from 0 to its own maximum)", fontsize=9)
     return finish(figure, path)
 
 
-def _draw_layer(panels: Sequence[Axes], found: Any, image: Tensor, at: tuple[int, int]) -> None:
+def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, at: tuple[int, int]) -> None:
     """The image with the query marked, then the weights of each head."""
     from matplotlib.patches import Rectangle
 
-    layout, queries = found.layout(), found.shape[2]
+    queries = found.shape[2]
     rows, columns = layout.grid
     pixels = image.permute(1, 2, 0).cpu().numpy()
     panels[0].imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
@@ -77,9 +80,9 @@ def _draw_layer(panels: Sequence[Axes], found: Any, image: Tensor, at: tuple[int
         panel.set_title(f"head {head}", fontsize=7)
 
 
-def _is_on_grid(found: Any) -> bool:
+def _is_on_grid(found: Any, grid: tuple[int, int] | None) -> bool:
     try:
-        return len(found.layout().grid) == 2
+        return len(found.layout(grid).grid) == 2
     except ValueError:
         return False
 

@@ -1,4 +1,4 @@
-"""Layers: attention and what stands around it in a transformer."""
+"""Layers: attention and the other parts of a transformer."""
 
 from regard.layers._absolute_positions import AbsolutePositionalEmbedding as AbsolutePositionalEmbedding
 from regard.layers._additive import AdditiveAttention as AdditiveAttention

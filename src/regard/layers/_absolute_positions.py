@@ -1,4 +1,4 @@
-"""Absolute positions: each token is told where it stands, in a sequence or on a grid."""
+"""Absolute positions: a vector for the position of each token, in a sequence or on a grid."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ BASE = 10000.0
 
 
 class AbsolutePositionalEmbedding(nn.Module):
-    r"""Adds a vector for the token's position to it, or appends one.
+    r"""Adds a vector for its position to each token, or appends it.
 
     .. math:: \text{add:}\ \ y_t = x_t + p_t \qquad \text{concatenate:}\ \ y_t = (x_t, p_t)
 
@@ -28,20 +28,20 @@ class AbsolutePositionalEmbedding(nn.Module):
     one-hot        :math:`p_t` is the t-th unit vector
     ============== ===================================================================================================
 
-    On a grid, sinusoidal and one-hot vectors are those of each axis side by side (row first); a learned table has an
-    entry for each cell.
+    On a grid, the sinusoidal and one-hot vectors of the axes are concatenated (row first); a learned table has an entry
+    for each cell.
 
     Args:
         dim: width of the tokens.
-        grid: tokens of a sequence, or ``(rows, columns)``. Sinusoidal positions of a sequence need none. Other sizes
-            can come in ``forward``: any for sinusoidal, smaller ones for one-hot, the first positions of a learned
-            sequence; a learned grid with ``interpolate``.
+        grid: number of tokens of a sequence, or ``(rows, columns)``. Sinusoidal positions of a sequence need none.
+            ``forward`` also takes other sizes: any for sinusoidal, smaller ones for one-hot and for a learned sequence,
+            any for a learned grid with ``interpolate``.
         kind: ``"sinusoidal"``, ``"learned"`` or ``"one-hot"``.
         combine: ``"add"`` or ``"concatenate"``.
         position_dim: width of a position when concatenated, default ``dim`` (one-hot: as wide as the grid's axes).
-        interpolate: a learned table of a grid is interpolated (bicubic) to another grid that ``forward`` meets.
+        interpolate: whether a learned table of a grid is interpolated (bicubic) to another grid in ``forward``.
 
-    ``out_dim`` is the width of what comes out.
+    ``out_dim`` is the width of the output.
 
     >>> from regard.layers import AbsolutePositionalEmbedding
     >>> positions = AbsolutePositionalEmbedding(2, 3, kind="one-hot", combine="concatenate")
@@ -102,7 +102,7 @@ class AbsolutePositionalEmbedding(nn.Module):
     def positions(
         self, grid: int | Sequence[int] | None = None, *, start: int = 0, like: Tensor | None = None
     ) -> Float[Tensor, "tokens position_dim"]:
-        """The vectors p, row-major. ``like``: a tensor whose dtype and device they take."""
+        """The vectors p, row-major, with the dtype and device of ``like``."""
         wanted = self.grid if grid is None else _as_grid(grid)
         if wanted is None:
             raise ValueError("grid is needed: these positions were made without one")
@@ -112,7 +112,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         if isinstance(start, bool) or not isinstance(start, int | torch.SymInt):
             raise TypeError(f"start must be a whole number of 0 or more, got {describe(start)}")
         if start and axes != 1:
-            raise ValueError(f"start is {start}, but only a sequence can be entered later, not a grid")
+            raise ValueError(f"start is {start}, but only a sequence has a start, not a grid")
         if start < 0:
             raise ValueError(f"start must be 0 or more, got {start}")
         if self.kind != "sinusoidal":
@@ -189,7 +189,7 @@ class AbsolutePositionalEmbedding(nn.Module):
 
 
 def _sinusoidal(start: int, size: int, width: int, like: Tensor) -> Tensor:
-    # In double precision (where the device has it): the angle of a late position needs all its digits.
+    # In double precision if the device has it: the angle of a late position needs all digits.
     dtype = torch.float32 if like.device.type == "mps" else torch.float64
     places = torch.arange(start, start + size, dtype=dtype, device=like.device)
     pairs = torch.arange(0, width, 2, dtype=dtype, device=like.device)
@@ -199,13 +199,13 @@ def _sinusoidal(start: int, size: int, width: int, like: Tensor) -> Tensor:
 
 
 def _resized(cells: Tensor, size: int) -> Tensor:
-    """The last axis interpolated; one at a time, for torch 2.13 mistakes the rows of what has a single column."""
+    """Interpolate the last axis. We do one axis at a time, because torch 2.13 mixes up the rows of a single column."""
     shape = (cells.shape[-2], size)
     return F.interpolate(cells.contiguous(), shape, mode="bicubic", align_corners=False, antialias=True)
 
 
 def _side_by_side(rows: Tensor, columns: Tensor) -> Tensor:
-    """The vector of a cell: that of its row, then that of its column; cells row-major."""
+    """The vector of a cell: the vector of its row, then that of its column. Cells are row-major."""
     each_row = rows[:, None].expand(-1, columns.shape[0], -1)
     each_column = columns[None].expand(rows.shape[0], -1, -1)
     return torch.cat([each_row, each_column], -1).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""A gate between looking at content and looking at a place."""
+"""Heads with a gate between content and position."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,20 @@ from regard.support.checks import check_dtype, check_positive, check_probability
 
 
 class GatedPositionalAttention(nn.Module):
-    r"""Each head learns how much to look by content and how much by place.
+    r"""Each head learns how much to attend by content and how much by position.
 
     .. math:: A_h = (1 - g_h)\,\mathrm{softmax}(\beta\, Q_h K_h^\top) + g_h\, G_h, \qquad g_h = \sigma(\lambda_h)
 
-    with :math:`G_h` the map of a Gaussian head. The sum is taken over the two outputs, not over the maps: content runs
-    through the fused kernel and position through :func:`regard.gaussian_attention`, and neither map is formed.
+    with :math:`G_h` the map of a Gaussian head. The layer adds the two outputs, not the maps: content runs through
+    the fused kernel and position through :func:`regard.gaussian_attention`, and neither map is formed.
 
     Args:
         dim: width of input and output.
         heads: the number of heads.
         axes, covariance, init, sharpness: see :class:`GaussianHeads`.
-        gate: λ at the start; 1 starts close to the position (g = 0.73).
-        dropout: on the content weights, in training.
-        bias: whether the linear layers have one.
+        gate: the initial λ; 1 starts closer to position (g = 0.73).
+        dropout: probability of dropping content weights in training.
+        bias: whether the linear layers have a bias.
 
     >>> layer = GatedPositionalAttention(18, heads=9, init="grid")
     >>> out, weights = layer(torch.randn(2, 4, 5, 18), return_weights=True)

@@ -14,12 +14,12 @@ from regard.support.checks import check_dtype, check_positive, check_probability
 
 
 class GaussianAttention(nn.Module):
-    r"""Multi-head attention by position alone, at the price of a convolution.
+    r"""Multi-head attention by position alone, at the cost of a convolution.
 
     .. math:: \mathrm{out} = \mathrm{concat}_h(A_h V_h)\, W_o + b_o, \qquad
               A_{h,qk} = \mathrm{softmax}_k\bigl(-\alpha_h \lVert (k-q) - \Delta_h \rVert^2\bigr)
 
-    With sharp heads on K² distinct shifts this is exactly a K × K convolution. No grid is fixed: any size at call time.
+    With sharp heads on K² distinct shifts this is exactly a K × K convolution. The layer takes grids of any size.
 
     Args:
         dim: width of the input.
@@ -27,11 +27,11 @@ class GaussianAttention(nn.Module):
         axes, covariance, init, sharpness: see :class:`GaussianHeads`.
         out_dim: width of the output, ``dim`` by default.
         head_dim: width of each head's values, ``dim / heads`` by default.
-        full_width: every head reads the whole input, and the output layer alone tells the heads apart: the
-            :math:`\sum_h A_h X W_h` form, with the weights of a convolution.
+        full_width: every head reads the whole input, and only the output layer differs between heads: the form
+            :math:`\sum_h A_h X W_h`, with the weights of a convolution.
         dropout: drops attention weights in training, axis by axis (the same keep probability and mean as dropping them
             one by one; the pattern is shared by the batch).
-        bias: whether the linear layers have one.
+        bias: whether the linear layers have a bias.
 
     >>> layer = GaussianAttention(12, heads=9, full_width=True, init="grid")
     >>> layer(torch.randn(2, 8, 5, 12)).shape
@@ -87,19 +87,19 @@ class GaussianAttention(nn.Module):
     def freeze_plan(
         self, grid: Sequence[int], dtype: torch.dtype = torch.float32, *, slack: float = 0.0
     ) -> GaussianPlan:
-        """From now on compute each head the cheapest exact way for its present center and sharpness, on this grid.
+        """Fix the cheapest exact method for each head, for its present center and sharpness on this grid.
 
-        For inference, or while heads move by at most ``slack``; ``layer.plan = "auto"`` goes back.
+        Use it for inference, or while heads move by at most ``slack``. ``layer.plan = "auto"`` undoes it.
         """
         self.plan = plan_for(self.center, self.sharpness, grid, dtype, slack=slack)
         return self.plan
 
     def weights(self, grid: Sequence[int]) -> Float[Tensor, "heads tokens tokens"]:
-        """Every head's map on a grid, ``(heads, queries, keys)``. The forward pass never forms it."""
+        """The map of every head on a grid, ``(heads, queries, keys)``. The forward pass never forms it."""
         return gaussian_weights(self.center, self.sharpness, grid)
 
     def attend(self, value: Float[Tensor, "batch _ tokens _"], grid: tuple[int, ...]) -> Tensor:
-        """Heads' outputs ``(batch, heads, tokens, head_dim)`` from their values (one head is shared by all)."""
+        """The outputs of the heads, ``(batch, heads, tokens, head_dim)``, from their values (one head is shared by all)."""
         dropout = self.dropout if self.training else 0.0
         return observe(
             self,
@@ -115,7 +115,7 @@ class GaussianAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out.
 
-        With ``return_weights`` also the map ``(1, heads, tokens, tokens)``, which is the same for every item.
+        With ``return_weights`` also the map ``(1, heads, tokens, tokens)``, which is the same for the whole batch.
         """
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)

@@ -14,18 +14,18 @@ Init = Literal["normal", "grid"]
 
 
 class GaussianHeads(nn.Module):
-    r"""Where heads look and how sharply: a learned center and sharpness per head.
+    r"""A learned center and sharpness for each head: where it looks, and how sharply.
 
     The sharpness is kept positive by construction: isotropic and diagonal heads learn :math:`\log\alpha`, full ones a
     root R with :math:`S = R R^\top`.
 
     Args:
-        heads: how many.
+        heads: number of heads.
         axes: 1 for sequences, 2 for images, 3 for volumes.
         covariance: ``isotropic`` (one α per head), ``diagonal`` (one per axis) or ``full`` (a matrix S).
         init: ``normal`` draws centers with standard deviation 2; ``grid`` puts k^axes heads on a k × k grid of shifts, so
             that the layer starts as a convolution with a k × k kernel.
-        sharpness: the α to start from; by default 0.5 for ``normal`` and 5 for ``grid``.
+        sharpness: the initial α; by default 0.5 for ``normal`` and 5 for ``grid``.
 
     >>> GaussianHeads(9, init="grid").center.detach()[:3]
     tensor([[-1., -1.],
@@ -76,7 +76,7 @@ class GaussianHeads(nn.Module):
 
     @torch.no_grad()
     def set(self, center: Tensor, sharpness: Tensor) -> None:
-        """Put the heads where you want them. ``sharpness`` is positive and has the shape of :attr:`sharpness`."""
+        """Set the centers and the sharpness, which is positive and has the shape of :attr:`sharpness`."""
         current = self.sharpness
         if tuple(center.shape) != tuple(self.center.shape) or tuple(sharpness.shape) != tuple(current.shape):
             raise ValueError(

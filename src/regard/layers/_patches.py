@@ -17,7 +17,7 @@ class PatchEmbedding(nn.Module):
         patch_size: P, or (P, Q): height and width of a patch.
         dim: width of a token.
         channels: channels of the images.
-        bias: whether there is a b.
+        bias: whether there is a bias b.
 
     Shapes: ``(batch, channels, height, width)`` to ``(batch, height/P · width/Q, dim)``, row-major.
 

@@ -1,5 +1,8 @@
 """Capture: the attention maps of any model, each compared with what the model computed."""
 
+from regard.maps._attention_scores import Selection as Selection
+from regard.maps._attention_scores import exact as exact
+from regard.maps._attention_scores import shared_heads as shared_heads
 from regard.maps._capture import Capture as Capture
 from regard.maps._capture import capture as capture
 from regard.maps._capture import check_patterns as check_patterns
@@ -19,9 +22,6 @@ from regard.maps._record import AttentionRecord as AttentionRecord
 from regard.maps._record import Check as Check
 from regard.maps._record import Computation as Computation
 from regard.maps._record import Missed as Missed
-from regard.maps._scores import Selection as Selection
-from regard.maps._scores import exact as exact
-from regard.maps._scores import shared_heads as shared_heads
 from regard.maps._table import columns as columns
 from regard.maps._windows import Windows as Windows
 from regard.observation import observe as observe

@@ -6,72 +6,66 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
-from regard.maps._interception import Interceptor, intercept
+from regard.maps._interception import RecordListener, intercept
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._scores import Selection
 from regard.maps._storage import Allotted, Storage, parse_size
 from regard.support.checks import describe
 
 Rows = int | slice | Sequence[int] | None
 
 
-class Capture:
+@dataclass(eq=False)
+class Capture(RecordListener):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
-    It is the listener of an interception, see :class:`regard.maps.RecordListener`: :meth:`attended` receives every record
-    before its weights are built.
+    :meth:`attended` receives every record before its weights are built.
     """
 
-    chunk_bytes = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
+    model: nn.Module
+    only: str | Sequence[str] | None = None
+    rows: Rows = None
+    heads: Rows = None
+    dtype: torch.dtype | None = None
+    reduce: Callable[[Any, Tensor], Any] | None = None
+    budget: str | int | None = "2GiB"
+    grid: Any = None
+    prefix: int | None = None
+    stream: str | Path | None = None
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        only: str | Sequence[str] | None,
-        rows: Rows,
-        heads: Rows,
-        dtype: torch.dtype | None,
-        reduce: Callable[[Any, Tensor], Any] | None,
-        budget: str | int | None,
-        grid: Any,
-        prefix: int | None,
-        stream: str | Path | None,
-    ) -> None:
-        self.model = model
-        self.only = only
-        self.rows, self.heads = rows, heads
-        self.dtype = dtype
-        self.reduce = reduce
-        self.grid, self.prefix = grid, prefix
-        self.storage = Storage(None if budget is None else parse_size(budget), None if stream is None else Path(stream))
+    chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
+
+    def __post_init__(self) -> None:
+        _check_options(self)
+        limit = None if self.budget is None else parse_size(self.budget)
+        self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
         self._stack = ExitStack()
-        self._used = False
-        self._interceptor: Interceptor | None = None
+        self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
-        if self._used:
+        if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._used = True
         for name, module in self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
             if isinstance(module, nn.DataParallel):
                 self.missed(name or "DataParallel", "its replicas run in other threads; capture its .module instead")
-        self._interceptor = self._stack.enter_context(intercept(self.model, self))
+        self._names = self._stack.enter_context(intercept(self.model, self)).names
         return self.maps
 
     def __exit__(
@@ -80,12 +74,11 @@ class Capture:
         self._stack.close()
         for name in list(self._waiting):
             self._fold(name)
-        if self._interceptor is not None and self._interceptor.names.compiled:
+        if self._names is not None and self._names.compiled:
             self.maps.notes.append(
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
                 "outputs that are equal up to rounding"
             )
-        self._interceptor = None  # it refers back to us
         self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
@@ -278,30 +271,23 @@ def capture(
     >>> bool(maps.residual < 1e-5)
     True
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream)
+
+
+def _check_options(options: Capture) -> None:
+    if not isinstance(options.model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {describe(options.model)}")
+    dtype, reduce, stream = options.dtype, options.reduce, options.stream
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise TypeError(f"dtype must be a floating-point torch.dtype, got {describe(dtype)}")
     if reduce is not None and not callable(reduce):
         raise TypeError(f"reduce must be a function of (total, weights), got {describe(reduce)}")
     if stream is not None and not isinstance(stream, str | os.PathLike):
         raise TypeError(f"stream must be the path of a folder, got {describe(stream)}")
-    check_patterns("only", only)
-    check_grid(grid, prefix)
-    for name, chosen in (("rows", rows), ("heads", heads)):
-        _check_selection(name, chosen)
-    return Capture(
-        model,
-        only=only,
-        rows=rows,
-        heads=heads,
-        dtype=dtype,
-        reduce=reduce,
-        budget=budget,
-        grid=grid,
-        prefix=prefix,
-        stream=stream,
-    )
+    check_patterns("only", options.only)
+    check_grid(options.grid, options.prefix)
+    _check_selection("rows", options.rows)
+    _check_selection("heads", options.heads)
 
 
 def matches(name: str, only: str | Sequence[str] | None) -> bool:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,10 @@ from regard.maps.sources import (
     FunctionCall,
     HandwrittenAttention,
     KernelWitness,
+    LinearAttention,
+    WeightedSum,
     attention_module,
+    handwritten,
     own_layer,
     shares_memory,
 )
@@ -35,25 +38,30 @@ _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
 
 
-@runtime_checkable
-class RecordListener(Protocol):
-    """Receives the record of every attention."""
+class RecordListener:
+    """Receives the record of every attention. Override what you need.
 
-    def attended(self, record: AttentionRecord) -> Tensor | None:
-        """Take a record; a returned tensor, in the layout of ``record.running.output``, replaces the output."""
-        ...
+    Attributes:
+        lost: attention that could not be recorded, with the reason.
+    """
 
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        """Attention of this name cannot be recorded."""
-        ...
-
-    def retract(self, name: str) -> None:
-        """Forget the latest record of this name: it was a part of something else."""
-        ...
+    def __init__(self) -> None:
+        self.lost: list[str] = []
 
     def wants(self, name: str) -> bool:
         """Whether to record attention of this name."""
-        ...
+        return True
+
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
+        return None
+
+    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        """Attention of this name cannot be recorded."""
+        self.lost.append(f"{name}: {reason}")
+
+    def retract(self, name: str) -> None:
+        """Forget the latest record of this name: it was a part of something else."""
 
 
 class Interceptor(TorchFunctionMode):
@@ -64,11 +72,11 @@ class Interceptor(TorchFunctionMode):
         self.listener = listener
         self.keeps_path = keeps_path
         self.names = ModuleNames(model)
-        self.handwritten = HandwrittenAttention(self)
+        self.handwritten = HandwrittenAttention(self._running)
         self._patches: tuple[int, ...] | None = None
         self._last_output: weakref.ref[Tensor] | None = None
         self._handlers: dict[str, Callable[..., Any]] = {
-            **self.handwritten.handlers,
+            **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
             "multi_head_attention_forward": self._multi_head,
             "_native_multi_head_attention": self._fast_path,
@@ -90,43 +98,36 @@ class Interceptor(TorchFunctionMode):
         if self.handwritten.history:
             self.handwritten.history.follow(name, func, args, kwargs, out)
         if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and _ATTENTION_LIKE.search(str(func)):
-            self.missed(None, f"the operator {func} computes attention in a way that regard does not know")
+            self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
         return out
 
     # -- recording ---------------------------------------------------------------------------------------------
 
-    def running(self) -> str | None:
+    def _running(self) -> str | None:
         """The name of the module that runs; None outside of the model."""
         site = self.names.locate(count=False)
         return None if site is None else site.name
 
-    def missed(self, name: str | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        name = name or self.running() or _OUTSIDE
+    def _missed(self, name: str | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        name = name or self._running() or _OUTSIDE
         if name == _OUTSIDE or self.listener.wants(name):
             self.listener.missed(name, reason, shape)
 
-    def retract(self, name: str, reason: str, shape: tuple[int, ...]) -> None:
-        """Take back the latest attention of this name, which is missed for this reason."""
-        if self.listener.wants(name):
-            self.names.take_back(name)
-            self.listener.retract(name)
-            self.listener.missed(name, reason, shape)
-
-    def wanted(self, like: Any, module: nn.Module | None = None) -> CallSite | None:
+    def _wanted(self, like: Any, module: nn.Module | None = None) -> CallSite | None:
         """Where this attention is computed, if the listener wants it and its tensors can be read."""
         site = self.names.locate(module)
         if site is None:
-            self.missed(_OUTSIDE, "attention was computed outside of the model", tuple(like.shape))
+            self._missed(_OUTSIDE, "attention was computed outside of the model", tuple(like.shape))
             return None
         if not self.listener.wants(site.name):
             return None
         reason = why_unreadable(like)
         if reason:
-            self.missed(site.name, reason)
+            self._missed(site.name, reason)
             return None
         return site
 
-    def record(self, site: CallSite, out: Any, source: Callable[[], AttentionRecord | str]) -> Any:
+    def _record(self, site: CallSite, out: Any, source: Callable[[], AttentionRecord | str]) -> Any:
         """Pass on what the source returns, and return the output with which the model continues.
 
         An error in a source is reported as missed attention: the model must not fail because it is intercepted.
@@ -137,7 +138,7 @@ class Interceptor(TorchFunctionMode):
         except Exception as error:
             record = f"it is not understood ({type(error).__name__}: {error})"
         if isinstance(record, str):
-            self.missed(site.name, record)
+            self._missed(site.name, record)
             return out
         self._add_layout(record, site)
         self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
@@ -164,19 +165,19 @@ class Interceptor(TorchFunctionMode):
     # -- functions of torch ------------------------------------------------------------------------------------
 
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        site = self.wanted(args[0] if args else kwargs["query"])
+        site = self._wanted(args[0] if args else kwargs["query"])
         if site is None:
             return func(*args, **kwargs)
         with KernelWitness() as witness:
             out = func(*args, **kwargs)
         call = FunctionCall(site, func, args, kwargs, out, witness)
-        return self.record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function asks whether a mode is active and, if so, passes itself to it. Here the same code runs with the
         answer no and this mode on, so that the attention inside is recognized like any other."""
         if any(overrides(x) for x in (*args, *kwargs.values())):
-            self.missed(None, "a tensor subclass handles multi_head_attention_forward itself")
+            self._missed(None, "a tensor subclass handles multi_head_attention_forward itself")
             return func(*args, **kwargs)
         scope = {**vars(F), "has_torch_function": lambda relevant: False}
         inner = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
@@ -190,12 +191,12 @@ class Interceptor(TorchFunctionMode):
         member = None if layer is None else attention_module(layer.module, args)
         site = None if layer is None else self.names.locate(member=member)
         if site is None:
-            self.missed(_OUTSIDE, "attention was computed outside of the model")
+            self._missed(_OUTSIDE, "attention was computed outside of the model")
             return out
         if not self.listener.wants(site.name):
             return out
         call = FunctionCall(site, func, args, kwargs, out)
-        return self.record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _convolution(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A convolution whose windows do not overlap cuts an image into patches: its output has the patches' grid."""
@@ -208,6 +209,23 @@ class Interceptor(TorchFunctionMode):
                 self._patches = tuple(out.shape[-2:])
         return out
 
+    def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
+        if isinstance(found, LinearAttention) and self.listener.wants(found.name):
+            self.names.take_back(found.name)
+            self.listener.retract(found.name)
+            self.listener.missed(found.name, found.reason, found.shape)
+        if not isinstance(found, WeightedSum):
+            return out
+        if found.origin.use is not None:
+            found.origin.use.done = True
+        site = self._wanted(found.weights)
+        if site is None:
+            return out
+        new = self._record(site, out, lambda: handwritten(site, found, out))
+        self.handwritten.history.average(new, found, site.name)
+        return new
+
     # -- calls that no mode sees -------------------------------------------------------------------------------
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
@@ -215,10 +233,10 @@ class Interceptor(TorchFunctionMode):
         last = self._last_output() if self._last_output is not None else None
         if _in_backward() or (last is not None and shares_memory(last, output)):
             return output
-        site = self.wanted(output, module)
+        site = self._wanted(output, module)
         if site is None:
             return output
-        return self.record(site, output, lambda: own_layer(site, output, weights, **about))  # type: ignore[no-any-return]
+        return self._record(site, output, lambda: own_layer(site, output, weights, **about))  # type: ignore[no-any-return]
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A patched function was called, see :mod:`regard.maps._patches`."""
@@ -233,20 +251,23 @@ class Interceptor(TorchFunctionMode):
         if is_hidden() or _in_backward():
             return run()
         like = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        site = None if like is None else self.wanted(like)
+        site = None if like is None else self._wanted(like)
         out = run()
         if site is None:
             return out
         call = FunctionCall(site, original, args, kwargs, out)
         with _without_interceptors():
-            return self.record(site, out, lambda: PYTHON_FUNCTIONS[name](call))
+            return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call))
 
     def finish(self) -> None:
-        """Release everything that refers to the model."""
-        self.handwritten.finish()
+        """Report each softmax that was not multiplied with values, and release everything that refers to the model."""
+        for use in self.handwritten.history.uses:
+            if not use.done:
+                self._missed(use.name, use.reason, use.shape)
         self.names.forget()
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
+        self.handwritten.close()
         del self.handwritten
 
 

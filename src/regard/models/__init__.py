@@ -6,7 +6,6 @@ All of them name their arguments alike, and take them in the same order: first w
 ``dropout`` last.
 """
 
-from regard.models._fusion import TextImageFusion as TextImageFusion
 from regard.models._image_attention import AttentionSettings as AttentionSettings
 from regard.models._image_encoder import ImageEncoder as ImageEncoder
 from regard.models._image_encoder import paper_image_encoder as paper_image_encoder

@@ -132,7 +132,7 @@ class ImageEncoder(Pretrained):
         return sides[0] // self.patch_size, sides[1] // self.patch_size
 
     def forward_intermediates(self, images: Images) -> tuple[Tokens, Levels]:
-        """What :meth:`forward_features` gives, and the tokens after every block, without the last norm."""
+        """The output of :meth:`forward_features`, and the tokens after every block, without the last norm."""
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
             raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
@@ -161,7 +161,7 @@ class ImageEncoder(Pretrained):
         return self.pooling(tokens)
 
     def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
-        """From what ``forward_features`` gives to the classes."""
+        """From the output of ``forward_features`` to the logits."""
         return self.head(self.pool(tokens))
 
     def forward(

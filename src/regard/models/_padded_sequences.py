@@ -1,4 +1,4 @@
-"""Recurrent networks over padded sequences: padding never reaches a state."""
+"""Recurrent networks on padded sequences. Padding does not change a state."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ _CELLS: dict[str, Any] = {"RNN_TANH": torch.rnn_tanh_cell, "GRU": torch.gru_cell
 def run_padded(
     network: nn.RNNBase, x: Float[Tensor, "batch tokens inputs"], keep: Bool[Tensor, "batch tokens"]
 ) -> tuple[Float[Tensor, "batch tokens hidden"], State]:
-    """The outputs (zeros on padding) and the last states of a network that reads each row up to its own end.
+    """The outputs (zeros on padding) and the last states of a network that reads each row up to its end.
 
-    ``keep`` is True on a row's first tokens and False on its padding. The first place of a row is read in any case.
+    ``keep`` is True on the first tokens of a row and False on its padding. The first token is always read.
     """
     if is_exporting():
         return unrolled(network, x, keep)
@@ -32,7 +32,7 @@ def run_padded(
 def unrolled(
     network: nn.RNNBase, x: Float[Tensor, "batch tokens inputs"], keep: Bool[Tensor, "batch tokens"]
 ) -> tuple[Float[Tensor, "batch tokens hidden"], State]:
-    """The same, step by step, with lengths that may depend on data: what an exported program can hold.
+    """The same step by step, with lengths that may depend on data, so that it can be exported.
 
     >>> network, x = torch.nn.LSTM(3, 4, 2, batch_first=True), torch.randn(2, 5, 3)
     >>> outputs, (hidden, cell) = unrolled(network, x, torch.ones(2, 5, dtype=torch.bool))

@@ -1,4 +1,4 @@
-"""ResNet-18: the convolutional baseline, for comparison and for conversion."""
+"""ResNet-18: the convolutional baseline, to compare with and to convert."""
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -34,9 +34,9 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(Pretrained):
-    """Four stages of two blocks each, 64 to 512 channels wide, then the average over all places and a linear layer.
+    """Four stages of two blocks each, 64 to 512 channels wide, then the average over all positions and a linear layer.
 
-    The names of parameters are torchvision's, so that its weights load as they are (with ``stem="imagenet"``).
+    The parameters have the names of torchvision, so its weights can be loaded (with ``stem="imagenet"``).
 
     Args:
         num_classes: number of classes; 0 leaves the last layer out.

@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoders, with and without attention: where the bottleneck is, and what removes it."""
+"""Recurrent encoder–decoders with and without attention: the bottleneck of one state, and how attention removes it."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SourceKeep = Bool[Tensor, "batch source_tokens"]
 
 
 class DotAttention(nn.Module):
-    r"""Decoder states look through encoder states: :math:`a_{ij} = \mathrm{softmax}_j(q_i^\top k_j)`, not scaled."""
+    r"""Decoder states attend to encoder states: :math:`a_{ij} = \mathrm{softmax}_j(q_i^\top k_j)`, not scaled."""
 
     def forward(
         self,
@@ -41,7 +41,7 @@ class DotAttention(nn.Module):
 
 
 class Seq2SeqRNN(Pretrained):
-    r"""One recurrent network reads the source, another says the target, starting from the state the first ended in.
+    r"""One recurrent network reads the source; another writes the target and starts from the last state of the first.
 
     .. math:: h_j = \mathrm{cell}(x_j, h_{j-1}), \quad h'_0 = h_n, \quad h'_i = \mathrm{cell}'(y_i, h'_{i-1}), \qquad
         \mathrm{scores}_i = W u_i + b
@@ -50,8 +50,8 @@ class Seq2SeqRNN(Pretrained):
         \text{attention}: u_i = \tanh\bigl(W_u\,(h'_i, \textstyle\sum_j a_{ij} h_j) + b_u\bigr), \quad
         a_{i\cdot} = \mathrm{softmax}_j(e(h'_i, h_j))
 
-    with :math:`e = h_i'^\top h_j` (dot) or a small network (:class:`AdditiveAttention`). Without attention everything
-    the decoder knows of the source is one state; with it, a is the alignment of target and source.
+    with :math:`e = h_i'^\top h_j` (dot) or a small network (:class:`AdditiveAttention`). Without attention, the
+    decoder knows the source only through one state. With attention, a is the alignment of target and source.
 
     Args:
         vocab_size: number of target tokens.
@@ -62,7 +62,7 @@ class Seq2SeqRNN(Pretrained):
         hidden: width of the state.
         cell: ``"rnn"`` (tanh), ``"gru"`` or ``"lstm"``.
         attention: ``"none"``, ``"dot"`` or ``"additive"``.
-        positions: ``"none"``, or ``"one-hot"`` or ``"sine"`` ones beside every embedded token.
+        positions: ``"none"``, ``"one-hot"`` or ``"sine"``; they are appended to every embedded token.
         position_dim: width of sine positions, default ``dim``.
         dropout: probability, in training, of dropping embedded features, those between recurrent layers, and those of u.
 
@@ -154,10 +154,10 @@ class Seq2SeqRNN(Pretrained):
 
         Args:
             target: ``(batch, t)``.
-            states, state: what :meth:`encode` gave; later the state that the last call gave.
+            states, state: from :meth:`encode`; after the first call, the state that the last call returned.
             keep: True on the source's tokens.
-            start: the place of the first of these tokens in the target.
-            return_weights: return the alignment, where there is attention.
+            start: the position of the first of these tokens in the target.
+            return_weights: also return the alignment; the model must have attention.
         """
         queries, state = self.decoder(self._embed("target", target, self.embedding, start), state)
         if self.attention is None:
@@ -187,7 +187,7 @@ class Seq2SeqRNN(Pretrained):
         """
         Args:
             source: ``(batch, s)``.
-            target: ``(batch, t)``, what the decoder is told.
+            target: ``(batch, t)``, the input of the decoder.
             source_keep: True on the source's tokens, False on its padding, which stands at the end.
             return_weights: also return the alignment ``(batch, t, s)``.
         """
@@ -211,10 +211,10 @@ class Seq2SeqRNN(Pretrained):
         Args:
             source: ``(batch, s)``.
             prompt: ``(batch, p)``, such as one ``<begin>`` each.
-            tokens: how many to say at the most.
-            end: a token after which a row only repeats it; when every row has said it, decoding stops.
+            tokens: the largest number of tokens to generate.
+            end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
             source_keep: True on the source's tokens, False on its padding.
-            return_weights: also return where each of the tokens was read off, ``(batch, new, s)``.
+            return_weights: also return the alignment of each new token, ``(batch, new, s)``.
         """
         states, state = self.encode(source, keep=source_keep)
         seen, alignment = 0, []

@@ -1,4 +1,4 @@
-"""The BERT-style text encoder: guesses masked tokens, and classifies by its first token."""
+"""The BERT-style text encoder: it predicts masked tokens and classifies by its first token."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ Vectors = Float[Tensor, "batch tokens dim"]
 
 
 class TextEncoder(Pretrained):
-    r"""Every token looks at every other; a head guesses what was masked, another tells the class of the whole.
+    r"""Every token attends to every other. One head predicts masked tokens, another classifies the sequence.
 
     .. math:: z = \mathrm{norm}(E_x + p), \quad z \leftarrow \text{block}_l(z), \qquad
         \text{tokens}: E\, \mathrm{norm}(\phi(W_1 z_t + b_1)) + b, \qquad
         \text{classes}: W_3 \tanh(W_2 z_0 + b_2) + b_3
 
-    The class is read off the first token, for which a vocabulary has a ``<class>``.
+    The class is predicted from the first token. A vocabulary has the token ``<class>`` for it.
 
     Args:
         vocab_size: number of tokens.
@@ -83,7 +83,7 @@ class TextEncoder(Pretrained):
     def forward_intermediates(
         self, tokens: Int[Tensor, "batch tokens"], *, keep: Bool[Tensor, "batch tokens"] | None = None
     ) -> tuple[Vectors, list[Vectors]]:
-        """What :meth:`forward_features` gives, and the tokens' vectors after every block."""
+        """The output of :meth:`forward_features`, and the vectors after every block."""
         check_token_numbers("tokens", tokens, self.vocab_size)
         check_keep("keep", keep, tokens)
         x = self.dropout(self.embedding_norm(self.positions(self.embedding(tokens))))
@@ -100,7 +100,7 @@ class TextEncoder(Pretrained):
         return self.forward_intermediates(tokens, keep=keep)[0]
 
     def forward_tokens(self, vectors: Vectors) -> Float[Tensor, "batch tokens vocab_size"]:
-        """Scores of what stands at each place. The embedding is also the output's weight."""
+        """Scores of the token at each position. The embedding is also the weight of the output."""
         hidden = self.token_norm(F.gelu(self.token_hidden(vectors)))
         return F.linear(hidden, self.embedding.weight, self.token_bias)
 
@@ -128,7 +128,7 @@ class TextEncoder(Pretrained):
             keep: True on tokens, False on padding.
             head: ``"tokens"``: scores of the token at each position, ``(batch, tokens, vocab_size)``; ``"classes"``:
                 ``(batch, num_classes)``.
-            return_intermediates: also return the tokens' vectors after each block.
+            return_intermediates: also return the vectors after each block.
         """
         check_choice("head", head, HEADS)
         vectors, intermediates = self.forward_intermediates(tokens, keep=keep)

@@ -1,4 +1,4 @@
-"""Vision transformers of timm as our own, with the same outputs."""
+"""Read vision transformers of timm."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -100,14 +100,14 @@ def _tokens(
 
 
 class _Taking:
-    """A state of which every tensor must be taken: what is left over is something this model does not have."""
+    """A state of which every tensor must be used. A tensor that is left over belongs to a part that this model lacks."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self.state = state
         self.left = set(state)
 
     def take(self, name: str, zeros: Sequence[int] | None = None) -> Tensor:
-        """``zeros``: the shape of what stands for a tensor that may be absent, such as a bias."""
+        """``zeros``: the shape of the zeros that replace an absent tensor, such as a bias."""
         if name not in self.state:
             if zeros is None:
                 raise ValueError(f"source has no {name}")
@@ -196,7 +196,7 @@ def _grid(
 
 
 def _refuse_variants(module: nn.Module, epsilon: float) -> None:
-    """What the weights alone do not show."""
+    """Refuse options that the weights alone do not show."""
     if not all(hasattr(module, name) for name in ("blocks", "patch_embed", "global_pool")):
         raise TypeError(f"source must be a timm VisionTransformer or its state, got {type(module).__name__}")
     block: Any = module.blocks[0]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Token numbers: what models of text check, and how they continue a sequence greedily."""
+"""Token numbers: argument checks, and greedy decoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
 
 
 def as_attention_keep(keep: Bool[Tensor, "batch tokens"] | None) -> Bool[Tensor, "batch 1 1 tokens"] | None:
-    """The same for every head and query."""
+    """The mask with axes for heads and queries."""
     return None if keep is None else keep[:, None, None]
 
 
@@ -46,13 +46,13 @@ def greedy(
     tokens: int,
     end: int | None,
 ) -> Int64[Tensor, "batch new"]:
-    """Append the best next token again and again; returns what was appended.
+    """Append the best next token repeatedly. Returns the new tokens.
 
     Args:
         next_scores: from all tokens so far to the scores of the next one.
         prompt: ``(batch, prompt)``, at least one token each.
-        tokens: how many to append at the most.
-        end: a row that has said it says nothing else from then on; when all have, it stops.
+        tokens: the largest number of tokens to append.
+        end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
 
     >>> greedy(lambda so_far: torch.eye(5)[(so_far[:, -1] + 1) % 5], torch.tensor([[0], [2]]), 6, end=4)
     tensor([[1, 2, 3, 4],

@@ -1,4 +1,4 @@
-"""``nn.Transformer`` as our own, with the same outputs."""
+"""Read ``nn.Transformer``."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def fill(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 
 def _common_settings(module: nn.Transformer) -> dict[str, Any]:
-    """What the layers of encoder and decoder were made with, which one model of ours holds only once."""
+    """The settings that all layers of encoder and decoder share. Our model has each of them once."""
     common: dict[str, Any] = {}
     for part in _KNOWN:
         for number, layer in enumerate(_layers(module, part)):
@@ -111,7 +111,7 @@ def _layers(module: nn.Transformer, part: str) -> list[Any]:
 
 
 def _settings(layer: Any, where: str) -> dict[str, Any]:
-    """The arguments that torch's layer was made with, read off it."""
+    """The arguments of torch's layer."""
     activation = _ACTIVATIONS.get(layer.activation)
     if activation is None:
         raise ValueError(

@@ -36,7 +36,7 @@ Cache = list[DecoderCache] | list[KeyValueCache]
 
 
 class TransformerWeights(NamedTuple):
-    """The maps of every block, each ``(batch, heads, queries, keys)``; without an encoder only ``decoder`` has any."""
+    """The maps of every block, each ``(batch, heads, queries, keys)``. Without an encoder only ``decoder`` has maps."""
 
     encoder: tuple[Tensor, ...]
     decoder: tuple[Tensor, ...]
@@ -44,7 +44,7 @@ class TransformerWeights(NamedTuple):
 
 
 class Transformer(Pretrained):
-    r"""A source is encoded; a decoder says the target token by token, looking at what it said and at the source.
+    r"""An encoder reads the source; a decoder writes the target token by token and attends to its own tokens and the source.
 
     .. math:: M = \mathrm{encoder}(\sqrt d\, E_s + p), \qquad
         \mathrm{scores}_t = W\, \mathrm{decoder}(\sqrt d\, E_{t' \le t} + p,\; M) + b
@@ -127,11 +127,10 @@ class Transformer(Pretrained):
     def from_torch(
         cls, module: nn.Transformer, vocab_size: int, *, source_vocab_size: int | None = None
     ) -> "Transformer":
-        """The blocks of an ``nn.Transformer`` with its weights. It has no embedding: that is new, and untrained.
+        """The blocks of an ``nn.Transformer`` with its weights. It has no embedding, so that is new and untrained.
 
-        Its layers must be alike (a custom encoder or decoder of torch's own layers will do, if made with the same options)
-        and end in a norm in both parts or in neither. What is frozen stays so, parameter by parameter; a bias that
-        torch's layers lack is zero, and frozen with its weight.
+        All layers must have the same options (custom stacks of torch's own layers work too), and both parts or neither
+        end in a norm. Frozen parameters stay frozen. A bias that torch's layers lack is zero, and frozen with its weight.
 
         >>> from regard.models import Transformer
         >>> theirs = torch.nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
@@ -155,7 +154,7 @@ class Transformer(Pretrained):
         """The memory ``(batch, s, dim)`` of a source.
 
         Args:
-            source: token numbers ``(batch, s)``; or vectors ``(batch, s, dim)``, which are taken as embedded already.
+            source: token numbers ``(batch, s)``, or embedded vectors ``(batch, s, dim)``.
             keep: True on tokens, False on padding.
             maps: a list to which the attention maps of the blocks are appended.
         """
@@ -223,7 +222,7 @@ class Transformer(Pretrained):
         """
         Args:
             source: ``(batch, s)``; None without an encoder.
-            target: ``(batch, t)``, what the decoder is told; padding at its end changes nothing before it.
+            target: ``(batch, t)``, the input of the decoder. Padding at its end does not change earlier outputs.
             source_keep: True on the source's tokens, False on its padding.
             return_weights: also return the attention maps of all blocks.
         """
@@ -239,7 +238,7 @@ class Transformer(Pretrained):
         return scores, TransformerWeights(tuple(encoder), tuple(own), tuple(cross))
 
     def empty_cache(self) -> Cache:
-        """What :meth:`decode` keeps between steps, for one batch."""
+        """An empty cache for :meth:`decode`, for one batch."""
         if len(self.encoder):
             return [DecoderCache.empty() for _ in self.decoder]
         return [KeyValueCache() for _ in self.decoder]
@@ -260,10 +259,10 @@ class Transformer(Pretrained):
         Args:
             source: ``(batch, s)``; None without an encoder.
             prompt: ``(batch, p)``, such as one ``<begin>`` each.
-            tokens: how many to say at the most.
-            end: a token after which a row only repeats it; when every row has said it, decoding stops.
+            tokens: the largest number of tokens to generate.
+            end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
             source_keep: True on the source's tokens, False on its padding.
-            use_cache: keep keys and values of earlier steps; the same tokens come out without.
+            use_cache: keep the keys and values of earlier steps. The tokens are the same without.
         """
         if end is not None and not 0 <= end < self.vocab_size:
             raise ValueError(f"end is {end}, but the vocabulary has 0 to {self.vocab_size - 1}")
@@ -323,7 +322,7 @@ def _depths(depth: Any) -> tuple[int, int]:
 
 def _embedding(vocab_size: int, dim: int) -> nn.Embedding:
     table = nn.Embedding(vocab_size, dim)
-    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim: as large as the positions
+    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim, this is as large as the positions
     return table
 
 

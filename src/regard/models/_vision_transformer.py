@@ -28,29 +28,29 @@ Tokens = Float[Tensor, "batch tokens dim"]
 
 
 class VisionTransformer(Pretrained):
-    r"""An image is cut into patches, an encoder attends among them, and what is pooled tells the class.
+    r"""An image is divided into patches, an encoder attends among them, and a pooled vector predicts the class.
 
     .. math:: z = (\text{prefix}, \text{patches}(x) + p), \qquad z \leftarrow \text{block}_l(z), \qquad
         y = W\,\mathrm{pool}(\mathrm{norm}(z)) + b
 
     Args:
-        image_size: height and width of the images, or one number for both. Other multiples of the patch can come in
-            ``forward``: learned positions are interpolated to them.
+        image_size: height and width of the images, or one number for both. ``forward`` also takes other
+            multiples of the patch: learned positions are interpolated.
         patch_size: height and width of a patch, or one number for both.
         num_classes: number of classes; 0 leaves the last layer out.
         channels: channels of the images.
         dim: width of the tokens.
         depth: number of blocks.
-        heads: attention heads of each.
+        heads: attention heads of each block.
         hidden: width inside the feed-forward networks, default ``4 · dim``.
-        pool: ``"class"``: a learned token goes in front and is read at the end; ``"average"`` of the patches, normalized
-            after it; ``"attention"``: a learned query looks at the patches.
+        pool: ``"class"``: a learned token is put before the patches and read at the end; ``"average"`` of the patches,
+            normalized afterwards; ``"attention"``: a learned query attends to the patches.
         positions: ``"learned"``, ``"sinusoidal"``, ``"none"``: a vector is added to each patch, or none is; or
             ``"relative"``: each block's heads have a learned bias for each offset between two patches.
-        registers: further learned tokens in front of the patches, which nothing reads.
+        registers: number of further learned tokens before the patches, which the output does not read.
         dropout: probability of dropping, in training, attention weights, hidden features and sub-layer outputs.
 
-    ``prefix_tokens`` is how many tokens come before the patches, ``grid`` the rows and columns of patches.
+    ``prefix_tokens`` is the number of tokens before the patches, ``grid`` the rows and columns of patches.
 
     Shapes: images ``(batch, channels, height, width)`` to ``(batch, num_classes)``.
 
@@ -124,11 +124,11 @@ class VisionTransformer(Pretrained):
         heads: int | None = None,
         image_size: int | Sequence[int] | None = None,
     ) -> "VisionTransformer":
-        """A timm vision transformer, or its state together with the number of heads, as one of ours: the same outputs
-        in evaluation mode. What it drops in training is not taken over.
+        """The model that equals a timm vision transformer, given as the module, or as its state and the number of heads.
+        Outputs in evaluation mode are the same. Its dropout is not copied.
 
-        Layer scales become part of the linear layers before them, and positions of the class token part of it; what
-        has no place here (norms of queries and keys, other activations or blocks) is refused.
+        Layer scales become part of the linear layers before them, and the position of the class token becomes part of
+        the token. Models with other parts (norms of queries and keys, other activations or blocks) are refused.
         """
         arguments, state = read_timm(source, heads, image_size, EPSILON)
         with torch.device("meta"):  # no memory for initial weights that nobody uses
@@ -141,7 +141,7 @@ class VisionTransformer(Pretrained):
         return self.patches.grid(*check_sides("image_size", image_size))
 
     def forward_intermediates(self, images: Images) -> tuple[Tokens, list[Tokens]]:
-        """What :meth:`forward_features` gives, and the tokens after every block, without the norm."""
+        """The output of :meth:`forward_features`, and the tokens after every block, without the norm."""
         x = self.patches(images)
         grid = self.patches.grid(images.shape[2], images.shape[3])
         if self.positions is not None:
@@ -158,8 +158,7 @@ class VisionTransformer(Pretrained):
         return x if self.pool_kind == "average" else self.norm(x), intermediates
 
     def forward_features(self, images: Images) -> Tokens:
-        """``(batch, prefix + patches, dim)``: normalized tokens (with ``pool="average"``, which normalizes what it
-        pooled, not yet)."""
+        """Tokens ``(batch, prefix + patches, dim)``, normalized unless ``pool="average"``, which normalizes the average."""
         return self.forward_intermediates(images)[0]
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "batch dim"]:
@@ -169,7 +168,7 @@ class VisionTransformer(Pretrained):
         return self.pooling(tokens[:, self.prefix_tokens :])
 
     def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
-        """From what ``forward_features`` gives to the classes."""
+        """From the output of ``forward_features`` to the logits."""
         pooled = self.pool(tokens)
         return self.head(self.norm(pooled) if self.pool_kind == "average" else pooled)
 

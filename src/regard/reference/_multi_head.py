@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.reference._attention import attention
+from regard.reference._dot_product_attention import attention
 from regard.reference._linear import linear
 
 

@@ -1,4 +1,4 @@
-"""Checks of what a caller passed. Each error names the argument, what came and what would fit."""
+"""Argument checks. Each error names the argument, what was passed and what would fit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def describe(value: Any) -> str:
-    """What was passed, in a few words."""
+    """A value as a few words for an error message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return f"{value!r} ({type(value).__name__})"
@@ -37,33 +37,33 @@ def check_ndim(name: str, value: Any, axes: str) -> None:
 
 
 def check_width(name: str, value: Any, width: int) -> None:
-    """The last axis has this size."""
+    """Check the size of the last axis."""
     check_floating(name, value)
     if value.ndim == 0 or value.shape[-1] != width:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
 
 
 def check_dtype(name: str, value: Tensor, parameter: Tensor) -> None:
-    """The layer's own dtype, unless autocast settles it."""
+    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it."""
     if value.dtype != parameter.dtype and not under_autocast(value):
         raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
 
 
 def under_autocast(value: Tensor) -> bool:
-    """Whether operations on it settle dtypes themselves. Some devices (``meta``) have no autocast to ask for."""
+    """Whether autocast is on for the device of ``value``. The device ``meta`` has no autocast."""
     device = value.device.type
-    # Compilers of torch before 2.12 cannot trace amp.is_autocast_available, so the one kind that lacks it is named.
+    # torch.compile before 2.12 cannot trace amp.is_autocast_available, so we name the one device that lacks autocast.
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def is_exporting() -> bool:
-    """Whether ``torch.export`` is at work. Compilers of torch before 2.13 say so of every ``torch.compile`` as well, when
-    asked through torch.compiler.is_exporting; the flag behind it is right."""
+    """Whether ``torch.export`` is running. Before torch 2.13, torch.compiler.is_exporting is also true inside
+    ``torch.compile``, so we read the flag behind it."""
     return bool(torch.compiler._is_exporting_flag)
 
 
 def check_beta(beta: Any, name: str = "beta") -> None:
-    """An inverse temperature in [0, ∞]. A tensor's values are checked where that costs no wait for a device."""
+    """An inverse temperature in [0, ∞]. Values of a tensor are read only on the CPU, to avoid a synchronization."""
     if isinstance(beta, Tensor):
         check_floating(name, beta)
         if values_are_readable(beta) and not bool((beta >= 0).all()):
@@ -71,7 +71,7 @@ def check_beta(beta: Any, name: str = "beta") -> None:
         return
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
-    if not beta >= 0:  # nor is NaN
+    if not beta >= 0:  # also refuses NaN
         raise ValueError(f"{name} must lie in [0, ∞], got {beta}")
 
 
@@ -122,8 +122,8 @@ def check_broadcastable(
     dtype: torch.dtype | None = None,
     same_ndim: bool = True,
 ) -> None:
-    """``value`` has the axes of ``shape`` (each of the same size or 1). With ``same_ndim`` leading axes may not be
-    left out, so that a mask of the wrong kind is refused instead of stretched."""
+    """Check that ``value`` has the axes of ``shape``, each of the same size or 1. With ``same_ndim`` leading axes may not
+    be left out, so that a mask of the wrong kind is refused instead of broadcast."""
     check_tensor(name, value)
     if dtype is torch.bool and value.dtype is not torch.bool:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(value)}")
@@ -146,8 +146,8 @@ def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | Non
 
 
 def values_are_readable(value: Tensor) -> bool:
-    """True where looking at values neither breaks a graph being traced, nor waits for a device, nor is refused by
-    ``torch.func``'s transforms."""
+    """Whether values can be read without breaking a traced graph, without a synchronization, and without an error inside
+    transforms of ``torch.func``."""
     return (
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()
@@ -157,12 +157,12 @@ def values_are_readable(value: Tensor) -> bool:
 
 
 def is_functional(value: Tensor) -> bool:
-    """Fake or meta tensors have shapes but no values."""
+    """Whether the tensor is fake or on ``meta``: such tensors have shapes but no values."""
     return value.is_meta or type(value).__name__ == "FakeTensor"
 
 
 def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
-    """The first of ``base``'s methods that a subclass, or the module itself, has its own of.
+    """The first of these methods of ``base`` that a subclass or the module itself replaces, or None.
 
     >>> replaced_method(torch.nn.Linear(2, 2), torch.nn.Linear, "forward") is None
     True
@@ -172,10 +172,10 @@ def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> 
 
 
 def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
-    """Floating-point tensors that fit together, each with the names of its axes; an absent one is None.
+    """Check that floating-point tensors fit together. Each comes with the names of its axes; an absent one is None.
 
-    Axes of one name have one size, ``...`` stands for leading axes that are the same everywhere, and all tensors share
-    a dtype and a device. Returns the sizes by name.
+    Axes of the same name have the same size, ``...`` stands for leading axes that are the same everywhere, and all
+    tensors share a dtype and a device. Returns the sizes by name.
 
     >>> check_shapes(x=(torch.ones(4, 7, 3), "... tokens dim"), w_query=(torch.ones(5, 3), "width dim"))
     {'tokens': 7, 'dim': 3, 'width': 5}

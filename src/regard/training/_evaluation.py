@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.data import Loader
 from regard.training._fabric import total_over_processes
-from regard.training.tasks import Task
+from regard.training.tasks import Task, evaluation_mode
 
 
 class Score(NamedTuple):
@@ -29,9 +29,7 @@ def score(fabric: Any, task: Task, network: nn.Module, examples: Any, *, batch_s
         examples, size, shuffle=False, drop_last=False, rank=fabric.global_rank, world_size=fabric.world_size
     )
     seen = []
-    was_training = network.training
-    network.eval()
-    try:
+    with evaluation_mode(network):
         for step in range(len(loader)):
             batch = loader.batch(0, step)
             if len(batch.indices):
@@ -39,8 +37,6 @@ def score(fabric: Any, task: Task, network: nn.Module, examples: Any, *, batch_s
                     outcome = task.outcome(network, batch)
                 targets = torch.as_tensor(task.targets(batch), device=outcome.loss.device)
                 seen.append(torch.stack([outcome.loss.float(), outcome.correct.float(), targets.float()]))
-    finally:
-        network.train(was_training)
     # One read from the device, summed in double precision so that the number of targets is exact.
     rows = torch.stack(seen).cpu().double() if seen else torch.zeros(1, 3, dtype=torch.float64)
     loss, correct, count = total_over_processes(fabric, rows.sum(0).to(_summing_device(fabric))).tolist()

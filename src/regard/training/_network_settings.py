@@ -6,6 +6,15 @@ from typing import Any, Literal
 
 from torch import nn
 
+from regard.models import (
+    AttentionSettings,
+    ImageEncoder,
+    ResNet18,
+    Seq2SeqRNN,
+    TextEncoder,
+    Transformer,
+    VisionTransformer,
+)
 from regard.training.tasks import CaseConversion, ImageTask, MaskedLanguage
 
 
@@ -67,8 +76,6 @@ class ImageEncoderSettings(NetworkSettings):
     merge: tuple[int, ...] = ()
 
     def build(self, task: ImageTask) -> nn.Module:
-        from regard.models import AttentionSettings, ImageEncoder
-
         channels, *size = task.image_shape
         settings = _fields(self)
         names = ("head_dim", "full_width", "init", "second_output")
@@ -106,8 +113,6 @@ class VisionTransformerSettings(NetworkSettings):
     dropout: float = 0.0
 
     def build(self, task: ImageTask) -> nn.Module:
-        from regard.models import VisionTransformer
-
         channels, *size = task.image_shape
         return VisionTransformer(size, num_classes=len(task.class_names), channels=channels, **_fields(self))
 
@@ -126,8 +131,6 @@ class ResNet18Settings(NetworkSettings):
     width: int = 64
 
     def build(self, task: ImageTask) -> nn.Module:
-        from regard.models import ResNet18
-
         return ResNet18(len(task.class_names), channels=task.image_shape[0], width=self.width)
 
     @property
@@ -159,8 +162,6 @@ class Seq2SeqRNNSettings(NetworkSettings):
     dropout: float = 0.0
 
     def build(self, task: CaseConversion) -> nn.Module:
-        from regard.models import Seq2SeqRNN
-
         return Seq2SeqRNN(len(task.vocabulary), **_fields(self))
 
     @property
@@ -196,8 +197,6 @@ class TransformerSettings(NetworkSettings):
     dropout: float = 0.0
 
     def build(self, task: CaseConversion) -> nn.Module:
-        from regard.models import Transformer
-
         settings = _fields(self)
         depth = (settings.pop("encoder_depth"), settings.pop("decoder_depth"))
         return Transformer(len(task.vocabulary), depth=depth, **settings)
@@ -227,8 +226,6 @@ class TextEncoderSettings(NetworkSettings):
     dropout: float = 0.1
 
     def build(self, task: MaskedLanguage) -> nn.Module:
-        from regard.models import TextEncoder
-
         return TextEncoder(len(task.vocabulary), length=task.length + 1, **_fields(self))
 
     def small(self) -> "TextEncoderSettings":

@@ -86,6 +86,14 @@ class SeedRuns:
         found = [(self.runs[seed].summary or {}).get("validation_accuracy") for seed in self.runs]
         return [value for value in found if value is not None]
 
+    def columns(self) -> dict[str, Any]:
+        """Accuracies and times of a result file, in the order of the runs; the longest time to compile."""
+        summaries = [run.summary or {} for run in self.runs.values()]
+        found = {key: [each.get(key) for each in self.evaluations.values()] for key in ("accuracy", "accuracy_flip")}
+        times = {key: [summary.get(key) for summary in summaries] for key in ("train_seconds", "process_seconds")}
+        compiling = max(summary.get("compile_seconds") or 0.0 for summary in summaries)
+        return {**found, **times, "compile_seconds": compiling}
+
     def __str__(self) -> str:
         values = self.accuracy()
         where = "test" if self.evaluations else "validation"
@@ -167,11 +175,7 @@ def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None 
     """
     if not runs.runs or runs.evaluations.keys() != runs.runs.keys():
         raise ValueError("a result file needs at least one run, and every run measured on the test set (evaluate=True)")
-    summaries = [run.summary or {} for run in runs.runs.values()]
-    evaluations = list(runs.evaluations.values())
-    first = summaries[0]
-    columns = {key: [found.get(key) for found in evaluations] for key in ("accuracy", "accuracy_flip")}
-    columns |= {key: [summary.get(key) for summary in summaries] for key in ("train_seconds", "process_seconds")}
+    first = next(iter(runs.runs.values())).summary or {}
     result: dict[str, Any] = {
         "recipe": name or runs.recipe.name,
         "date": str(first.get("date") or date.today().isoformat())[:10],
@@ -179,13 +183,12 @@ def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None 
         "command": shlex.join(without(shlex.split(command()), "--result", "--folder", "--output")),
         "commit": first.get("commit") or commit(),
         "seeds": list(runs.runs),
-        **columns,
-        "compile_seconds": max(summary.get("compile_seconds") or 0.0 for summary in summaries),
+        **runs.columns(),
         "parameters": first.get("parameters"),
         "log": [epoch_log(run) for run in runs.runs.values()],
     }
     for key in runs.recipe.task.metric_names:
-        result.setdefault(key, [found.get(key) for found in evaluations])
+        result.setdefault(key, [found.get(key) for found in runs.evaluations.values()])
     if runs.errors:
         result["failed"] = runs.errors
     _write(path, result)

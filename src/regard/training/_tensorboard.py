@@ -84,7 +84,7 @@ def sample_figures(task: Any, network: nn.Module, samples: int = SAMPLES) -> dic
     for number in range(min(samples, task.count(split))):
         seen = task.attend(network, task.sample(split, number))
         if seen.image is not None:
-            found[f"attention/image_{number}"] = figures.image_attention(seen.maps, seen.image)
+            found[f"attention/image_{number}"] = figures.image_attention(seen.maps, seen.image, grid=seen.grid)
         elif seen.alignment is not None:
             found[f"attention/alignment_{number}"] = figures.alignment(seen.alignment, *seen.tokens)
     return {name: figure for name, figure in found.items() if figure is not None}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from regard.claims import SOURCES, TOPICS, Claim, Evidence, Row, Verification, all_claims
+from regard.claims import SOURCES, TOPICS, Claim, Evidence, Row, Verification, all_claims, theorems_about
 from regard.claims._page import picture
 from regard.claims._prose import as_html, as_line, inline_html
 from regard.claims._table import number
@@ -56,6 +56,15 @@ def describe(claim: Claim) -> dict[str, Any]:
         "instead": None if claim.instead is None else _tidy(inline_html(claim.instead.text)),
         "mutant": _tidy(inline_html(claim.mutant.text)),
         "derivation": _tidy(as_html(claim.derivation)),
+        "proved": [
+            {
+                "name": theorem.name,
+                "file": theorem.file,
+                "says": inline_html(theorem.says),
+                "does": theorem.does(claim.id),
+            }
+            for theorem in theorems_about(claim.id)
+        ],
     }
 
 

@@ -25,7 +25,7 @@ def fitted(run: Run) -> tuple[list[Locality], list[int]]:
     found = []
     for step in steps:
         seen = task.attend(run.network(step), sample)
-        grid = None if seen.tokens is None else (len(seen.tokens),)
+        grid = seen.grid if seen.tokens is None else (len(seen.tokens),)
         local = Maps(each for each in seen.maps.values() if _is_on_grid(each, grid))
         if not len(local) or isinstance(seen.tokens, tuple):
             raise ValueError(f"{run.folder} has no positional heads: its network does not attend over a grid")

@@ -31,7 +31,7 @@ def attention_view(seen: SampleAttention) -> Payload | None:
         return None
     if seen.image is not None:
         try:
-            return _images.payload(seen.maps, image=seen.image)
+            return _images.payload(seen.maps, image=seen.image, grid=seen.grid)
         except ValueError:  # no map lies on the image
             return None
     payload = _tokens.payload(seen.maps, tokens=seen.tokens)

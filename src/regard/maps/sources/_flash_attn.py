@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._attention_scores import AttentionScores
 from regard.maps._record import AttentionRecord
-from regard.maps._scores import AttentionScores
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 
 _NOT_SUPPORTED = ("qv", "q_descale", "k_descale", "v_descale", "block_table", "page_table", "learnable_sink")

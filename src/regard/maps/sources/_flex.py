@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from regard.maps._attention_scores import AttentionScores
 from regard.maps._record import AttentionRecord
-from regard.maps._scores import AttentionScores
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 
 

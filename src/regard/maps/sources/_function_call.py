@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from regard.maps._attention_scores import AttentionScores
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._scores import AttentionScores
 
 
 def _overload(name: str) -> Any:

@@ -1,62 +1,56 @@
 """Attention that a model writes out: weights and a product. The map is what enters the product."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._scores import Selection, exact, largest_magnitude, product_error
 from regard.maps._shapes import canonical, heads_of, uncanonical
 from regard.maps.sources._tensor_history import (
     DIVISIONS,
     MULTIPLICATIONS,
     SOFTMAXES,
     TensorHistory,
-    TensorOrigin,
     WeightedSum,
 )
 from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, product, sum_of_terms
 
-Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Function = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
-@runtime_checkable
-class Recorder(Protocol):
-    """Names and records the attention that is found."""
+@dataclass(frozen=True)
+class LinearAttention:
+    """softmax(Q)·(softmax(K)ᵀ V): the second product shows that the first one, recorded as ``name``, was no attention."""
 
-    def running(self) -> str | None:
-        """The name of the module that runs; None outside of the model."""
-        ...
-
-    def wanted(self, like: Tensor) -> CallSite | None:
-        """Where this attention is computed, if it shall be recorded."""
-        ...
-
-    def record(self, site: CallSite, out: Any, source: Callable[[], AttentionRecord | str]) -> Any:
-        """Record what the source returns, and return the output with which the model continues."""
-        ...
-
-    def retract(self, name: str, reason: str, shape: tuple[int, ...]) -> None:
-        """Take back the latest attention of this name, which is missed for this reason."""
-        ...
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...]) -> None: ...
+    name: str
+    shape: tuple[int, int]
+    reason: ClassVar[str] = (
+        "linear attention has no map: its softmaxes are over features, and over keys for each feature"
+    )
 
 
 class HandwrittenAttention:
-    """Follows tensors from scores to the product with values, and records each attention that is completed.
+    """Follows tensors from scores to the product with values.
+
+    Each handler runs a function of torch, and returns its output and the attention that the function completes, if any.
+
+    Args:
+        running: returns the name of the module that runs.
 
     Attributes:
-        handlers: what to call instead of a function of torch, by the function's name.
+        handlers: by the name of the function.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.history = TensorHistory(recorder.running)
-        self.handlers: dict[str, Handler] = {
+    def __init__(self, running: Callable[[], str | None]) -> None:
+        self.history = TensorHistory(running)
+        self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
             "dropout": self._dropout,
             "dropout_": self._dropout,
             "sum": self._sum,
@@ -65,75 +59,47 @@ class HandwrittenAttention:
             **dict.fromkeys(PRODUCTS, self._product),
         }
 
-    def finish(self) -> None:
-        """Report each softmax that was not multiplied with values, and forget everything."""
-        for use in self.history.uses:
-            if not use.done:
-                self.recorder.missed(use.name, use.reason, use.shape)
-        self.history.close()
+    def close(self) -> None:
+        """Forget everything."""
         self.handlers.clear()
+        self.history.close()
 
-    def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
         self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out)
-        return out
+        return out, None
 
-    def _dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _dropout(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         before, rate, training, inplace = _dropout_arguments(func, args, kwargs)
         origin = self.history.get(before)
         if origin is None or not training or rate == 0:
             out = func(*args, **kwargs)
             self.history.follow("dropout", func, args, kwargs, out)
-            return out
+            return out, None
         kept = before.detach().clone() if inplace else before
         out = func(*args, **kwargs)
         self.history.dropout(origin, kept, out, rate)
-        return out
+        return out, None
 
-    def _product(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
         out = func(*args, **kwargs)
-        if linear is not None:
-            self._linear_attention(*linear)
-        if found is None or found.origin.kind != "weights":
-            self.history.scores(args, out, found)
-            return out
-        return self._completed(found, out)
+        if found is not None and found.origin.kind == "weights":
+            return out, found
+        self.history.scores(args, out, found)
+        return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
-    def _linear_attention(self, weights: TensorOrigin, keys: TensorOrigin) -> None:
-        """What was recorded as attention is one half of linear attention."""
-        if weights.use is not None:
-            weights.use.done = True
-        if keys.average is not None:
-            name, features, tokens = keys.average
-            reason = "linear attention has no map: its softmaxes are over features, and over keys for each feature"
-            self.recorder.retract(name, reason, (features, tokens))
-
-    def _scaled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
         out = func(*args, **kwargs)
-        if not self.history:
-            return out
-        found = divided_after(self.history, func.__name__, args, out)
-        if found is not None:
-            return self._completed(found, out)
-        self.history.follow(func.__name__, func, args, kwargs, out)
-        return out
+        found = divided_after(self.history, func.__name__, args, out) if self.history else None
+        if self.history and found is None:
+            self.history.follow(func.__name__, func, args, kwargs, out)
+        return out, found
 
-    def _sum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
         found = sum_of_terms(self.history, args, kwargs) if self.history else None
-        out = func(*args, **kwargs)
-        return out if found is None else self._completed(found, out)
-
-    def _completed(self, found: WeightedSum, out: Any) -> Any:
-        if found.origin.use is not None:
-            found.origin.use.done = True
-        site = self.recorder.wanted(found.weights)
-        if site is None:
-            return out
-        out = self.recorder.record(site, out, lambda: handwritten(site, found, out))
-        self.history.average(out, found, site.name)
-        return out
+        return func(*args, **kwargs), found
 
 
 def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord:
@@ -192,9 +158,7 @@ def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> 
     return value
 
 
-def _dropout_arguments(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, float, bool, bool]:
+def _dropout_arguments(func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, float, bool, bool]:
     """Input, rate, whether it is on, and whether it works in place, of any of torch's dropout functions."""
     given: dict[str, Any] = dict(zip(("input", "p", "training", "inplace"), args, strict=False))
     given.update({"training" if key == "train" else key: value for key, value in kwargs.items()})

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from regard.maps._attention_scores import Selection
 from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._scores import Selection
 from regard.maps._shapes import canonical
 
 

@@ -9,28 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._attention_scores import AttentionScores
 from regard.maps._record import AttentionRecord
-from regard.maps._scores import AttentionScores
 from regard.maps._shapes import canonical, heads_of, uncanonical
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # the others are passed by name
+
 
 def sdpa(call: FunctionCall) -> AttentionRecord:
-    given, out = _arguments(*call.args, **call.kwargs), call.output
-    query, key, value, mask = (given[name] for name in ("query", "key", "value", "attn_mask"))
-    scale = query.shape[-1] ** -0.5 if given["scale"] is None else float(given["scale"])
+    given: dict[str, Any] = {**dict(zip(_ARGUMENTS, call.args, strict=False)), **call.kwargs}
+    query, key, value, mask, out = given["query"], given["key"], given["value"], given.get("attn_mask"), call.output
+    scale = query.shape[-1] ** -0.5 if given.get("scale") is None else float(given["scale"])
     heads = heads_of(call.site.module)
     if query.dtype != out.dtype:  # autocast, which converts the arguments inside the call
         query, key, value = (x.to(out.dtype) for x in (query, key, value))
     query, key, value, output = (canonical(_batched(x, out), heads) for x in (query, key, value, out))
-    if hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which is only described
+    if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which is only described
         mask = mask._materialize(query.device)
     if mask is not None and mask.ndim != 2:
         mask = mask.expand(*out.shape[:-2], *mask.shape[-2:]) if out.ndim > 4 else mask
         mask = canonical(_batched(mask, out), heads)
     keep = mask if mask is not None and mask.dtype is torch.bool else None
     clean = None
-    if given["dropout_p"] > 0:
+    if given.get("dropout_p", 0.0) > 0:
         # The output contains random zeros. The same call without them draws no random numbers.
         with torch.no_grad(), torch._C.DisableTorchFunction():
             clean = canonical(call.function(**{**given, "dropout_p": 0.0}), heads)
@@ -38,7 +40,7 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     return kernel_record(
         call,
         "sdpa",
-        AttentionScores(query, key, scale, keep, mask if keep is None else None, bool(given["is_causal"])),
+        AttentionScores(query, key, scale, keep, mask if keep is None else None, bool(given.get("is_causal"))),
         value,
         output,
         restore=lambda new: uncanonical(new, tuple(out.shape), heads),
@@ -55,19 +57,6 @@ def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
     if logsumexp.ndim == 3 and logsumexp.shape[2] > output.shape[2]:
         logsumexp = logsumexp[:, :, : output.shape[2]]
     return logsumexp.reshape(output.shape[:3]) if logsumexp.numel() == output.shape[:3].numel() else None
-
-
-def _arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> dict[str, Any]:
-    return locals()
 
 
 def _batched(x: Tensor, out: Tensor) -> Tensor:

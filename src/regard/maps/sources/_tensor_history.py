@@ -74,9 +74,19 @@ class TensorOrigin:
         """x, or what entered dropout."""
         return x if self.source is None else self.source
 
-    def after_dropout(self, x: Tensor) -> Tensor | None:
-        """x if it contains dropout, else None."""
-        return None if self.source is None else x
+    def weighted_sum(
+        self,
+        x: Tensor,
+        value: Tensor,
+        as_map: Callable[[Tensor], Tensor],
+        *,
+        arrange: Callable[[Tensor], Tensor],
+        restore: Callable[[Tensor], Tensor],
+        shape: tuple[int, ...] | None = None,
+    ) -> "WeightedSum":
+        """The sum of ``value`` with the weights ``x``, which ``as_map`` turns into ``(…, queries, keys)``."""
+        weights, dropped = as_map(self.before_dropout(x)), None if self.source is None else as_map(x)
+        return WeightedSum(weights, dropped, value, shape or tuple(weights.shape), self, arrange, restore)
 
 
 @dataclass(frozen=True)
@@ -182,8 +192,8 @@ class TensorHistory:
             queries, keys = found.weights.shape[-2:]
             self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
 
-    def linear_attention(self, args: tuple[Any, ...]) -> tuple[TensorOrigin, TensorOrigin] | None:
-        """For softmax(q) · (softmax(k)ᵀ v): the origins of the queries' weights and of the average; else None."""
+    def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
+        """For softmax(q) · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
         operands = tensors_of(args)
         for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
             origin, other = self.get(weights), self.get(value)
@@ -193,7 +203,9 @@ class TensorHistory:
             _, features, keys = other.average
             queries = weights.numel() // max(1, features * math.prod(weights.shape[:-2]))
             if queries == keys or queries > features:
-                return origin, other
+                if origin.use is not None:
+                    origin.use.done = True
+                return other.average
         return None
 
     def follow(

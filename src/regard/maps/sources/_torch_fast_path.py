@@ -12,41 +12,72 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.maps._attention_scores import AttentionScores, Selection, exact
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._scores import AttentionScores, Selection, exact
 from regard.maps.sources._function_call import FunctionCall
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The operator's arguments, by name; those with a default only for an encoder layer."""
+    """The operator's arguments.
+
+    Attributes:
+        source: ``(batch, tokens, width)``.
+        heads: the number of heads.
+        projections: weight and bias of the projection to queries, keys and values, and of that of the merged heads.
+        mask, mask_type: which keys are hidden; type 1 is a mask of keys, others are of queries and keys.
+        encoder: the layer around the attention; None for the attention alone.
+    """
 
     source: Tensor
     heads: int
-    qkv_weight: Tensor
-    qkv_bias: Tensor
-    out_weight: Tensor
-    out_bias: Tensor
-    mask: Tensor | None
-    mask_type: int | None
-    norm_first: bool = False
-    norms: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
-    eps: float = 0.0
-    feed_forward: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
-    gelu: bool = False
+    projections: tuple[Tensor, ...]
+    mask: Tensor | None = None
+    mask_type: int | None = None
+    encoder: "_EncoderLayer | None" = None
+
+    def projected(self, source: Tensor) -> Tensor:
+        """Queries, keys and values."""
+        first = self.encoder is not None and self.encoder.norm_first
+        return F.linear(self.encoder.norm(source, 0) if first else source, *self.projections[:2])  # type: ignore[union-attr]
+
+    def output(self, rows: Tensor, attended: Tensor) -> Tensor:
+        """The operator's output from the merged heads ``attended``, given its input at the same rows."""
+        out = F.linear(attended, *self.projections[2:])
+        return out if self.encoder is None else self.encoder(rows, out)
+
+    @classmethod
+    def of(cls, operator: str, args: tuple[Any, ...]) -> "_Layer | str":
+        """The arguments of either operator, which torch passes by position."""
+        if operator == "_transformer_encoder_layer_fwd":
+            source, _, heads, *projections, gelu, norm_first, eps = args[:10]
+            mask, mask_type = (*args[18:], None, None)[:2]
+            encoder = _EncoderLayer(gelu, norm_first, eps, args[10:14], args[14:18])
+            return cls(source, heads, tuple(projections), mask, mask_type, encoder)
+        query, key, value, _, heads, *projections = args[:9]
+        mask, _, _, mask_type = (*args[9:], None, None, None, None)[:4]
+        if key is not query or value is not query:
+            return "the fast path was called with keys or values that are not its queries"
+        return cls(query, heads, tuple(projections), mask, mask_type)
+
+
+@dataclass(frozen=True)
+class _EncoderLayer:
+    """The layer around the attention. Both ``norms`` and both layers of ``feed_forward`` are weight, bias, weight, bias."""
+
+    gelu: bool
+    norm_first: bool
+    eps: float
+    norms: tuple[Tensor, ...]
+    feed_forward: tuple[Tensor, ...]
 
     def norm(self, x: Tensor, which: int) -> Tensor:
-        if self.norms is None:
-            return x
         weight, bias = self.norms[2 * which : 2 * which + 2]
         return F.layer_norm(x, x.shape[-1:], weight, bias, self.eps)
 
-    def rest(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """The operator's output from the merged heads ``attended``, given its input at the same rows."""
-        out = F.linear(attended, self.out_weight, self.out_bias)
-        if self.feed_forward is None:
-            return out
-        out = rows + out
+    def __call__(self, rows: Tensor, attended: Tensor) -> Tensor:
+        """The layer's output from its input and the output of the attention."""
+        out = rows + attended
         if not self.norm_first:
             out = self.norm(out, 0)
         w1, b1, w2, b2 = self.feed_forward
@@ -65,7 +96,7 @@ def attention_module(module: nn.Module, args: tuple[Any, ...]) -> nn.Module | No
 
 
 def torch_fast_path(call: FunctionCall) -> AttentionRecord | str:
-    layer = (_encoder_layer if call.name == "_transformer_encoder_layer_fwd" else _multi_head)(*call.args)
+    layer = _Layer.of(call.name, call.args)
     if isinstance(layer, str):
         return layer
     # In this order: leaving inference mode turns gradients on.
@@ -78,7 +109,7 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
     output = _padded(out)[0]
     batch, tokens = source.shape[:2]
     # In the operator's own dtypes, so that projections are rounded as the operator rounds them.
-    projected = F.linear(layer.norm(source, 0) if layer.norm_first else source, layer.qkv_weight, layer.qkv_bias)
+    projected = layer.projected(source)
     query, key, value = exact(projected).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
     device = source.device.type
     autocast, autocast_dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -96,7 +127,7 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
             whole[:, heads] = weights
         attended = (whole @ value).transpose(1, 2).flatten(2).to(projected.dtype)
         with torch.autocast(device, autocast_dtype, enabled=autocast):
-            found = layer.rest(source[:, rows], attended)
+            found = layer.output(source[:, rows], attended)
         error = (exact(found) - exact(output[:, rows])).abs()
         if present is not None:
             error = error * present[:, rows, None]
@@ -126,62 +157,3 @@ def _keep(layer: _Layer, batch: int, tokens: int) -> Tensor | None:
     if layer.mask_type == 1:
         return keep.reshape(batch, 1, 1, tokens)
     return keep if keep.ndim == 4 else keep.reshape(-1, 1, tokens, tokens)
-
-
-def _multi_head(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> _Layer | str:
-    if key is not query or value is not query:
-        return "the fast path was called with keys or values that are not its queries"
-    return _Layer(query, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, mask_type)
-
-
-def _encoder_layer(
-    src: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> _Layer | str:
-    return _Layer(
-        src,
-        num_heads,
-        qkv_weight,
-        qkv_bias,
-        proj_weight,
-        proj_bias,
-        mask,
-        mask_type,
-        norm_first,
-        (norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2),
-        eps,
-        (ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2),
-        use_gelu,
-    )

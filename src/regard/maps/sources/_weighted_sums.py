@@ -33,22 +33,13 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
         return None
     origin = _attends(history, left, right)
     if origin is not None:
-        weights, dropped = origin.before_dropout(left), origin.after_dropout(left)
-        return WeightedSum(weights, dropped, right, origin.shape, origin, _same, _same)
+        return origin.weighted_sum(left, right, _same, arrange=_same, restore=_same, shape=origin.shape)
     origin = _attends(history, right, left)
     if origin is None:
         return None
     # (values)ᵀ times (weights)ᵀ
-    dropped = origin.after_dropout(right)
-    return WeightedSum(
-        weights=origin.before_dropout(right).mT,
-        dropped=None if dropped is None else dropped.mT,
-        value=left.mT,
-        shape=(*origin.shape[:-2], origin.shape[-1], origin.shape[-2]),
-        origin=origin,
-        arrange=_transpose,
-        restore=_transpose,
-    )
+    shape = (*origin.shape[:-2], origin.shape[-1], origin.shape[-2])
+    return origin.weighted_sum(right, left.mT, _transpose, arrange=_transpose, restore=_transpose, shape=shape)
 
 
 def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOrigin | None:
@@ -115,10 +106,7 @@ def _arranged(
     def restore(rows: Tensor) -> Tensor:
         return (rows if query else rows.squeeze(-2)).permute(back)
 
-    as_map = arranger(order)
-    found, dropped = as_map(origin.before_dropout(weights)), origin.after_dropout(weights)
-    dropped = None if dropped is None else as_map(dropped)
-    return WeightedSum(found, dropped, values, tuple(found.shape), origin, arranger(target), restore)
+    return origin.weighted_sum(weights, values, arranger(order), arrange=arranger(target), restore=restore)
 
 
 def _labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
@@ -153,23 +141,19 @@ def sum_of_terms(history: TensorHistory, args: tuple[Any, ...], kwargs: dict[str
     """
     terms: Any = args[0] if args else kwargs.get("input")
     origin = history.get(terms)
-    if origin is None or origin.factors is None or origin.kind != "terms":
+    keys, keepdim = _summed_axis(args, kwargs)
+    if origin is None or origin.factors is None or origin.kind != "terms" or keys is None:
         return None
     weights, value = origin.factors
-    before = origin.before_dropout(weights)
     axes = range(terms.ndim)
-    keys = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
-    keys = keys[0] if isinstance(keys, list | tuple) and len(keys) == 1 else keys
-    if not isinstance(keys, int) or isinstance(keys, bool):
-        return None
     keys %= terms.ndim
     width = next(i for i in axes if weights.shape[i] < terms.shape[i])
-    if keys == width or value.shape[keys] != terms.shape[keys] or not sums_to_one(before, keys):
+    normalized = sums_to_one(origin.before_dropout(weights), keys)
+    if keys == width or value.shape[keys] != terms.shape[keys] or not normalized:
         return None
     query = [i for i in axes if value.shape[i] < terms.shape[i]][-1:]  # other expanded axes are heads that share values
     lead = [i for i in axes if i not in (keys, width, *query)]
     order = (*lead, *query, keys, width)
-    keepdim = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
 
     def as_map(x: Tensor) -> Tensor:
         x = x.permute(order).squeeze(-1)
@@ -185,9 +169,15 @@ def sum_of_terms(history: TensorHistory, args: tuple[Any, ...], kwargs: dict[str
 
     values = value.permute(order)
     values = values.squeeze(len(lead)) if query else values
-    found, dropped = as_map(before), origin.after_dropout(weights)
-    dropped = None if dropped is None else as_map(dropped)
-    return WeightedSum(found, dropped, values, tuple(found.shape), origin, arrange, restore)
+    return origin.weighted_sum(weights, values, as_map, arrange=arrange, restore=restore)
+
+
+def _summed_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, bool]:
+    """The axis of a call of ``sum``, None for all or several, and whether it is kept."""
+    axis: Any = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    axis = axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis
+    single = isinstance(axis, int) and not isinstance(axis, bool)
+    return axis if single else None, bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
 
 
 def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out: Any) -> WeightedSum | None:

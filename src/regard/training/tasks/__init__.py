@@ -1,5 +1,7 @@
 """Tasks: what a network is trained for. Each answers for itself; see :class:`Task` for the questions."""
 
+from regard.training.tasks._attention_maps import attention_maps as attention_maps
+from regard.training.tasks._attention_maps import evaluation_mode as evaluation_mode
 from regard.training.tasks._case_conversion import CaseConversion as CaseConversion
 from regard.training.tasks._case_conversion import GenerationAccuracy as GenerationAccuracy
 from regard.training.tasks._case_conversion import generation_accuracy as generation_accuracy
@@ -11,4 +13,3 @@ from regard.training.tasks._task import Sample as Sample
 from regard.training.tasks._task import SampleAttention as SampleAttention
 from regard.training.tasks._task import Split as Split
 from regard.training.tasks._task import Task as Task
-from regard.training.tasks._task import attention_maps as attention_maps

@@ -12,16 +12,8 @@ from torch import Tensor, nn
 from regard.data import CaseTask, SequenceBatch, Vocabulary
 from regard.maps import Maps
 from regard.support.checks import check_choice, check_positive
-from regard.training.tasks._task import (
-    Outcome,
-    Sample,
-    SampleAttention,
-    Split,
-    Task,
-    attention_maps,
-    evaluation_mode,
-    on_device_of,
-)
+from regard.training.tasks._attention_maps import attention_maps, evaluation_mode, on_device_of
+from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
 
 IGNORE = -100  # a target that cross-entropy leaves out
 MARKERS = {"upper": "<U>", "lower": "<L>"}
@@ -41,7 +33,7 @@ class CaseConversion(Task):
         held_out: sentences in the validation set and in the test set.
 
     >>> from regard.training import CaseConversion
-    >>> batch = CaseConversion(longest=8).examples("train", "cpu").batch(torch.arange(2), seed=0, epoch=0)
+    >>> batch = CaseConversion(longest=8).examples("train", torch.device("cpu")).batch(torch.arange(2), seed=0, epoch=0)
     >>> batch.source.shape
     torch.Size([2, 10])
     """

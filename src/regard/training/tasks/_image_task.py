@@ -22,16 +22,8 @@ from regard.data import (
     normalize,
 )
 from regard.support.checks import check_positive, check_probability
-from regard.training.tasks._task import (
-    Outcome,
-    Sample,
-    SampleAttention,
-    Split,
-    Task,
-    best_guesses,
-    captured,
-    on_device_of,
-)
+from regard.training.tasks._attention_maps import best_guesses, captured, on_device_of
+from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
 
 
 @dataclass(frozen=True)

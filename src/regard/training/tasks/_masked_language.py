@@ -10,17 +10,9 @@ from torch import Tensor, nn
 
 from regard.data import MaskedBatch, MaskedText, TextData, Vocabulary, load_text
 from regard.support.checks import check_positive, check_probability
+from regard.training.tasks._attention_maps import best_guesses, captured, on_device_of
 from regard.training.tasks._case_conversion import IGNORE, token_outcome
-from regard.training.tasks._task import (
-    Outcome,
-    Sample,
-    SampleAttention,
-    Split,
-    Task,
-    best_guesses,
-    captured,
-    on_device_of,
-)
+from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The base class of all tasks: the questions that training, evaluation, reports and the studio ask a task."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -9,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import DataMissingError, Examples
-from regard.maps import Maps, capture
+from regard.maps import Maps
+from regard.training.tasks._attention_maps import captured, on_device_of
 
 Split = Literal["train", "validation", "test"]
 Kind = Literal["image", "case", "text", "other"]
@@ -44,6 +44,7 @@ class SampleAttention:
     Attributes:
         maps: the attention maps of one pass.
         image: the pixels that the maps lie on, or None.
+        grid: the grid of tokens on the image, where the maps do not know it themselves.
         tokens: the text that the maps lie on: a list, or a pair of lists (read, written); None where there is none.
         decoder_input: the tokens that the decoder attends to, one step behind those written.
         alignment: weights (written, read) of the last layer that attends from ``tokens[1]`` to ``tokens[0]``.
@@ -53,6 +54,7 @@ class SampleAttention:
 
     maps: Maps
     image: Tensor | None = None
+    grid: tuple[int, int] | None = None
     tokens: Sequence[str] | tuple[Sequence[str], Sequence[str]] | None = None
     decoder_input: Sequence[str] | None = None
     alignment: Tensor | None = None
@@ -194,53 +196,3 @@ class Task:
     def by_length(self, network: nn.Module, lengths: Sequence[int], samples: int = 200) -> dict[int, dict[str, float]]:
         """Metrics on new sentences of each length."""
         raise ValueError(f"{type(self).__name__} has no sentences of different lengths")
-
-
-def attention_maps(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
-    """The attention maps of ``network(*inputs, **options)`` in evaluation mode; no maps where nothing attends.
-
-    The network is left in the mode it was in.
-
-    >>> from regard.training import attention_maps
-    >>> maps = attention_maps(regard.models.VisionTransformer(8, 4, 3, dim=8, depth=2, heads=2), torch.randn(1, 3, 8, 8))
-    >>> list(maps)
-    ['blocks.0.attention', 'blocks.1.attention']
-    """
-    return captured(network, lambda: network(*inputs, **options))
-
-
-@torch.no_grad()
-def captured(network: nn.Module, call: Callable[[], object]) -> Maps:
-    """The maps of whatever ``call`` runs, with the network in evaluation mode meanwhile."""
-    with evaluation_mode(network), warnings.catch_warnings():
-        # A network without attention has no maps, which is no reason to warn here.
-        warnings.filterwarnings("ignore", message="no attention was seen")
-        with capture(network) as maps:
-            call()
-    return maps
-
-
-class evaluation_mode:
-    """Inside the block the network is in evaluation mode; afterwards in the mode it was in."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.network, self.was_training = network, network.training
-
-    def __enter__(self) -> None:
-        self.network.eval()
-
-    def __exit__(self, *error: object) -> None:
-        self.network.train(self.was_training)
-
-
-def on_device_of(network: nn.Module, batch: Any) -> Any:
-    """The batch, a named tuple of tensors, on the device of the network's parameters."""
-    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    return type(batch)(*(column.to(device) for column in batch))
-
-
-def best_guesses(chances: Tensor, names: Sequence[str], most: int = 5) -> list[dict[str, Any]]:
-    """The most probable classes: ``[{"label": …, "chance": …}, …]``."""
-    best = chances.topk(min(most, len(chances)))
-    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    return [{"label": names[at], "chance": chance} for chance, at in pairs]
