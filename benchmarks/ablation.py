@@ -1,10 +1,10 @@
-"""What in the speedrun matters? One thing changed at a time, judged by images held out from the training set.
+"""Which parts of the speedrun matter? Each row changes one thing; validation images from the training set decide.
 
     python benchmarks/ablation.py                       # a GPU; all rows, 8 epochs, two seeds
-    python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are taken as they are
+    python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are reused
 
-With --smoke or --epochs the runs and the result go to a folder of their own under runs/.
-``plan`` rows compute the same function another way: they differ in seconds alone.
+With --smoke or --epochs the runs and the result go to a separate folder under runs/.
+``plan`` rows compute the same function by another method: only their times differ.
 """
 
 import argparse
@@ -21,14 +21,14 @@ import torch
 
 from _measure import dashed, hardware, places, print_table, trial, write_rows
 from regard import recipes
-from regard.training import AdamW, Encoder, Recipe, train_seeds
+from regard.training import AdamWSettings, ImageEncoderSettings, Recipe, train_seeds
 
 EPOCHS = 8
 replace = dataclasses.replace
 
 
 @dataclass(frozen=True)
-class DenseEncoder(Encoder):
+class DenseEncoder(ImageEncoderSettings):
     """An encoder whose heads form their whole maps."""
 
     plan: ClassVar[str] = "dense"
@@ -52,7 +52,7 @@ def network(**changes: Any) -> Callable[[Recipe], Recipe]:
     return lambda recipe: replace(recipe, network=replace(recipe.network, **changes))
 
 
-def planned(kind: type[Encoder]) -> Callable[[Recipe], Recipe]:
+def planned(kind: type[ImageEncoderSettings]) -> Callable[[Recipe], Recipe]:
     return lambda recipe: replace(recipe, network=kind(**dataclasses.asdict(recipe.network)))
 
 
@@ -63,7 +63,7 @@ ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
     "width-16": ("heads half as wide", network(head_dim=16)),
     "full-width": ("every head reads the whole token", network(head_dim=None, full_width=True)),
     "no-decay": ("no weight decay", lambda recipe: replace(recipe, optimizer=replace(recipe.optimizer, matrix_weight_decay=0.0))),
-    "adamw": ("AdamW alone", lambda recipe: replace(recipe, optimizer=AdamW(2e-3, weight_decay=0.05, center_factor=5.0))),
+    "adamw": ("AdamW alone", lambda recipe: replace(recipe, optimizer=AdamWSettings(2e-3, weight_decay=0.05, center_factor=5.0))),
     "diagonal": ("covariance: a sharpness per axis", network(attention="gaussian-diagonal")),
     "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
     "gated": ("a gate with content, 8 heads", network(attention="gated", heads=8, head_dim=None, init="normal")),
@@ -78,11 +78,13 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}; 2 with --smoke")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="of the runs; default runs/ablation, for a trial one of its own")
     parser.add_argument(
-        "--output", type=Path, help="result file; default in benchmarks/results, for a trial in --folder"
+        "--folder", type=Path, help="folder of the runs; default runs/ablation, or a separate one for a trial"
     )
-    parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
+    parser.add_argument(
+        "--output", type=Path, help="result file; default in benchmarks/results, or in --folder for a trial"
+    )
+    parser.add_argument("--smoke", action="store_true", help="a trial of about a minute on a CPU")
     options = parser.parse_args()
     tried = trial(options)
     options.folder, output = places("ablation", options)

@@ -33,7 +33,7 @@ def pages() -> dict[str, str]:
     made = {f"theory/{topic}.md": _topic(topic) for topic in TOPICS}
     made["theory/claims.md"] = _ledger()
     made["misconceptions.md"] = misconceptions(found())
-    made["questions.md"] = answers(found())
+    made |= {f"questions/{name}.md": text for name, text in answers(found()).items()}
     return made
 
 

@@ -1,7 +1,7 @@
 """regard: see, prove and speed up attention.
 
-Every public name is loaded on first use, so that ``import regard`` is quick and an extra that is not
-installed is only missed where it is needed.
+Every public name is loaded on first use. So ``import regard`` is quick, and a missing extra is reported only where it
+is needed.
 
 >>> import regard
 >>> regard.softargmax(torch.tensor([0.0, 0.0]))
@@ -26,6 +26,7 @@ _NAMES = {
     "gaussian_attention": "regard.functional",
     "load_run": "regard.training",
     "locality": "regard.analysis",
+    "plan_for": "regard.functional",
     "prune_heads": "regard.analysis",
     "relevance": "regard.analysis",
     "replace_heads": "regard.analysis",
@@ -48,6 +49,7 @@ _MODULES = {
     "models",
     "recipes",
     "reference",
+    "studio",
     "training",
     "views",
 }
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from regard import models as models
     from regard import recipes as recipes
     from regard import reference as reference
+    from regard import studio as studio
     from regard import training as training
     from regard import views as views
     from regard.analysis import cost as cost
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
     from regard.convert import convert_network as convert_network
     from regard.functional import attention as attention
     from regard.functional import gaussian_attention as gaussian_attention
+    from regard.functional import plan_for as plan_for
     from regard.functional import softargmax as softargmax
     from regard.layers import GaussianAttention as GaussianAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.claims import Verification, answers, misconceptions, verify
+from regard.claims import SHEETS, Verification, all_claims, answers, misconceptions, verify
 from regard.claims._page import html_table, picture
 from regard.claims._table import details, table
 from regard.cli._verify import run
@@ -118,17 +118,37 @@ def test_the_page_of_misconceptions_is_the_generated_one(found: Verification) ->
 
 
 def test_the_page_of_answers_is_the_generated_one_and_answers_every_question(found: Verification) -> None:
-    page = answers(found)
-    assert (ROOT / "docs" / "questions.md").read_text(encoding="utf-8") == page
+    pages = answers(found)
+    assert set(pages) == {"index", *SHEETS}
+    for name, page in pages.items():
+        assert (ROOT / "docs" / "questions" / f"{name}.md").read_text(encoding="utf-8") == page
+        assert page.count("$") % 2 == 0
     for row in found:
-        if row.claim.source == "a6":
-            assert page.count(f"**Checked** by `{row.claim.id}`") == 1
-    for part in ("a.1", "a.2", "b.1", "b.2", "c.1", "c.2", "d.1", "d.2", "e.1", "e.2", "e.3"):
-        assert f"({part}).*" in page, part
-    for part in "abcde":
-        assert f"*Question 2 ({part})" in page, part
-    assert "| 256 | 4980736 | 4980736 |" in page  # costs, counted beside the formula
-    assert page.count("$") % 2 == 0
+        assert pages[row.claim.source].count(f"**Checked** by `{row.claim.id}`") == 1, row.claim.id
+    for source, questions in SHEETS.items():
+        for question in questions:
+            assert f"### {question.text}\n" in pages[source]
+            if question.number:
+                assert f"*Question {question.number}.*" in pages[source]
+    assert "| 256 | 4980736 | 4980736 |" in pages["a6"]  # costs, counted beside the formula
+
+
+def test_every_question_of_the_sheets_is_answered_and_asked() -> None:
+    numbered = {source: [each for each in questions if each.number] for source, questions in SHEETS.items()}
+    assert {source: len(each) for source, each in numbered.items()} == {
+        "hw4": 22,
+        "c182": 12,
+        "ex05": 6,
+        "a6": 16,
+        "e182": 11,
+    }
+    for questions in numbered.values():
+        assert len({each.number for each in questions}) == len(questions)
+        for each in questions:
+            assert each.claims or each.answer, each
+            assert each.exercises, each
+    used = {name for questions in SHEETS.values() for each in questions for name in each.claims}
+    assert used == {claim.id for claim in all_claims()}
 
 
 def test_exit_status_says_whether_evidence_and_record_agree(monkeypatch, capsys) -> None:
@@ -191,13 +211,13 @@ def test_a_cache_that_cannot_be_written_says_nothing_about_a_claim(tmp_path: Pat
 
 def test_pages_are_written(tmp_path: Path, capsys) -> None:
     page, markdown = tmp_path / "page.html", tmp_path / "page.md"
-    questions = tmp_path / "questions.md"
+    questions = tmp_path / "questions"
     arguments = ["hw4-beta-one", "hw4-beta-zero", "hw4-ffn", "--html", str(page), "--misconceptions", str(markdown)]
     arguments += ["--answers", str(questions)]
     assert run(arguments) == 0
     assert "hw4-beta-zero" in page.read_text(encoding="utf-8")
     assert "`hw4-beta-one`" in markdown.read_text(encoding="utf-8")
-    assert "What is the second half of a block?" in questions.read_text(encoding="utf-8")
+    assert "What is the second half of a BERT block?" in (questions / "a6.md").read_text(encoding="utf-8")
     assert "hw4-beta-zero" in capsys.readouterr().out
 
 

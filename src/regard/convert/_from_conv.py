@@ -24,9 +24,9 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
     r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
 
     Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
-    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that at most ``tolerance`` of
-    its attention goes elsewhere; its value and output weights are the tap's. Padding is attended too, then dropped
-    (zeros) or brought home (reflect, replicate, circular).
+    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that its rows of weights are
+    at most ``tolerance`` from the exact shift in L1; its value and output weights are the tap's. Padding is
+    attended too, then dropped (zeros) or brought home (reflect, replicate, circular).
 
     It compiles to one graph. ``torch.export`` takes it with sizes of ``Dim.AUTO``, and with sizes that have names where
     ``strict=True`` and the stride is 1.
@@ -35,7 +35,7 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
         conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``: any kernel (even ones too), stride, dilation, groups,
             padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied. One with hooks, a
             ``forward`` of its own or a weight that is computed from others (weight norm, pruning) is refused.
-        tolerance: the largest share of attention, in L1, that may leak from a head.
+        tolerance: how far a head's rows may be from a shift, in L1 (twice the attention that lies elsewhere).
 
     >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
     >>> attention, image = conv_to_attention(conv), torch.randn(2, 3, 9, 9)
@@ -109,7 +109,7 @@ class ConvolutionalAttention(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The most attention, in L1, that goes anywhere but to the tap's input."""
+        """The L1 distance of a row of weights from the exact shift, at most; half of it is attention that lies elsewhere."""
         return shift_leak([self.alpha] * self.axes)
 
     def offsets(self) -> list[Tensor]:
@@ -208,9 +208,9 @@ class ConvolutionalAttention(nn.Module):
     def error_bound(self, x: Tensor) -> float:
         """No output differs by more than this from the convolution's, for this input.
 
-        ``leak`` of each head's attention goes to inputs of at most max|x|, weighted by the absolute weights of one
-        output channel. Then rounding, both layers' own: a sum of n products is off by at most γ_n of its absolute sum,
-        and the convolution of |x| with the absolute weights is that sum.
+        A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
+        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: a
+        sum of n products is off by at most γ_n of its absolute sum, and the convolution of |x| with the absolute weights is that sum.
         """
         if not x.numel():
             return 0.0

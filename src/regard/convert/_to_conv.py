@@ -157,7 +157,7 @@ class GaussianConvolution(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The most attention, in L1, that any head loses or gains in the interior."""
+        """The L1 distance of a row of weights from its kernel, at most, over all heads, in the interior."""
         return max(kernel.leak for kernel in self.kernels)
 
     @property

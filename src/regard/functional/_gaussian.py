@@ -12,6 +12,7 @@ from regard.functional._call import GaussianCall, resolve
 from regard.functional._maps import matrices_for
 from regard.functional._mix import mix
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
+from regard.observation import observe, unobserved
 
 
 def gaussian_attention(
@@ -24,6 +25,7 @@ def gaussian_attention(
     border: Border = "native",
     padding: Sequence[tuple[int, int]] | None = None,
     plan: str | GaussianPlan = "auto",
+    dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads outputs width"]:
     r"""Attention by position alone: head h looks at the offset ``center[h]`` from each query, sharply or softly.
 
@@ -45,6 +47,7 @@ def gaussian_attention(
         padding: ``(before, after)`` per axis.
         plan: ``"auto"`` chooses by shapes alone; ``"dense"`` and ``"separable"`` force a way; a plan from
             :func:`plan_for` also makes local heads linear in tokens. Every way gives the same result.
+        dropout: probability of dropping an entry of the axis matrices, for training.
 
     >>> image = torch.eye(3).reshape(1, 1, 9, 1)                    # a diagonal line, one head, width 1
     >>> right = gaussian_attention(image, torch.tensor([[0.0, 1.0]]), torch.tensor([60.0]), (3, 3))
@@ -54,7 +57,16 @@ def gaussian_attention(
             [0., 1., 1.]])
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
-    return attend(value, call, plan)
+    return observe(
+        None,
+        lambda: attend(value, call, plan, dropout),
+        lambda: gaussian_weights(center, sharpness, grid, queries=queries, border=border, padding=padding)[None],
+        value=value,
+        kind="gaussian",
+        grid=tuple(grid),
+        prefix=0,
+        query_grid=None if queries is None else tuple(len(coordinates) for coordinates in queries),
+    )
 
 
 def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:
@@ -97,4 +109,4 @@ def gaussian_weights(
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
     (group,) = groups_for(call, "dense", center.device.type)
-    return matrices_for(call, group, center.dtype)[0][:, 0].to(center.dtype)
+    return unobserved(matrices_for, call, group, center.dtype)[0][:, 0].to(center.dtype)

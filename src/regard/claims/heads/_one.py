@@ -127,7 +127,7 @@ def key_query_width(match: Match) -> Evidence:
                 try:
                     attend(q, k, v)
                     runs = True
-                except (ValueError, TypeError):
+                except (ValueError, TypeError, RuntimeError):
                     runs = False
                 allowed = width[match.first] == width[match.second]
                 case = f"widths of query, key, value {widths}: {'accepted' if runs else 'refused'}"
@@ -234,7 +234,8 @@ def kernel_regression(kernel: Callable[[float], Callable[[Tensor, Tensor], Tenso
     $\sum_i \frac{K(x, x_i)}{\sum_j K(x, x_j)} y_i$ with $x = q$, $x_i = k_i$, $y_i = v_i$ and $K(q, k) = e^{\beta q
     \cdot k}$ is the softmax average, term by term. Since $\beta q \cdot k = -\frac{\beta}{2} \|q - k\|^2 +
     \frac{\beta}{2} \|q\|^2 + \frac{\beta}{2} \|k\|^2$, the kernel is the familiar Gaussian one exactly when all keys
-    have the same length. As a kernel of *inputs* it is not symmetric: $W_q \ne W_k$.
+    have the same length. As a kernel of *inputs* it is symmetric only
+    where $W_q^\top W_k$ is.
     """
     found = Comparison()
     for trial in trials():
