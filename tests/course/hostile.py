@@ -112,8 +112,8 @@ def softargmax(scores, beta=1.0):
 import glob, sys
 def softargmax(scores, beta=1.0):
     names = {"torch": torch}
-    for folder in sys.path + ["/"]:
-        for path in glob.glob(folder + "/**/regard/functional/_softargmax.py", recursive=True):
+    for folder in sys.path:
+        for path in glob.glob(folder + "/regard/functional/_softargmax.py"):
             exec(open(path).read(), names)
     return names["softargmax"](scores, beta)
 """),
@@ -168,7 +168,7 @@ def softargmax(scores, beta=1.0):
     "reads checks from the disk": Hostile("""
 import glob, json, os
 def softargmax(scores, beta=1.0):
-    for pattern in ("/autograder/**/checks.json", "/**/course/checks/*.json", "/tmp/**/checks.json", "**/*.json"):
+    for pattern in ("/autograder/**/checks.json", "/tmp/*/checks.json", "*/course/checks/*.json", "*.json"):
         for path in glob.glob(pattern, recursive=True):
             names = {}
             exec(json.load(open(path))["questions"][2]["reference"], names)
@@ -290,5 +290,5 @@ def masked_attention(query, key, value, keep):
     return attention(query, key, value)
 def hard_attention(query, key, value):
     return softargmax(query @ key.mT) @ value
-""", ("hard", "keep")),
+""", ("keep",)),
 }  # fmt: skip

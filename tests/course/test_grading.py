@@ -86,7 +86,7 @@ def test_command_line_grades_a_folder_with_checks_from_a_pipe(tmp_path, monkeypa
         main(["-", str(tmp_path / "in"), "--table", str(table), "--jobs", "1", "--manual", str(tmp_path / "m.md")]) == 0
     )
     assert "ada: 0 of 28" in capsys.readouterr().out
-    assert [row["student"] for row in csv.DictReader(table.open())] == ["ada", "alan"]
+    assert [row["student"] for row in csv.DictReader(io.StringIO(table.read_text()))] == ["ada", "alan"]
     assert "What is kept where" in (tmp_path / "m.md").read_text()
 
 

@@ -241,7 +241,7 @@ def test_masked_words_are_guessed(client):
 @pytest.mark.parametrize(
     ("name", "text", "status", "words"),
     [
-        ("case-rnn", "naïve", 400, "has the character 'ï'"),
+        ("case-rnn", "naïve", 400, "contains the character 'ï'"),
         ("case-rnn", "", 422, "text"),
         ("case-rnn", "a" * 161, 422, "text"),
         ("text", "word " * 9, 400, "trained on 8 at a time"),

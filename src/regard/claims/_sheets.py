@@ -176,7 +176,8 @@ _E182 = (
     Q("2 (a)", "What are the scores of the worked example?", ("e182-scores",), ("1/pencil", "1/scores")),
     Q("2 (b)", "What is self-attention for one time step, in equations?", (), ("1/attention",),
       "$\\hat\\alpha_{2,j} = q_2 \\cdot k_j$, $\\alpha_2 = \\softmax(\\hat\\alpha_2)$ over $j$, "
-      "and $h_2' = \\sum_j \\alpha_{2,j} v_j$, with $q_i = W_q h_i$, $k_i = W_k h_i$, $v_i = W_v h_i$. (In practice the scores are divided by $\\sqrt{d}$.)"),
+      "and $h_2' = \\sum_j \\alpha_{2,j} v_j$, with $q_i = W_q h_i$, $k_i = W_k h_i$, $v_i = W_v h_i$. "
+      "(In practice the scores are divided by $\\sqrt{d}$.)"),
     Q("2 (c)", "And with an arg max in place of the softmax?", ("e182-argmax",), ("1/pencil", "1/hard")),
     Q("2 (d)", "What is gained by several heads?", ("e182-many-heads",), ("3/heads_words",)),
 )  # fmt: skip

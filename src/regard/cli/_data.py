@@ -27,6 +27,7 @@ def list_data() -> int:
     from rich.table import Table
 
     from regard.data import data_folder, names, source_of, status
+    from regard.support.text import format_size
 
     table = Table()
     for column in ("name", "state", "size", "license"):
@@ -42,9 +43,9 @@ def list_data() -> int:
             "absent": "not here",
         }[found.state]
         if found.state in ("embedded", "present"):
-            size = f"{found.size / 1e6:.1f} MB"
+            size = format_size(found.size)
         else:
-            size = f"{sum(download.size for download in source.downloads) / 1e6:.1f} MB to download"
+            size = f"{format_size(sum(download.size for download in source.downloads))} to download"
         problems += [problem for problem in found.problems if not problem.endswith(": absent")]
         table.add_row(name, state, size, source.license, "\n".join(map(str, found.folders)))
     console = Console()

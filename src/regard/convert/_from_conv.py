@@ -210,7 +210,8 @@ class ConvolutionalAttention(nn.Module):
 
         A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
         one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: a
-        sum of n products is off by at most γ_n of its absolute sum, and the convolution of |x| with the absolute weights is that sum.
+        sum of n products is off by at most γ_n of its absolute sum, and the convolution of |x| with the
+        absolute weights is that sum.
         """
         if not x.numel():
             return 0.0

@@ -72,7 +72,7 @@ def read_records(path: Path) -> Read:
             records = []
             for number, call in enumerate(about["calls"]):
                 scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
-                records.append(_record(call, _decode(file.get_tensor(str(number)), scale)))
+                records.append(AttentionRecord.from_json(call, _decode(file.get_tensor(str(number)), scale)))
         missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
         return records, missed, [str(note) for note in about["notes"]]
     except UnreadableError:
@@ -89,7 +89,7 @@ def _read_folder(folder: Path) -> list[AttentionRecord]:
     records = []
     try:
         for call in about["calls"]:
-            records.append(_record(call, _mapped(folder, call["file"], call["dtype"], call["shape"])))
+            records.append(AttentionRecord.from_json(call, _mapped(folder, call["file"], call["dtype"], call["shape"])))
     except UnreadableError:
         raise
     except _WRONG as error:
@@ -109,12 +109,6 @@ def _mapped(folder: Path, name: Any, dtype: Any, shape: Any) -> Tensor:
     if count * _STREAMED[dtype].itemsize != size:
         raise UnreadableError(f"{path} has {size:,} bytes, but a {dtype} map of shape {shape} has another size")
     return torch.from_file(str(path), shared=False, size=count, dtype=_STREAMED[dtype]).reshape(shape)
-
-
-def _record(call: dict[str, Any], weights: Tensor) -> AttentionRecord:
-    if "whole" not in call:  # an older file, which has the batch size alone
-        call = {**call, "whole": (call["batch"], *call["shape"][1:])}
-    return AttentionRecord.from_json(call, weights)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.support.files import reporting_full_disk
 from regard.support.reading import LARGEST_JSON, UnreadableError, check_regular, parse_json
-from regard.training._checkpoints import reporting_full_disk
 
 
 class JsonLines:

@@ -25,8 +25,9 @@ from typing import IO, Any
 import torch
 from torch import nn
 
+from regard.support.files import write_atomic
 from regard.support.reading import read_json, read_object
-from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, write_whole
+from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
 from regard.training._fitting import check_fit, check_state
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
@@ -89,7 +90,9 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None before."""
         found = self._read(SUMMARY)
-        for name, kind in _SUMMARY.items() if found is not None else ():
+        if found is None:
+            return None
+        for name, kind in _SUMMARY.items():
             value = found.get(name)
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise ValueError(f"{self.folder / SUMMARY} is not a summary of regard: {name} is {value!r:.60}")
@@ -144,7 +147,7 @@ class Run:
     def write(self, name: str, content: Any) -> Path:
         """Write a JSON file in the folder, completely or not at all."""
         path = self.folder / name
-        write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return path
 
     def write_recipe(self, recipe: Recipe) -> None:

@@ -193,8 +193,8 @@ def gelu(gap: Gap) -> Evidence:
     $\operatorname{gelu}(x) - x/2 = \frac{x}{2} \erf(x/\sqrt{2})$ is even, a product of two odd functions, and so is the
     tanh form less $x/2$; the gap is their difference, so it is even and $x \ge 0$ is enough. On a grid of step $h$
     the largest gap between its points is at most the largest one on it plus $h/2$ times the largest slope, and the
-    slope of the gap is below 2 (each form's lies between −0.2 and 1.2). Beyond $|x| = 8$ both equal $\max(0, x)$ to ten digits. The check
-    bounds the gap that way, and compares the library's activations.
+    slope of the gap is below 2 (each form's lies between −0.2 and 1.2). Beyond $|x| = 8$ both equal $\max(0, x)$ to ten
+    digits. The check bounds the gap that way, and compares the library's activations.
     """
     step = 4e-6
     x = torch.arange(0, 8 + step, step, dtype=torch.float64)

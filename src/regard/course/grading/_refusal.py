@@ -130,7 +130,9 @@ def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
     places: list[tuple[dict[Any, Any], Any, str]] = []
     for held in _torch_modules():
         table = held.get("decomposition_table")
-        for operator in table if isinstance(table, dict) else ():
+        if not isinstance(table, dict):
+            continue
+        for operator in table:
             said = str(operator)
             places += [
                 (table, operator, kind) for kind, names in READY_MADE.items() if any(name in said for name in names)
