@@ -145,9 +145,9 @@ def _finite(digits: str) -> float:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > 19 or abs(number := int(digits)) >= 2**63:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**63:
         raise ValueError(f"the number {digits:.40} is too large")
-    return number if digits[0] != "-" else -number
+    return number
 
 
 def _check_levels(found: Any, escaped: bool) -> None:
