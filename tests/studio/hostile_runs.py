@@ -28,7 +28,7 @@ CONTENTS: dict[str, bytes] = {
     "deep enough": b'{"a":' * 300 + b"1" + b"}" * 300 + b"\n",
     "not a number": b'{"version": NaN, "step": NaN, "steps": NaN, "validation_accuracy": NaN}\n',
     "beyond floats": b'{"version": 1, "step": 1e999, "steps": 1e999, "validation_accuracy": -1e999}\n',
-    "many digits": b'{"step": 1' + b"0" * 400 + b', "steps": 1' + b"0" * 400 + b', "validation_accuracy": 1' + b"0" * 400 + b"}\n",
+    "many digits": b'{"step": 1N, "steps": 1N, "validation_accuracy": 1N}\n'.replace(b"N", b"0" * 400),
     "too many digits": b'{"steps": ' + b"9" * 5000 + b"}\n",
     "half a pair": b'{"kind": "\\ud800", "name": "\\udc00", "layers": ["\\ud800"], "\\ud800": 1}\n',
     "latin": b'{"name": "\xe9\xff"}\n',
@@ -156,6 +156,20 @@ def _tensors(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]
     return apply
 
 
+def _filled(value: float) -> Change:
+    return _tensors(
+        lambda all: {key: torch.full_like(x, value) if x.is_floating_point() else x for key, x in all.items()}
+    )
+
+
+def _replaced(make: Callable[[Path], None]) -> Change:
+    def change(run: Path) -> None:
+        shutil.rmtree(run / "checkpoints")
+        make(run / "checkpoints")
+
+    return change
+
+
 def _sealed(run: Path, content: bytes | None, **state: Any) -> None:
     if content is not None:
         _path(run, TENSORS).write_bytes(content)
@@ -186,9 +200,9 @@ def _giant(run: Path) -> None:
 
 
 CHECKPOINTS: dict[str, Change] = {
-    "weights that are no numbers": _tensors(lambda all: {name: torch.full_like(x, float("nan")) if x.is_floating_point() else x for name, x in all.items()}),
-    "infinite weights": _tensors(lambda all: {name: torch.full_like(x, float("inf")) if x.is_floating_point() else x for name, x in all.items()}),
-    "huge weights": _tensors(lambda all: {name: torch.full_like(x, 3e38) if x.is_floating_point() else x for name, x in all.items()}),
+    "weights that are no numbers": _filled(float("nan")),
+    "infinite weights": _filled(float("inf")),
+    "huge weights": _filled(3e38),
     "no tensors": _tensors(lambda all: {}),
     "some tensors": _tensors(lambda all: dict(list(all.items())[::2])),
     "unknown tensors": _tensors(lambda all: {**all, "network.backdoor": torch.ones(3)}),
@@ -210,8 +224,8 @@ CHECKPOINTS: dict[str, Change] = {
     "a step that is a pipe": lambda run: _pipe(run / "checkpoints" / "step-99999999"),
     "a step that leads to itself": lambda run: (run / "checkpoints" / "step-99999999").symlink_to("step-99999999"),
     "an empty step": lambda run: (run / "checkpoints" / "step-99999999").mkdir(),
-    "checkpoints that are a pipe": lambda run: (shutil.rmtree(run / "checkpoints"), _pipe(run / "checkpoints")) and None,
-    "checkpoints that lead to themselves": lambda run: (shutil.rmtree(run / "checkpoints"), (run / "checkpoints").symlink_to("checkpoints")) and None,
+    "checkpoints that are a pipe": _replaced(_pipe),
+    "checkpoints that lead to themselves": _replaced(lambda path: path.symlink_to("checkpoints")),
 }  # fmt: skip
 
 FIRST = {"version": 1, "grid": [14, 14], "grids": None, "layers": ["blocks.0.attention"]}
@@ -247,7 +261,9 @@ def cases() -> Iterator[tuple[str, Change]]:
     for name, lines in HEADS.items():
         yield (
             f"heads: {name}",
-            _written("heads.jsonl", "".join(json.dumps(line) + "\n" for line in (lines[0], lines[1], lines[1])).encode()),
+            _written(
+                "heads.jsonl", "".join(json.dumps(line) + "\n" for line in (lines[0], lines[1], lines[1])).encode()
+            ),
         )
 
 
@@ -258,6 +274,15 @@ def hostile_folder(good: Path, root: Path) -> dict[str, Path]:
         # A few in each folder: looking up a run reads the names of all runs of a studio.
         made[name] = Path(shutil.copytree(good, root / f"{number // 8:02d}" / f"{number:03d}"))
         change(made[name])
-    for name in (os.fsdecode(b"\xff\xfe latin"), "new\nline", "x" * 240, "example", "<script>", "a'\"&b", "‮rtl", "%2e%2e"):
+    for name in (
+        os.fsdecode(b"\xff\xfe latin"),
+        "new\nline",
+        "x" * 240,
+        "example",
+        "<script>",
+        "a'\"&b",
+        "‮rtl",
+        "%2e%2e",
+    ):
         made[f"folder: {name!r}"] = Path(shutil.copytree(good, root / "names" / name))
     return made

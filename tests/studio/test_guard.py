@@ -88,7 +88,9 @@ def test_without_the_token_nothing_is_told(guarded):
 
 def test_the_token_in_the_address_becomes_a_cookie_that_scripts_cannot_read(guarded):
     answer = guarded.get(f"/?token={TOKEN}")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert answer.status_code == 200
+    assert 'content="0; url=/"' in answer.text  # by a page, so that the cookie is sent after a link from elsewhere
+    assert TOKEN not in answer.text
     assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
     assert guarded.get("/").status_code == 200
     assert guarded.get("/api/runs").json() == []
@@ -149,3 +151,48 @@ def test_names_of_hosts_are_read_as_browsers_write_them():
     guard = Guard(None, names=["Lab"], addresses=True)
     assert all(map(guard.may_be_called, ("lab", "LAB:80", "10.1.2.3:8000", "[fe80::1]:80")))
     assert not any(map(guard.may_be_called, ("lab.evil", "evil:10.1.2.3", "[lab", "")))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'theme={"a": 1}; ',
+        "broken; ",
+        "=; ",
+        'quote="; ',
+        "bad name=1; ",
+        "x=[1,2]; regard_studio=old; ",
+        "\x7f=;; ",
+        "a=b=c;" * 50,
+    ],
+)
+def test_cookies_of_other_programs_do_not_hide_ours(guarded, before):
+    guarded.get(f"/?token={TOKEN}")
+    (ours,) = ((name, value) for name, value in guarded.cookies.items())
+    guarded.cookies.clear()
+    cookie = f"{before}{ours[0]}={ours[1]}; after=1"
+    assert guarded.get("/api/runs", headers={"cookie": cookie.encode("latin-1")}).status_code == 200
+
+
+def test_two_studios_on_one_machine_keep_their_cookies_apart(tmp_path):
+    names = {create_app(tmp_path, token=token, example=None).cookie for token in ("one", "two")}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("path", ["/", "/api/runs"])
+def test_too_many_fields_are_refused_in_words(guarded, client, path):
+    query = "&".join(f"a{number}=1" for number in range(1000))
+    for asked in (guarded, client):
+        answer = asked.get(f"{path}?{query}")
+        assert (answer.status_code, "fields" in answer.json()["error"]) == (400, True)
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value
+
+
+def test_a_person_without_the_token_gets_a_page(guarded):
+    answer = guarded.get("/", headers={"accept": "text/html,application/xhtml+xml"})
+    assert answer.status_code == 401
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "?token=" in answer.text
+    assert answer.headers["content-security-policy"] == HEADERS["content-security-policy"]
+    assert "error" in guarded.get("/api/runs", headers={"accept": "text/html"}).json()

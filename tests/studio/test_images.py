@@ -1,8 +1,13 @@
 """Images that people send: only known formats, only what fits, and nothing but a refusal for the rest."""
 
 import io
+import socket
 import struct
+import subprocess
+import sys
+import time
 import zlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from regard.data import IMAGE_FORMATS as FORMATS
+from regard.data import MOST_BYTES, ImageRefusedError, decode_image
+from regard.data import _decode_image as decoding
+from regard.data._decode_worker import answer
 from regard.studio._errors import Refused
-from regard.studio._image_files import FORMATS, MOST_BYTES, SHOWN, decode, fit, to_png, to_tensor
+from regard.studio._image_files import SHOWN, decode, fit, open_own, to_png, to_tensor
+
+LIMITS = {"formats": list(FORMATS), "most_pixels": 24_000_000, "most_side": 12_000, "draft": 896}
 
 
 def encoded(image, kind, **options):
@@ -55,9 +66,7 @@ def test_a_small_file_that_claims_to_be_a_huge_picture_is_refused_by_what_it_cla
 
 def test_a_picture_that_is_too_large_is_refused_without_being_decoded(monkeypatch):
     monkeypatch.setattr(Image.Image, "convert", lambda *args, **options: pytest.fail("it was decoded"))
-    with pytest.raises(Refused, match=r"6000 × 5000 pixels") as refused:
-        decode(claiming(6000, 5000))
-    assert refused.value.status == 413
+    assert "6000 × 5000 pixels" in answer(claiming(6000, 5000), **LIMITS)[0]["refused"]
 
 
 def test_too_many_bytes_are_refused_before_anything_looks_at_them():
@@ -68,8 +77,8 @@ def test_too_many_bytes_are_refused_before_anything_looks_at_them():
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_image_or_a_refusal(content):
-    with pytest.raises(Refused):
-        decode(content)
+    line, pixels = answer(content, **LIMITS)
+    assert (list(line), pixels) == (["refused"], b"")
 
 
 @given(st.data())
@@ -81,13 +90,9 @@ def test_damaged_files_are_an_image_or_a_refusal(data):
     for _ in range(data.draw(st.integers(1, 6))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     content = content[: data.draw(st.integers(1, len(content)))]
-    try:
-        found = decode(bytes(content))
-    except Refused as refused:
-        status, mode = refused.status, "RGB"
-    else:
-        status, mode = 400, found.mode
-    assert (status in (400, 413), mode) == (True, "RGB")
+    line, pixels = answer(bytes(content), **LIMITS)
+    assert list(line) in (["refused"], ["size"])
+    assert len(pixels) == (3 * line["size"][0] * line["size"][1] if "size" in line else 0)
 
 
 def test_what_is_transparent_is_white_and_only_the_first_frame_counts():
@@ -123,9 +128,58 @@ def test_the_middle_is_cut_out_and_nothing_is_stretched(shape):
 
 def test_an_image_of_the_network_s_own_size_is_taken_as_it_is():
     pixels = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8)
-    taken, shown = fit(decode(to_png(pixels)), (3, 32, 32))
+    taken, shown = fit(open_own(to_png(pixels)), (3, 32, 32))
     assert torch.equal(taken, pixels)
     assert torch.equal(shown, pixels)
     gray = pixels[:1]
-    assert torch.equal(fit(decode(to_png(gray)), (1, 32, 32))[0], gray)
-    assert torch.equal(to_tensor(decode(to_png(gray))), gray.expand(3, -1, -1))
+    assert torch.equal(fit(open_own(to_png(gray)), (1, 32, 32))[0], gray)
+    assert torch.equal(to_tensor(open_own(to_png(gray))), gray.expand(3, -1, -1))
+
+
+def slow_jpeg(scans=3000, side=3000):
+    """A small progressive JPEG with one scan repeated: each is as much work as the whole picture."""
+    plain = encoded(Image.new("RGB", (side, side), "gray"), "JPEG", progressive=True)
+    begin = plain.rindex(b"\xff\xda")
+    scan = plain[begin : plain.rindex(b"\xff\xd9")]
+    return plain[:begin] + scan * scans + b"\xff\xd9"
+
+
+def test_a_picture_that_takes_long_is_given_up():
+    content = slow_jpeg()
+    assert len(content) < 2**20
+    begin = time.monotonic()
+    with pytest.raises(ImageRefusedError, match=r"time|seconds") as refused:
+        decode_image(content, seconds=1)
+    assert refused.value.too_large
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits all of these")
+def test_a_picture_that_takes_much_memory_is_given_up():
+    content = encoded(Image.new("RGB", (4800, 4800)), "PNG")
+    assert decode_image(content).shape == (3, 4800, 4800)
+    with pytest.raises(ImageRefusedError, match="memory") as refused:
+        decode_image(content, memory=300 * 2**20)
+    assert refused.value.too_large
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits all of these")
+def test_the_process_that_decodes_can_neither_connect_nor_write(tmp_path):
+    """What a decoder taken over by its input could try."""
+    worker = Path(decoding.__file__).with_name("_decode_worker.py")
+    script = f"""
+import runpy, socket
+runpy.run_path({str(worker)!r})["confine"](2**30, 5)
+connect = lambda: socket.create_connection(("127.0.0.1", {{port}}), 2)
+write = lambda: open({str(tmp_path / "x")!r}, "wb", buffering=0).write(bytes(9))
+for attempt in (connect, write):
+    try:
+        attempt()
+        print("done")
+    except OSError:
+        print("refused")
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = script.format(port=server.getsockname()[1])
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["refused", "refused"]

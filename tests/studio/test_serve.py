@@ -8,6 +8,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -38,8 +39,8 @@ def test_by_default_only_this_machine_is_answered(served, tmp_path):
     said = []
     serve(tmp_path, port=0, browser=False, say=said.append)
     assert served["bound"][0] == "127.0.0.1"
-    assert served["app"].token is None
-    assert f"http://127.0.0.1:{served['bound'][1]}/" in said[0]
+    assert said[0].endswith(f"http://127.0.0.1:{served['bound'][1]}/?token={served['app'].token}")
+    assert len(served["app"].token) >= 32  # also here: other people and programs use this machine
     assert not served["app"].may_be_called("10.0.0.7")
 
 
@@ -59,11 +60,17 @@ def test_elsewhere_a_random_token_is_asked_for(served, tmp_path):
     assert len(tokens) == 2
 
 
-def test_the_browser_is_opened_at_the_whole_address(served, tmp_path, monkeypatch):
+def test_the_browser_gets_the_address_in_a_file_of_the_user_s_own(served, tmp_path, monkeypatch):
+    """The command line of a browser can be read by everybody on the machine."""
     opened = []
     monkeypatch.setattr(threading, "Timer", lambda seconds, call, arguments: _Now(opened, arguments))
     serve(tmp_path, port=0, say=lambda text: None)
-    assert opened == [address_of("127.0.0.1", served["bound"][1])]
+    (page,) = opened
+    assert page["address"].startswith("file://")
+    assert served["app"].token not in page["address"]
+    assert address_of("127.0.0.1", served["bound"][1], served["app"].token) in page["text"]
+    assert page["modes"] == (0o600, 0o700)
+    assert not page["path"].exists()
 
 
 class _Now:
@@ -71,7 +78,13 @@ class _Now:
         self.opened, self.arguments = opened, arguments
 
     def start(self):
-        self.opened += self.arguments
+        (address,) = self.arguments
+        path = Path(address.removeprefix("file://"))
+        modes = (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
+        self.opened.append({"address": address, "path": path, "text": path.read_text(), "modes": modes})
+
+    def cancel(self):
+        pass
 
 
 def test_a_taken_port_is_named_or_passed_over():
@@ -100,12 +113,16 @@ def test_the_command_serves_until_it_is_stopped(trained):
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         try:
-            address = re.search(r"http://\S+", process.stdout.readline())[0]
-            with urllib.request.urlopen(f"{address}api/runs/gaussian", timeout=60) as answer:
+            address, _, token = re.search(r"http://\S+", process.stdout.readline())[0].partition("?token=")
+            shown = {"authorization": f"Bearer {token}"}
+            request = urllib.request.Request(f"{address}api/runs/gaussian", headers=shown)
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 assert b'"finished"' in answer.read()
-            with pytest.raises(urllib.error.HTTPError, match="404") as missing:
-                urllib.request.urlopen(f"{address}api/runs/none", timeout=60)
-            missing.value.close()
+            for path, headers, code in (("none", shown, "404"), ("gaussian", {}, "401")):
+                request = urllib.request.Request(f"{address}api/runs/{path}", headers=headers)
+                with pytest.raises(urllib.error.HTTPError, match=code) as refused:
+                    urllib.request.urlopen(request, timeout=60)
+                refused.value.close()
         finally:
             process.send_signal(signal.SIGINT)
             rest = process.communicate(timeout=60)[0]

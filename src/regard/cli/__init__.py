@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from regard.support.processes import end_with_parent
+
 COMMANDS = {
     "demo": "train on the embedded data, evaluate, convert, verify; writes runs/demo with a report",
     "train": "train a network by a recipe (--list shows them)",
@@ -52,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # OpenMP reads this when torch is loaded. Threads that spin while they wait are a little faster on an idle machine, and
     # many times slower where other programs use its cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    module = importlib.import_module(f"regard.cli._{name}")
+    end_with_parent()  # where this is one of several processes of a training
     try:
+        module = importlib.import_module(f"regard.cli._{name}")
         code: int = module.run(rest)
         return code
     except KeyboardInterrupt as stopped:

@@ -7,10 +7,11 @@ from typing import Any
 
 from regard import figures
 from regard.cli._page import needed_heads, run_sections
+from regard.data import MOST_BYTES, ImageRefusedError, decode_image
+from regard.support.reading import read_limited
 from regard.training import load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views
 
-MOST_PIXELS = 50_000_000
 TITLES = {
     "heads": "Heads over training",
     "image": "What it attends to, head by head",
@@ -108,27 +109,16 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     """An image file as uint8 of the wanted (channels, height, width): scaled to fit, in color or gray."""
-    import warnings
-
     import torch
+    from PIL import Image
 
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as missing:
-        raise ImportError("--image needs pillow: pip install 'regard[train]'") from missing
     channels, height, width = shape
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(path)
-        with opened:
-            if opened.width * opened.height > MOST_PIXELS:
-                raise ValueError(f"{path} has {opened.width} × {opened.height} pixels, more than {MOST_PIXELS:,}")
-            scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.LANCZOS)
-    except UnidentifiedImageError as unknown:
-        raise ValueError(f"{path} is not an image that can be read") from unknown
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as huge:
-        raise ValueError(f"{path} has more than {MOST_PIXELS:,} pixels: make it smaller first") from huge
+        pixels = decode_image(read_limited(path, MOST_BYTES))
+    except ImageRefusedError as refused:
+        raise ValueError(f"{path}: {refused}") from refused
+    opened = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.LANCZOS)
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
 

@@ -1,6 +1,10 @@
 """``regard studio``: look at runs and their networks in the browser."""
 
 import argparse
+import os
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +16,7 @@ def run(arguments: Sequence[str]) -> int:
         "folder", type=Path, nargs="?", help="the folder whose runs are shown, new ones included; default runs"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; any other than this machine's own requires a token"
+        "--host", default="127.0.0.1", help="address to listen on; by default other machines cannot reach the studio"
     )
     parser.add_argument("--port", type=int, help="default 8642, or the next free one")
     parser.add_argument(
@@ -26,11 +30,25 @@ def run(arguments: Sequence[str]) -> int:
         raise NotADirectoryError(f"{chosen.folder} is not a folder; a folder that contains runs would fit")
     from regard.studio import serve
 
-    serve(
-        chosen.folder or Path("runs"),
-        host=chosen.host,
-        port=chosen.port,
-        names=chosen.name,
-        browser=not chosen.no_browser,
-    )
+    try:
+        serve(
+            chosen.folder or Path("runs"),
+            host=chosen.host,
+            port=chosen.port,
+            names=chosen.name,
+            browser=not chosen.no_browser,
+        )
+    finally:
+        leave_threads()
     return 0
+
+
+def leave_threads(seconds: float = 2.0) -> None:
+    """End the program although a request still computes: Python would wait for its thread."""
+    until = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                print("stopped while a request was still being answered", file=sys.stderr, flush=True)
+                os._exit(130)

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +10,9 @@ from torch import nn
 from regard.convert._network import convert_network
 from regard.convert._report import ConversionReport
 from regard.models import Pretrained
+from regard.support.building import differing_shapes, shapes_of
 from regard.support.files import write_atomic
+from regard.support.reading import read_object
 
 CONVERSION, CONVERTED = "conversion.json", "converted.safetensors"
 
@@ -35,14 +36,23 @@ def save_converted(
 
 def load_converted(folder: str | os.PathLike[str]) -> nn.Module:
     """The network that :func:`save_converted` wrote, in evaluation mode."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = Path(folder)
     for name in (CONVERSION, CONVERTED):
         if not (path / name).is_file():
             raise FileNotFoundError(f"{path} holds no converted network: {name} is missing")
-    done: dict[str, Any] = json.loads((path / CONVERSION).read_text(encoding="utf-8"))
+    done = read_object(path / CONVERSION, finite=False)
+    if missing := {"to", "tolerance"} - done.keys():
+        raise ValueError(f"{path / CONVERSION} does not say {', '.join(sorted(missing))}")
     with torch.no_grad():
         network, _ = convert_network(Pretrained.from_pretrained(path), done["to"], tolerance=done["tolerance"])
-    network.load_state_dict(load_file(path / CONVERTED))
+    try:
+        state = load_file(path / CONVERTED)
+    except SafetensorError as error:
+        raise ValueError(f"{path / CONVERTED} is damaged: {error}") from None
+    if wrong := differing_shapes(shapes_of(state), shapes_of(network.state_dict())):
+        raise ValueError(f"{path / CONVERTED} does not fit the network that was converted: {wrong}")
+    network.load_state_dict(state)
     return network.eval()

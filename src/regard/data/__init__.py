@@ -21,6 +21,10 @@ from regard.data._cache import fetch as fetch
 from regard.data._cache import status as status
 from regard.data._case import CaseTask as CaseTask
 from regard.data._case import SequenceBatch as SequenceBatch
+from regard.data._decode_image import IMAGE_FORMATS as IMAGE_FORMATS
+from regard.data._decode_image import MOST_BYTES as MOST_BYTES
+from regard.data._decode_image import ImageRefusedError as ImageRefusedError
+from regard.data._decode_image import decode_image as decode_image
 from regard.data._download import DownloadError as DownloadError
 from regard.data._image_sets import DataSet as DataSet
 from regard.data._image_sets import ImageSet as ImageSet

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from regard._version import __version__
-from regard.support.files import write_atomic
+from regard.support.building import at_most, differing_shapes, shapes_of
+from regard.support.files import sorted_header, write_atomic
+from regard.support.reading import parse_json, read_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 Model = TypeVar("Model", bound="Pretrained")
@@ -57,7 +59,7 @@ class Pretrained(nn.Module):
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         with torch.device("meta"):
             fresh = type(self)(**self.config)
-        changed = _differences(state, fresh.state_dict())
+        changed = differing_shapes(shapes_of(state), shapes_of(fresh.state_dict()))
         if changed:
             raise ValueError(
                 f"this {type(self).__name__} is no longer what its constructor makes of {self.config}, so it could not "
@@ -65,7 +67,7 @@ class Pretrained(nn.Module):
             )
         path.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "regard": json.dumps(config, sort_keys=True)}
-        content = _safetensors("torch").save(state, metadata=metadata)
+        content = sorted_header(_safetensors("torch").save(state, metadata=metadata))
         write_atomic(path / WEIGHTS, content)
         write_atomic(path / CONFIG, json.dumps(config, indent=2) + "\n")
 
@@ -101,12 +103,15 @@ class Pretrained(nn.Module):
                 f"{found.__name__} does not take {', '.join(strange)}; {path} was saved by regard "
                 f"{config.get('regard', 'of unknown version')}, this is {__version__}"
             )
+        # Shapes are compared before anything is allocated: a short file can describe a network of any size.
+        shapes = _read_shapes(path)
+        with torch.device("meta"), torch.random.fork_rng(devices=[]), at_most(len(shapes)):
+            wanted = shapes_of(found(**arguments).state_dict())
+        if wrong := differing_shapes(shapes, wanted):
+            raise ValueError(f"{path / WEIGHTS} does not fit the {found.__name__} of {path / CONFIG}: {wrong}")
         state = _read_weights(path, config)
         with torch.random.fork_rng(devices=[]):  # the initial weights are discarded, so leave the random state alone
             model = found(**arguments)
-        wrong = _differences(state, model.state_dict())
-        if wrong:
-            raise ValueError(f"{path / WEIGHTS} does not fit the {found.__name__} of {path / CONFIG}: {wrong}")
         dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
         if len(dtypes) == 1:
             model.to(dtypes.pop())
@@ -149,22 +154,6 @@ def _fields(value: Any) -> dict[str, Any]:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-def _differences(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    missing = [name for name in wanted if name not in state]
-    strange = [name for name in state if name not in wanted]
-    shapes = [
-        f"{name} is {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in state and state[name].shape != tensor.shape
-    ]
-    found = ((missing, "without "), (strange, "with the unknown "), (shapes, ""))
-    return "; ".join(
-        say + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        for names, say in found
-        if names
-    )
-
-
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -174,7 +163,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: a saved model is a folder that holds {CONFIG} and {WEIGHTS}")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("class"), str):
@@ -182,6 +171,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config.get("arguments"), dict):
         raise ValueError(f"{path} does not say the arguments of {config['class']}")
     return config
+
+
+def _read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weights, without reading them."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist, although {folder / CONFIG} does")
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -197,7 +199,12 @@ def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
             state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    saved_with = json.loads(metadata["regard"]) if "regard" in metadata else config
+    try:
+        saved_with = parse_json(metadata["regard"]) if "regard" in metadata else config
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(saved_with, dict):
+        raise ValueError(f"{path} is damaged: it does not say the model's class")
     for part in ("class", "arguments"):
         if saved_with.get(part) != config[part]:
             raise ValueError(

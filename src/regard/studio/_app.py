@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from regard._version import __version__
+from regard.data import MOST_BYTES
 from regard.studio._errors import install
 from regard.studio._guard import LOOPBACK, Guard
-from regard.studio._image_files import MOST_BYTES
 from regard.studio._routes import routes
 from regard.studio._run_folders import EXAMPLE, Folder
 from regard.support.checksums import checksum

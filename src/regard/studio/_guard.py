@@ -1,14 +1,17 @@
 """Checks host, origin, token and size of every request before anything else sees it."""
 
+import asyncio
+import hashlib
 import ipaddress
 import re
 import secrets
 from collections.abc import Collection
-from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
 
 from regard.studio._errors import answer
 from regard.support.text import format_size
@@ -35,6 +38,11 @@ HEADERS = {
 }
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 COOKIE = "regard_studio"
+MOST_FIELDS = 20  # in the query of an address
+BODY_SECONDS = 30.0
+LOCKED = Path(__file__).with_name("locked.html")
+ENTER = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/">
+<title>regard studio</title></head><body><p><a href="/">regard studio</a></p></body></html>"""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]@/?#\s]+))(?::\d{1,5})?")
 
 
@@ -46,7 +54,8 @@ class Guard:
         names: host names that requests may use. Others are refused, since a page on another site can make a browser
             send requests here under its own name (DNS rebinding).
         addresses: whether any numeric address is allowed as well; DNS rebinding cannot use one.
-        token: the token that a request must have, in the address once and as a cookie afterwards; None needs none.
+        token: the token that a request must have, in the address once and as a cookie afterwards; None needs none. The
+            cookie's name depends on it, since browsers share cookies between all ports of a machine.
         largest_body: largest body of a request, in bytes.
     """
 
@@ -62,6 +71,8 @@ class Guard:
         self.app, self.token, self.largest_body = app, token, largest_body
         self.names = frozenset(name.lower() for name in names)
         self.addresses = addresses
+        mark = "" if token is None else hashlib.sha256(token.encode()).hexdigest()[:12]
+        self.cookie = f"{COOKIE}_{mark}"
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -76,8 +87,12 @@ class Guard:
         refusal = self.refusal(scope, headers)
         entering = refusal is None and self._shows_token_in_address(scope)
 
+        began = False
+
         async def answering(message: Any) -> None:
+            nonlocal began
             if message["type"] == "http.response.start":
+                began = True
                 added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 if not any(name.lower() == b"cache-control" for name, _ in message["headers"]):
                     added.append((b"cache-control", b"no-store"))
@@ -85,11 +100,18 @@ class Guard:
             await send(message)
 
         if refusal is not None:
-            await answer(*refusal)(scope, receive, answering)
+            wants_page = scope["path"] == "/" and any("text/html" in each for each in headers.get("accept", []))
+            locked = wants_page and refusal[0] == 401
+            reply = HTMLResponse(LOCKED.read_bytes(), 401) if locked else answer(*refusal)
+            await reply(scope, receive, answering)
         elif entering:
             await self._enter(answering)
         else:
-            await self.app(scope, self._counted(receive), answering)
+            try:
+                await self.app(scope, self._counted(receive), answering)
+            except asyncio.CancelledError:  # the studio is being stopped, and this takes longer than it waits
+                if not began:
+                    await answer(503, "the studio was stopped")(scope, receive, answering)
 
     def refusal(self, scope: Any, headers: dict[str, list[str]]) -> tuple[int, str] | None:
         """Why a request is refused, as (status, message); None where it is allowed."""
@@ -102,6 +124,8 @@ class Guard:
         follows_link = scope["path"] == "/" and headers.get("sec-fetch-mode", [""])[-1] == "navigate"
         if site not in ("same-origin", "none") and not follows_link:
             return 403, "requests from pages of other sites are refused"
+        if scope.get("query_string", b"").count(b"&") >= MOST_FIELDS:
+            return 400, f"the address has more than {MOST_FIELDS} fields"
         if self.token is not None and not self._shows_token(scope, headers):
             return (
                 401,
@@ -130,37 +154,43 @@ class Guard:
 
     def _shows_token(self, scope: Any, headers: dict[str, list[str]]) -> bool:
         shown = [line.removeprefix("Bearer ") for line in headers.get("authorization", [])]
+        # Other programs on this machine set cookies too, of any form. Only ours is looked for.
         for line in headers.get("cookie", []):
-            try:
-                cookie = SimpleCookie(line).get(COOKIE)
-            except CookieError:
-                continue
-            shown += [] if cookie is None else [cookie.value]
+            pairs = (part.partition("=") for part in line.split(";"))
+            shown += [value.strip().strip('"') for name, _, value in pairs if name.strip() == self.cookie]
         return self._shows_token_in_address(scope) or any(map(self._is_token, shown))
 
     def _shows_token_in_address(self, scope: Any) -> bool:
         if scope["path"] != "/" or self.token is None:
             return False
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=20)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         return any(map(self._is_token, query.get("token", [])))
 
     def _is_token(self, shown: str) -> bool:
         return self.token is not None and secrets.compare_digest(shown.encode(), self.token.encode())
 
     async def _enter(self, send: Any) -> None:
-        """Replace the token in the address by a cookie that scripts cannot read."""
-        cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        """Replace the token in the address by a cookie that scripts cannot read. The page goes on to the studio by itself:
+        after a redirect, a browser that came from elsewhere would not send the cookie."""
+        cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+        headers = [(b"set-cookie", cookie.encode()), (b"content-length", str(len(ENTER)).encode())]
+        headers.append((b"content-type", b"text/html; charset=utf-8"))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": ENTER})
 
     def _counted(self, receive: Any) -> Any:
-        """Refuse to read beyond the limit, whatever length the request declares."""
-        came = 0
+        """Refuse to read beyond the limit, whatever length the request declares, and to wait for it for ever."""
+        came, more = 0, True
+        until = asyncio.get_running_loop().time() + BODY_SECONDS
 
         async def counting() -> Any:
-            nonlocal came
-            message = await receive()
+            nonlocal came, more
+            try:
+                left = until - asyncio.get_running_loop().time()
+                message = await (asyncio.wait_for(receive(), max(left, 0.001)) if more else receive())
+            except TimeoutError:
+                raise HTTPException(408, f"the request did not arrive within {BODY_SECONDS:g} seconds") from None
+            more = message["type"] == "http.request" and message.get("more_body", False)
             came += len(message.get("body", b""))
             if came > self.largest_body:
                 raise HTTPException(413, self._too_large())

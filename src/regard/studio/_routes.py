@@ -14,7 +14,7 @@ from regard._version import __version__
 from regard.claims import examine, select
 from regard.studio import _runs
 from regard.studio._errors import Refused
-from regard.studio._image_files import decode, fit, to_png
+from regard.studio._image_files import decode, fit, open_own, to_png
 from regard.studio._models import (
     About,
     ClaimEvidence,
@@ -164,14 +164,19 @@ class Api:
             with self._working:  # a second request for the same image waits for the first
                 if key not in self._looked:
                     content = self._content(run, source, index)
-                    self._looked[key] = self._look(place, run, content, step, self._label(run, source, index)).body
+                    self._looked[key] = self._look(
+                        place, run, open_own(content), step, self._label(run, source, index)
+                    ).body
                 if len(self._looked) > MOST_KEPT:
                     del self._looked[next(iter(self._looked))]
                 return BinaryResponse(self._looked[key])
 
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
-        with self._opened(id) as (place, run), self._working:
-            return BinaryResponse(self._look(place, run, image, step, None).body)
+        with self._opened(id) as (place, run):
+            self._check_images(place, run)
+            decoded = decode(image)  # before the lock: a slow image keeps nobody waiting
+            with self._working:
+                return BinaryResponse(self._look(place, run, decoded, step, None).body)
 
     def sentence(self, id: RunId, typed: Sentence, step: Step = None) -> Response:
         with self._opened(id) as (place, run):
@@ -206,11 +211,14 @@ class Api:
         with place.refusing():
             yield place, place.open()
 
-    def _look(self, place: RunFolder, run: Run, content: bytes, step: int | None, label: str | None) -> Payload:
-        task = run.recipe.task
-        if "image" not in _runs.views_of(place, run) or task.image_shape is None:
+    def _check_images(self, place: RunFolder, run: Run) -> None:
+        if "image" not in _runs.views_of(place, run) or run.recipe.task.image_shape is None:
             raise Refused(409, f"{place.title} has no network that attends to images")
-        taken, shown = fit(decode(content), task.image_shape)
+
+    def _look(self, place: RunFolder, run: Run, image: Any, step: int | None, label: str | None) -> Payload:
+        self._check_images(place, run)
+        task = run.recipe.task
+        taken, shown = fit(image, task.image_shape or ())
         network, used = self._networks.get(place, run, step)
         sample = dataclasses.replace(task.read_image(taken), image=shown)
         return sample_view(run, network, sample, {"run": place.title, "step": used, "label": label})

@@ -1,15 +1,21 @@
 """Running the server."""
 
 import contextlib
+import html
+import os
 import secrets
 import socket
+import sys
+import tempfile
 import threading
 import urllib.request
 import webbrowser
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from regard.studio._app import create_app
+from regard.studio._connections import ImpatientProtocol
 from regard.studio._guard import LOOPBACK
 
 PORT = 8642
@@ -29,7 +35,7 @@ def serve(
 
     Args:
         folder: the folder whose runs are shown.
-        host: the address to listen on. Any other than this machine's own (127.0.0.1) requires a random token.
+        host: the address to listen on, by default this machine's own, which other machines cannot reach.
         port: by default 8642, or the next free one; 0 uses any free one.
         names: further host names that requests may use, such as one in a local network.
         browser: whether to open a browser.
@@ -38,7 +44,8 @@ def serve(
     import uvicorn
 
     local = host in LOOPBACK
-    token = None if local else secrets.token_urlsafe(24)
+    # Also on this machine alone: other people and other programs may use it, and each page of a browser can send requests.
+    token = secrets.token_urlsafe(24)
     known = {*LOOPBACK, host, socket.gethostname(), socket.getfqdn(), *names} if not local else {*LOOPBACK, *names}
     app = create_app(folder, names=known, addresses=not local, token=token)
     with listen(host, port) as listening:
@@ -54,15 +61,54 @@ def serve(
             ws="none",
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=100,
+            http=ImpatientProtocol,
             timeout_keep_alive=10,
+            timeout_graceful_shutdown=3,
         )
         threading.Thread(
             target=warm_up, args=[address_of(host, listening.getsockname()[1]), token], daemon=True
         ).start()
-        if browser:
-            threading.Timer(0.5, webbrowser.open, [address]).start()
-        uvicorn.Server(config).run(sockets=[listening])
+        with entrance(address) if browser else contextlib.nullcontext(""):
+            _server(config).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def entrance(address: str) -> Iterator[str]:
+    """Open the browser on a file of the user's own that leads to the address, and remove the file afterwards.
+
+    Everybody on a machine can read the command lines of its programs, so the address, with its token, must not be in one.
+    """
+    with tempfile.TemporaryDirectory(prefix="regard-studio-") as folder:  # readable for the user alone
+        page = Path(folder) / "open.html"
+        page.touch(mode=0o600)
+        page.write_text(
+            '<!doctype html><meta charset="utf-8"><title>regard studio</title>'
+            f'<meta http-equiv="refresh" content="0; url={html.escape(address)}">',
+            encoding="utf-8",
+        )
+        timer = threading.Timer(0.5, webbrowser.open, [page.as_uri()])
+        timer.start()
+        try:
+            yield page.as_uri()
+        finally:
+            timer.cancel()
+
+
+def _server(config: Any) -> Any:
+    """A server that the second Ctrl-C ends at once, whatever hangs."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        asked = 0
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            self.asked += 1
+            if self.asked > 1:
+                print("stopped", file=sys.stderr, flush=True)
+                os._exit(130)
+            super().handle_exit(sig, frame)
+
+    return Server(config)
 
 
 def warm_up(address: str, token: str | None) -> None:

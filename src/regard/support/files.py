@@ -1,6 +1,7 @@
 """Write files so that a crash, a kill or a full disk leaves either the old content or the new one."""
 
 import errno
+import json
 import os
 import shutil
 import threading
@@ -47,6 +48,12 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     sync_folder(path.parent)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process left of :func:`write_atomic` in a folder that no other process writes to."""
+    for path in folder.glob(".*.writing"):
+        path.unlink(missing_ok=True)
+
+
 def sync_folder(path: Path) -> None:
     """Wait until new names and renames in a folder are on the disk, on systems that support this."""
     try:
@@ -90,3 +97,21 @@ def reporting_full_disk(folder: Path, what: str, size: int) -> Iterator[None]:
             f"no room for the {what} in {folder} ({os.strerror(error.errno)}): {needed}. "
             "Nothing written before is lost: free some space and resume",
         ) from error
+
+
+def sorted_header(content: bytes) -> bytes:
+    """The same safetensors file with the entries of its header in order of their names, so that equal weights give equal
+    bytes: the library writes metadata in any order.
+
+    >>> import json
+    >>> text = b'{"__metadata__":{"b":"2","a":"1"}}'
+    >>> sorted_header(len(text).to_bytes(8, "little") + text)[8:]
+    b'{"__metadata__":{"a":"1","b":"2"}}      '
+    """
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    if "__metadata__" in header:
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the format wants tensors to begin at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]

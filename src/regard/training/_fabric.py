@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from regard.support.checks import check_choice, check_positive
+from regard.support.processes import PARENT, announce_parent, end_with_parent
 from regard.training._recipe import Precision
 
 _PRECISIONS = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
@@ -45,7 +46,14 @@ def start_fabric(
         strategy="ddp" if devices * nodes > 1 else "auto",
         precision=_PRECISIONS[precision],
     )
-    fabric.launch()
+    end_with_parent()  # where another process started this one
+    if here is None and devices * nodes > 1:
+        announce_parent()
+    try:
+        fabric.launch()
+    finally:
+        if here is None and not os.environ.get("LOCAL_RANK", "0").strip("0"):
+            os.environ.pop(PARENT, None)  # other programs that this process starts are none of its workers
     return fabric
 
 
@@ -59,9 +67,11 @@ def _check_machine(accelerator: str, devices: int) -> None:
     check_choice("accelerator", accelerator, ("auto", "cpu", "cuda", "gpu", "mps"))
     here = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     found = [name for name, count in here.items() if count]
-    # A CPU takes any number of processes.
     wanted = {"auto": (found or ["cpu"])[0], "gpu": (found or ["cuda"])[0]}.get(accelerator, accelerator)
     if wanted == "cpu":
+        cores = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        if devices > cores:
+            raise ValueError(f"devices is {devices}, but this machine has {cores} processors for as many processes")
         return
     if wanted not in found:
         raise ValueError(f"accelerator is {accelerator!r}, but this machine has only {' and '.join(['cpu', *found])}")

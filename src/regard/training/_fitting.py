@@ -5,16 +5,13 @@ a shape and no memory, and building stops once it has more parts than the checkp
 """
 
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as hooks
 
+from regard.support.building import at_most, differing_shapes, shapes_of
 from regard.support.reading import UnreadableError, check_regular
 from regard.training._recipe import Recipe
 
@@ -48,7 +45,7 @@ def check_fit(recipe: Recipe, path: Path) -> None:
     wanted = network_shapes(recipe, most=len(found))
     if wanted is None:  # a network of the user's own that cannot be built on meta
         return
-    if different := differing_shapes(found, {name: tuple(each.shape) for name, each in wanted.items()}):
+    if different := differing_shapes(found, shapes_of(wanted)):
         raise ValueError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
     largest = MOST_COPIES * sum(tensor.nbytes for tensor in wanted.values()) + LARGEST_HEADER
     check_regular(path, largest)
@@ -68,49 +65,7 @@ def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
         return None
 
 
-@contextmanager
-def at_most(tensors: int) -> Iterator[None]:
-    """Inside the block, this thread cannot make a module that has more parameters than so many."""
-    thread, parameters, modules = threading.get_ident(), 0, 0
-
-    def count(parameter: int, module: int) -> None:
-        nonlocal parameters, modules
-        if threading.get_ident() != thread:
-            return
-        parameters, modules = parameters + parameter, modules + module
-        # Each block has some modules without parameters; ten for each tensor is more than any of ours has.
-        if parameters > 2 * tensors + 100 or modules > 10 * tensors + 1000:
-            raise ValueError(f"the recipe describes a network with more than the {tensors} tensors of the checkpoint")
-
-    handles = (
-        hooks.register_module_parameter_registration_hook(lambda *_: count(1, 0)),
-        hooks.register_module_module_registration_hook(lambda *_: count(0, 1)),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def differing_shapes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What differs between two mappings of names to shapes, in words; empty where nothing does.
-
-    >>> differing_shapes({"a": (2,), "b": (1,)}, {"a": (3,), "c": (1,)})
-    "'c' is missing; 'b' is unknown; 'a' is (2,) instead of (3,)"
-    """
-    said = [f"{name!r:.100} is missing" for name in wanted if name not in found]
-    said += [f"{name!r:.100} is unknown" for name in found if name not in wanted]
-    said += [
-        f"{name!r:.100} is {found[name]} instead of {shape}"
-        for name, shape in wanted.items()
-        if name in found and tuple(found[name]) != tuple(shape)
-    ]
-    return "; ".join(said[:4]) + (f" and {len(said) - 4} more" if len(said) > 4 else "")
-
-
 def check_state(network: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:
     """Refuse a state that is not the network's, before ``load_state_dict`` reports it in many lines."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    if different := differing_shapes({name: tuple(tensor.shape) for name, tensor in state.items()}, wanted):
+    if different := differing_shapes(shapes_of(state), shapes_of(network.state_dict())):
         raise ValueError(f"{where} does not fit the network: {different}")

@@ -63,7 +63,7 @@ class JsonLines:
     def flush(self) -> None:
         """Wait until the file is on the disk."""
         if self.path.exists():
-            with self.path.open("rb") as file:
+            with self.path.open("rb+") as file:  # Windows flushes only what is open for writing
                 os.fsync(file.fileno())
 
 

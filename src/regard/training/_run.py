@@ -18,6 +18,7 @@
 
 import json
 import os
+import sys
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -178,13 +179,9 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Windows has none
-            return
         self._file = self.path.open("w")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file.fileno())
         except OSError as taken:
             self._file.close()
             raise FolderTakenError(f"another process is training in {self.path.parent}") from taken
@@ -192,3 +189,15 @@ class RunLock:
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file for this process alone; an OSError where another one has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

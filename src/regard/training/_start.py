@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from regard.support.reading import is_plain_name, read_json
 from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, read_state
 from regard.training._fabric import total_over_processes
 from regard.training._json_lines import JsonLines
@@ -23,6 +24,8 @@ def choose_folder(
 ) -> tuple[Run, Path | None]:
     """The run's folder, and the checkpoint of another run that it continues, if any."""
     if isinstance(resume, bool) or resume == "auto":
+        if folder is None and not is_plain_name(recipe.name):
+            raise ValueError(f"the recipe's name {recipe.name!r:.100} cannot name a folder: pass folder (--folder)")
         wanted = Path("runs") / recipe.name
         chosen = folder or (_next_free(fabric, wanted) if resume is False else wanted)
         return _own_folder(Run(chosen, keep), resume), None
@@ -128,6 +131,17 @@ def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
         )
 
 
+def restore_recipe(run: Run, encoded: Any) -> None:
+    """Write the recipe's file again where it is missing, damaged, or not that of the checkpoint."""
+    try:
+        same = read_json(run.folder / RECIPE, finite=False) == encoded
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        say(f"{run.folder / RECIPE} is damaged or was changed; it is restored from the checkpoint")
+        run.write(RECIPE, encoded)
+
+
 def report_versions(state: dict[str, Any]) -> None:
     if changed := differences(state["versions"], versions()):
         say(f"versions changed since the checkpoint (then and now): {'; '.join(changed)}")
@@ -140,6 +154,7 @@ def prepare_files(run: Run, recipe: Recipe, checkpoint: Checkpoint | None, finis
     if checkpoint is None:
         run.write_recipe(recipe)
     else:
+        restore_recipe(run, checkpoint.state["recipe"])
         report_versions(checkpoint.state)
         sizes = checkpoint.state["logs"]
     logs = [JsonLines(run.folder / name) for name in (METRICS, HEADS)]

@@ -8,7 +8,7 @@ from os import PathLike
 import torch
 
 from regard.support.checks import check_positive, describe
-from regard.support.files import DiskFullError, reporting_full_disk
+from regard.support.files import DiskFullError, remove_unfinished, reporting_full_disk
 from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import start_fabric
 from regard.training._head_trajectory import layer_grids
@@ -77,6 +77,8 @@ def train(
     with RunLock(run.folder) if first else nullcontext(), random:
         if first:
             run.checkpoints.clean()
+            for place in (run.folder, run.folder / "model"):
+                remove_unfinished(place)
             if origin is not None:
                 copy_checkpoint(origin, run, recipe)
         fabric.barrier()

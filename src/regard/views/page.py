@@ -1,6 +1,7 @@
 """One HTML page: views, figures, tables and text in a single file that needs no network, no Python and no notebook."""
 
 import base64
+import hashlib
 import html
 import io
 import zlib
@@ -13,8 +14,6 @@ from regard.views._payload import Payload
 
 STATIC = Path(__file__).parent / "static"
 
-# The page may load nothing and send nothing.
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -42,6 +41,17 @@ unpack("regard-module").then((text) => {
   document.head.append(script);
 }).catch((error) => document.body.prepend(`This page needs a browser of 2023 or later (${error.message}).`));
 """
+
+
+@cache
+def policy() -> str:
+    """What a page may do: load nothing, send nothing, and run the two scripts that we wrote, known by their hashes."""
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (START, bundle()))
+    scripts = " ".join(f"'sha256-{each}'" for each in hashes)
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 class Section(NamedTuple):
@@ -74,7 +84,7 @@ def _page(title: str, content: str, body: str = "<body>") -> str:
         scripts = f'<script type="text/plain" id="regard-module">{module}</script><script>{START}</script>'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
         f"{body}{content}{scripts}</body></html>\n"

@@ -1,0 +1,61 @@
+"""Build modules from descriptions that may be hostile: with a limit on their parts, and shapes compared before use."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn.modules import module as hooks
+
+
+@contextmanager
+def at_most(tensors: int) -> Iterator[None]:
+    """Inside the block, this thread cannot make a module that has more parameters than so many."""
+    thread, parameters, modules = threading.get_ident(), 0, 0
+
+    def count(parameter: int, module: int) -> None:
+        nonlocal parameters, modules
+        if threading.get_ident() != thread:
+            return
+        parameters, modules = parameters + parameter, modules + module
+        # Each block has some modules without parameters; ten for each tensor is more than any of ours has.
+        if parameters > 2 * tensors + 100 or modules > 10 * tensors + 1000:
+            raise ValueError(
+                f"the network that is described has more parts than the {tensors} tensors of its file are for"
+            )
+
+    handles = (
+        hooks.register_module_parameter_registration_hook(lambda *_: count(1, 0)),
+        hooks.register_module_module_registration_hook(lambda *_: count(0, 1)),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def differing_shapes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What differs between two mappings of names to shapes, in words; empty where nothing does.
+
+    >>> differing_shapes({"a": (2,), "b": (1,)}, {"a": (3,), "c": (1,)})
+    'without c; with the unknown b; a is (2,) instead of (3,)'
+    """
+    missing = [name for name in wanted if name not in found]
+    strange = [f"{name:.100}" for name in found if name not in wanted]
+    shapes = [
+        f"{name} is {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    kinds = ((missing, "without "), (strange, "with the unknown "), (shapes, ""))
+    return "; ".join(
+        say + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        for names, say in kinds
+        if names
+    )
+
+
+def shapes_of(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of tensors by name."""
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
