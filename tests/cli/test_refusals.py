@@ -34,7 +34,7 @@ def test_a_picture_too_large_is_refused_in_our_words(image_run, tmp_path, capsys
     with file.open("ab") as rest:
         rest.write(struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
     assert main(["report", str(image_run.folder), "--image", str(file)]) == 1
-    assert "more than 50,000,000" in capsys.readouterr().err
+    assert "more than 24,000,000" in capsys.readouterr().err
 
 
 def test_a_machine_without_a_card_is_a_message(tmp_path, capsys, monkeypatch):

@@ -143,8 +143,12 @@ def cost(
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
     inputs = _inputs(model, input_shape, dtype)
     tally = _Tally(model)
-    with tally.running(), torch.no_grad():
-        model(*inputs, **options)
+    try:
+        with tally.running(), torch.no_grad():
+            model(*inputs, **options)
+    except (RuntimeError, IndexError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"the model does not take input_shape {input_shape!r:.100}: {said}") from error
     return tally.cost()
 
 

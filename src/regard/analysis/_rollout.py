@@ -1,6 +1,6 @@
 """Attention rollout: the product of the maps of all layers, from the tokens of the last to those of the first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.maps import Layout, Map, Maps, merged_rows
-from regard.support.checks import check_choice, check_probability, describe
+from regard.support.checks import check_choice, check_probability, describe, is_iterable
 
 Fusion = Literal["mean", "max", "min"]
 
@@ -78,7 +78,7 @@ def _self_attention(maps: Maps | Sequence[Tensor]) -> list[tuple[str, Tensor, La
         raise TypeError("maps must be several maps, as capture gives them; got a single one")
     if isinstance(maps, Maps):
         named = [(repr(name), found.weights, found.latest.layout) for name, found in maps.items()]
-    elif not isinstance(maps, Iterable):
+    elif not is_iterable(maps):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
     else:
         named = [(f"map {i}", weights, None) for i, weights in enumerate(maps)]

@@ -14,7 +14,7 @@ from regard.convert._bounds import rounding, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
 from regard.functional._axis import Border, axis_matrix
 from regard.observation import observe
-from regard.support.checks import check_floating, describe
+from regard.support.checks import check_floating, check_values, describe
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -213,6 +213,8 @@ class ConvolutionalAttention(nn.Module):
         sum of n products is off by at most γ_n of its absolute sum, and the convolution of |x| with the
         absolute weights is that sum.
         """
+        dims = self.weight.ndim - 2
+        check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))
         if not x.numel():
             return 0.0
         norm = self.weight.double().abs().flatten(1).sum(1).max().item()

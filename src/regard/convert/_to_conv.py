@@ -15,7 +15,7 @@ from regard.functional import axis_matrix, gaussian_weights
 from regard.functional._call import check_grid
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 from regard.layers._grids import flat_tokens
-from regard.support.checks import describe
+from regard.support.checks import check_floating, describe, is_functional
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -179,6 +179,9 @@ class GaussianConvolution(nn.Module):
     def error_bound(self, x: Tensor) -> float:
         """No output in the interior differs by more than this from the layer's, for this input: each head's leak times
         its weights' largest absolute row sum times max|x|, plus rounding."""
+        check_floating("x", x)
+        if is_functional(x):
+            raise ValueError(f"x has no values: it is on {x.device}")
         largest = x.detach().abs().max().double().item() if x.numel() else 0.0
         leak = sum(kernel.leak * norm for kernel, norm in zip(self.kernels, self.norms, strict=True))
         taps = sum(high - low for low, high in box(self.kernels))

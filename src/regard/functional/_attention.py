@@ -14,6 +14,7 @@ from regard.functional._softargmax import below_best, hard_logits
 from regard.support.checks import (
     check_beta,
     check_broadcastable,
+    check_flag,
     check_floating,
     check_probability,
     describe,
@@ -107,8 +108,8 @@ def attention(
             [0.5000, 0.5000]])
     """
     check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal must be True or False, got {describe(causal)}")
+    check_flag("causal", causal)
+    check_flag("return_weights", return_weights)
     by_hand = return_weights or _is_differentiated_twice(query, key, value)
     if beta is None:
         beta = max(query.shape[-1], 1) ** -0.5

@@ -21,7 +21,7 @@ from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._storage import Allotted, Storage
-from regard.support.checks import describe
+from regard.support.checks import describe, is_iterable
 from regard.support.text import parse_size
 
 Rows = int | slice | Sequence[int] | None
@@ -304,7 +304,7 @@ def matches(name: str, only: str | Sequence[str] | None) -> bool:
 def check_patterns(name: str, only: Any) -> None:
     """Raise an error unless ``only`` is a pattern, several, or None."""
     patterns = () if only is None else (only,) if isinstance(only, str) else only
-    if not isinstance(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
+    if not is_iterable(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f'{name} must be a pattern such as "blocks.*", or several, got {describe(only)}')
 
 
@@ -312,7 +312,7 @@ def _check_selection(name: str, chosen: Any) -> None:
     if chosen is None or isinstance(chosen, slice):
         return
     numbers = [chosen] if isinstance(chosen, int) else chosen
-    if not isinstance(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+    if not is_iterable(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
         raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
 
 

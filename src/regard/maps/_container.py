@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.maps._files import read_records, write_records
 from regard.maps._layout import Layout, given_layout
 from regard.maps._record import AttentionRecord, Missed
+from regard.support.checks import check_count
 from regard.support.tables import text_table
 
 
@@ -80,6 +81,8 @@ class Map:
     def layout(self, grid: Any = None, prefix: int | None = None) -> Layout:
         """How the keys lie on an image: as given, else as the model states it. An error if neither is known."""
         keys = self.shape[-1]
+        if prefix is not None:
+            check_count("prefix", prefix)
         if grid is not None:
             return given_layout(keys, grid, prefix, self.name)
         known = self.latest.layout

@@ -5,13 +5,14 @@ class token and 14 × 14 patches, or 197 samples of a sound.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from regard.support.checks import is_iterable
 
 # Prefix tokens of Hugging Face vision models, by model_type.
 _PREFIX = {
@@ -72,7 +73,7 @@ def check_grid(grid: Any, prefix: Any) -> None:
 
 
 def _sides(grid: Any) -> tuple[int, ...]:
-    sides = (grid,) if isinstance(grid, int) else tuple(grid) if isinstance(grid, Iterable) else ()
+    sides = (grid,) if isinstance(grid, int) else tuple(grid) if is_iterable(grid) else ()
     if not sides or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
         raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {grid!r}")
     return sides

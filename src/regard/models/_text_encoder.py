@@ -61,6 +61,7 @@ class TextEncoder(Pretrained):
     ) -> None:
         super().__init__()
         check_positive("vocab_size", vocab_size)
+        check_positive("dim", dim)
         check_count("num_classes", num_classes)
         check_positive("depth", depth)
         check_probability("dropout", dropout)

@@ -1,6 +1,7 @@
 """Argument checks. Each error names the argument, what was passed and what would fit."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,11 @@ def describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return f"{value!r} ({type(value).__name__})"
+
+
+def is_iterable(value: Any, kind: Any = Iterable) -> bool:
+    """Whether one can go through its elements. A tensor without axes only looks as if one could."""
+    return isinstance(value, kind) and not (isinstance(value, Tensor) and value.ndim == 0)
 
 
 def check_tensor(name: str, value: Any) -> None:
@@ -106,6 +112,28 @@ def check_sides(name: str, value: Any) -> tuple[int, int]:
     for side in sides:
         check_positive(name, side)
     return sides[0], sides[1]
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {describe(value)}")
+
+
+def check_values(name: str, value: Any, channels: int, axis: int, axes: tuple[int, ...]) -> None:
+    """A floating-point tensor with values (not on ``meta``), so many axes, and ``channels`` at ``axis`` from the end."""
+    check_floating(name, value)
+    if value.ndim not in axes or value.shape[axis] != channels:
+        wanted = " or ".join(map(str, axes))
+        raise ValueError(
+            f"{name} has shape {tuple(value.shape)}, but needs {wanted} axes, with {channels} at axis {axis}"
+        )
+    if is_functional(value):
+        raise ValueError(f"{name} has no values: it is on {value.device}")
+
+
+def check_path(name: str, value: Any) -> None:
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise TypeError(f"{name} must be a path, got {describe(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

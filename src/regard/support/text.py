@@ -6,6 +6,15 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
+def whole_characters(text: str) -> str:
+    """The text with a question mark for each half of a pair of Unicode surrogates, which no file can hold.
+
+    >>> whole_characters("a\\ud83d, \\U0001f600") == "a?, \\U0001f600"
+    True
+    """
+    return text.encode("utf-8", "replace").decode()
+
+
 def format_count(count: int) -> str:
     """A count in three digits and a decimal prefix.
 

@@ -26,6 +26,7 @@ from typing import IO, Any
 import torch
 from torch import nn
 
+from regard.support.checks import check_path
 from regard.support.files import write_atomic
 from regard.support.reading import read_json, read_object
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
@@ -162,6 +163,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     Traceback (most recent call last):
     FileNotFoundError: runs/nowhere is not the folder of a run: it has no recipe.json
     """
+    check_path("path", path)
     run = Run(path)
     run.recipe  # noqa: B018  # refuse a wrong folder here, not at its first use
     return run

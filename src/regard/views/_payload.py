@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.support.checks import describe
+from regard.support.text import whole_characters
 
 VERSION = 1
 _ALIGNMENT = 8  # browsers read typed arrays in place only at such offsets
@@ -101,7 +102,8 @@ class Payload:
             else:
                 add(name, value)
         header = {"view": self.view, "version": VERSION, "meta": _json(self.meta), "arrays": described}
-        return json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False), b"".join(parts)
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return whole_characters(text), b"".join(parts)
 
     @property
     def header(self) -> str:

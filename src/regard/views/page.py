@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.support.text import whole_characters
 from regard.views._payload import Payload
 
 STATIC = Path(__file__).parent / "static"
@@ -82,7 +83,7 @@ def _page(title: str, content: str, body: str = "<body>") -> str:
     if "data-regard-payload" in content:
         module = _packed(bundle().encode())
         scripts = f'<script type="text/plain" id="regard-module">{module}</script><script>{START}</script>'
-    return (
+    return whole_characters(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
