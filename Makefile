@@ -5,6 +5,7 @@
 #   make docs    build the documentation into site/ (no network needed, neither to build nor to read it)
 #   make test-lowest    run the tests of the extras with the lowest versions that pyproject.toml allows
 #   make audit          look up known advisories for our dependencies (needs the network)
+#   make fuzz           search for inputs that break a loader (SECONDS=3600), and try 20,000 wrong arguments
 #   make release-check  build the release, install it in clean environments, run the README's examples and a notebook
 #   make course  build hand-outs and autograders into build/course/ (SECRET=4711, STUDENTS=students.csv)
 # With Node.js as well:
@@ -19,9 +20,9 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check test-lowest audit release-check format bench results docs course frontend proofs clean
+.PHONY: help install demo test check test-lowest audit fuzz release-check format bench results docs course frontend proofs clean
 help:
-	@sed -n '2,13p' Makefile | cut -c3-
+	@sed -n '2,14p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +64,21 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt scripts/release/lowest_vers
 test-lowest: $(LOWEST)/.installed
 	$(TEST_ENV) REGARD_TYPECHECK=0 $(LOWEST)/bin/python -m pytest -q --numprocesses $(WORKERS) -W ignore::DeprecationWarning \
 	  tests/studio tests/training tests/views tests/cli tests/figures
+
+# A coverage-guided fuzzer over every loader, in an environment of its own. Findings are written to build/fuzz.
+FUZZ := .venv-fuzz
+SECONDS ?= 3600
+$(FUZZ)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(FUZZ)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[all]' atheris
+	@touch $@
+
+fuzz: $(FUZZ)/.installed
+	@mkdir -p build/fuzz/corpus
+	$(TEST_ENV) $(FUZZ)/bin/python scripts/fuzz/arguments.py
+	$(TEST_ENV) $(FUZZ)/bin/python scripts/fuzz/loaders.py build/fuzz/corpus scripts/fuzz/corpus -artifact_prefix=build/fuzz/ \
+	  -max_total_time=$(SECONDS) -timeout=30 -rss_limit_mb=4096 -max_len=65536
 
 audit:
 	$(PYTHON) scripts/release/audit.py
@@ -107,4 +123,4 @@ proofs:
 
 clean:
 	[ ! -e proofs/CoqMakefile ] || $(MAKE) --no-print-directory -C proofs -f CoqMakefile cleanall
-	rm -rf $(VENV) $(LOWEST) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(FUZZ) build dist site .pytest_cache .mypy_cache .ruff_cache

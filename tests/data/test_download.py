@@ -160,3 +160,21 @@ def test_downloads_do_without_rich(site, target, monkeypatch):
     with progress("a file", len(CONTENT)) as report:
         get(site, target, report=report)
     assert target.read_bytes() == CONTENT
+
+
+def test_a_mirror_that_sends_too_much_is_given_up(site, target):
+    """Before its bytes fill the disk, whether it says how many they are or not."""
+    site.files["/file"] = CONTENT * 50
+    with pytest.raises(DownloadError, match="sends more than") as error:
+        get(site, target, most=2 * len(CONTENT))
+    assert len(error.value.tried) == 1
+    assert not part_of(target).exists()
+    assert not target.exists()
+
+
+def test_encrypted_mirrors_come_first():
+    from regard.data import names, source_of
+
+    for name in names():
+        for wanted in source_of(name).downloads:
+            assert wanted.addresses[0].startswith("https://")

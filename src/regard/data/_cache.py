@@ -14,8 +14,10 @@ from regard.data._download import DownloadError, download, note, progress
 from regard.data._sources import Download, Source, source_of
 from regard.support.checksums import published_checksum
 from regard.support.files import write_atomic
+from regard.support.reading import UnreadableError, read_limited
 from regard.support.text import format_size
 
+_LARGEST = 2**30  # bytes of a file, and of what is in it
 State = Literal["embedded", "present", "incomplete", "absent"]
 
 
@@ -156,7 +158,7 @@ def _search(source: Source, member: str) -> _FileCopy:
                 continue
             try:
                 content = _content(path)
-            except (OSError, zlib.error) as error:
+            except (OSError, UnreadableError, zlib.error) as error:
                 problems.append(f"{path}: {error}")
                 continue
             found = published_checksum(content, source.members[member])
@@ -171,8 +173,14 @@ def _absent(source: Source) -> set[str]:
 
 
 def _content(path: Path) -> bytes:
-    data = path.read_bytes()
-    return zlib.decompress(data, wbits=31) if path.suffix == ".gz" else data  # 31: gzip, with its own checksum
+    data = read_limited(path, _LARGEST)
+    if path.suffix != ".gz":
+        return data
+    unpacking = zlib.decompressobj(wbits=31)  # gzip, with its own checksum
+    content = unpacking.decompress(data, _LARGEST)
+    if not unpacking.eof:
+        raise zlib.error(f"it is cut, or has more than {_LARGEST:,} bytes when unpacked")
+    return content
 
 
 def _bring(source: Source, wanted: Download, folder: Path) -> None:
@@ -185,7 +193,7 @@ def _bring(source: Source, wanted: Download, folder: Path) -> None:
     target = folder / wanted.file
     try:
         with progress(f"{source.title}: {wanted.file}", wanted.size) as report:
-            download(wanted.addresses, target, wanted.md5, report=report)
+            download(wanted.addresses, target, wanted.md5, most=2 * wanted.size + 2**20, report=report)
     except DownloadError as error:
         raise _missing(source, tried=list(error.tried)) from error
     if wanted.is_archive:
@@ -200,6 +208,8 @@ def _unpack(source: Source, wanted: Download, archive: Path, folder: Path) -> No
             member = Path(entry.name).name
             file = tar.extractfile(entry) if entry.isfile() and member in wanted.members else None
             if file is None:
+                continue
+            if entry.size > _LARGEST:
                 continue
             content = file.read()
             if published_checksum(content, source.members[member]) == source.members[member]:

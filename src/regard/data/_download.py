@@ -28,6 +28,7 @@ def download(
     target: Path,
     md5: str,
     *,
+    most: int | None = None,
     report: Report | None = None,
     attempts: int = 5,
     pause: float = 1.0,
@@ -38,6 +39,7 @@ def download(
     Args:
         addresses: the mirrors, tried in order.
         md5: the checksum of the file.
+        most: bytes at which a transfer is given up; None has no limit.
         report: called with (bytes received, bytes in total or None) during the transfer.
         attempts: per mirror; the pause between two attempts starts at ``pause`` seconds and doubles.
         timeout: seconds without data after which a connection is given up.
@@ -50,7 +52,7 @@ def download(
         for attempt in range(attempts):
             if attempt:
                 time.sleep(pause * 2 ** (attempt - 1))
-            transfer = _Transfer(part_of(target), report, timeout)
+            transfer = _Transfer(part_of(target), report, timeout, most)
             try:
                 pooch.retrieve(address, f"md5:{md5}", target.name, target.parent, downloader=transfer)
                 return
@@ -65,8 +67,8 @@ class _Transfer:
     """A downloader for pooch. Its own one starts from the first byte after every interruption, which hurts with large
     files and slow mirrors. This one keeps the bytes in ``part`` and requests the rest."""
 
-    def __init__(self, part: Path, report: Report | None, timeout: float) -> None:
-        self.part, self.report, self.timeout = part, report, timeout
+    def __init__(self, part: Path, report: Report | None, timeout: float, most: int | None = None) -> None:
+        self.part, self.report, self.timeout, self.most = part, report, timeout, most
         self.connected, self.status = False, 0
 
     def __call__(self, address: str, output: str, _: Any = None) -> None:
@@ -83,18 +85,28 @@ class _Transfer:
         self.part.replace(output)
 
     def _receive(self, response: Any, start: int) -> None:
+        _, requests = _libraries()
         sent = response.headers.get("Content-Range", "")
         if start and not sent.startswith(f"bytes {start}-"):
             self.part.unlink()
-            _, requests = _libraries()
             raise requests.RequestException(f"requested the bytes from {start}, got {sent or 'others'}")
         length = response.headers.get("Content-Length", "")
         total = start + int(length) if length.isdigit() else None
+        if total is not None and self.most is not None and total > self.most:
+            self._refuse(requests)
         with self.part.open("ab" if start else "wb") as file:
             for chunk in response.iter_content(_CHUNK):
+                if self.most is not None and file.tell() + len(chunk) > self.most:
+                    self._refuse(requests)
                 file.write(chunk)
                 if self.report is not None:
                     self.report(file.tell(), total)
+
+    def _refuse(self, requests: Any) -> None:
+        """A mirror that sends too much is not asked again."""
+        self.part.unlink(missing_ok=True)
+        self.connected = False
+        raise requests.RequestException(f"sends more than {self.most:,} bytes, which this file does not have")
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -109,8 +109,8 @@ _FASHION_DOWNLOADS = {
     "t10k-labels-idx1-ubyte": (5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
 }
 _FASHION_MIRRORS = (
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
 
 FASHION_MNIST = Source(
