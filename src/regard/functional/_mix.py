@@ -159,6 +159,10 @@ class _SharedProduct(torch.autograd.Function):
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         matrix, x = ctx.saved_tensors
         rows, columns = matrix.shape
+        if grad.device.type == "cuda" and columns <= x.shape[2]:
+            # One gradient for each item takes less room there than turning the values and their gradients.
+            by_matrix = torch.bmm(grad, x.mT).sum(0, dtype=torch.float32).to(matrix.dtype)
+            return by_matrix, matrix.mT @ grad
         by_matrix = grad.transpose(0, 1).reshape(rows, -1) @ x.transpose(0, 1).reshape(columns, -1).mT
         return by_matrix, matrix.mT @ grad
 

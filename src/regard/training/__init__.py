@@ -23,6 +23,7 @@ from regard.training._heads import Heads as Heads
 from regard.training._heads import Trajectory as Trajectory
 from regard.training._networks import Encoder as Encoder
 from regard.training._networks import EncoderDecoder as EncoderDecoder
+from regard.training._networks import Pyramid as Pyramid
 from regard.training._networks import Recurrent as Recurrent
 from regard.training._networks import ResNet as ResNet
 from regard.training._networks import Text as Text

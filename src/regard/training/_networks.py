@@ -6,9 +6,12 @@ from typing import Any, Literal
 
 from torch import nn
 
+from regard.data import normalize
 from regard.training._recipe import Network
 from regard.training._sequences import CaseConversion, MaskedLanguage
 from regard.training._tasks import ImageTask
+
+WHITENING_IMAGES = 5000  # that the squares' directions are measured on
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,41 @@ class Encoder(Network):
         width = None if self.head_dim is None else 4
         merge = (1,) if self.merge else ()
         return dataclasses.replace(self, dim=2 * self.heads, depth=2, hidden=16, head_dim=width, merge=merge)
+
+
+@dataclass(frozen=True)
+class Pyramid(Network):
+    """An :class:`regard.models.AttentionPyramid`, its squares whitened by the training images.
+
+    Args:
+        widths: of the tokens, one for each stage.
+        depth: blocks of a stage.
+        heads: of each block, a square number.
+        stride: pixels from one 2×2 square to the next, 1 or 2.
+        mixing: gaussian heads, or a convolution in their place.
+
+    >>> from regard.training import ImageTask, Pyramid
+    >>> Pyramid(widths=(8, 16)).build(ImageTask("fashion-mini")).grid
+    (28, 28)
+    """
+
+    widths: tuple[int, ...] = (64, 256, 256)
+    depth: int = 2
+    heads: int = 9
+    stride: Literal[1, 2] = 1
+    mixing: Literal["gaussian", "convolution"] = "gaussian"
+
+    def build(self, task: ImageTask) -> nn.Module:
+        from regard.models import AttentionPyramid
+
+        channels, *size = task.shape
+        network = AttentionPyramid(size, task.classes, channels=channels, **_fields(self))
+        train = task.data_set.train
+        network.whiten(normalize(train.images[:WHITENING_IMAGES], train.mean, train.std))
+        return network
+
+    def small(self) -> "Pyramid":
+        return dataclasses.replace(self, widths=(8,) * min(2, len(self.widths)))
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,9 @@ class Muon(AdamW):
         matrix_learning_rate: of the matrices, scaled by √max(1, rows / columns) for each.
         matrix_weight_decay: of the matrices.
         matrix_momentum: of the matrices (Nesterov's).
+        matrix_steps: of the iteration that makes a step orthogonal.
+        keep_norm: whether matrices are brought back to the norm √rows before each step, for networks in which a norm
+            follows each of them.
         convolutions: whether filters are taken as matrices (out, in · height · width) too; those of depthwise
             convolutions never are.
         apart: patterns of names that are left to AdamW although they are matrices.
@@ -126,6 +129,8 @@ class Muon(AdamW):
     matrix_learning_rate: float = 0.02
     matrix_weight_decay: float = 0.0
     matrix_momentum: float = 0.95
+    matrix_steps: int = 5
+    keep_norm: bool = False
     convolutions: bool = False
     apart: tuple[str, ...] = (
         "head.*",
@@ -157,6 +162,8 @@ class Muon(AdamW):
                     lr=self.matrix_learning_rate,
                     weight_decay=self.matrix_weight_decay,
                     momentum=self.matrix_momentum,
+                    steps=self.matrix_steps,
+                    keep_norm=self.keep_norm,
                 )
             )
         if rest:
