@@ -122,7 +122,8 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
     if value.shape[1] == 1 and len(group.axes) == 1 and group.axes[0].is_whole:
         # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
         # "b h n d -> b n (h d)" afterwards is a view.
-        folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
+        value = kernels.as_autocast(value)
+        folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1).to(value.dtype)
         plain = is_exporting() or _is_transformed()
         mixed = folded @ value[:, 0] if plain else _SharedProduct.apply(folded, value[:, 0])
         return mixed.unflatten(1, (-1, heads)).transpose(1, 2)

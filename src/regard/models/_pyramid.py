@@ -95,6 +95,7 @@ class AttentionPyramid(Pretrained):
         heads: of each block, a square number.
         stride: pixels from one 2×2 square to the next: 1 makes a token of each pixel; 2 a quarter as many, and the
             first stage then keeps its grid.
+        directions: of the whitened squares, see :class:`WhitenedSquares`; by default all.
         mixing: ``"gaussian"``, or ``"convolution"``, a 3×3 one in the place of the heads: the rival to compare with.
 
     ``grids`` has the rows and columns that each block sees, ``grid`` those of the first.
@@ -119,6 +120,7 @@ class AttentionPyramid(Pretrained):
         depth: int = 2,
         heads: int = 9,
         stride: int = 1,
+        directions: int | None = None,
         mixing: str = "gaussian",
     ) -> None:
         super().__init__()
@@ -131,7 +133,7 @@ class AttentionPyramid(Pretrained):
         if stride not in (1, 2):
             raise ValueError(f"stride must be 1 or 2, got {describe(stride)}")
         self.widths, self.depth = tuple(widths), depth
-        self.embedding = WhitenedSquares(channels, 2, stride)
+        self.embedding = WhitenedSquares(channels, 2, stride, directions=directions)
         self.pools = tuple(stage > 0 or stride == 1 for stage in range(len(widths)))
         self.grids = self.grids_for(image_size)
         self.grid = self.grids[0]

@@ -24,10 +24,11 @@ class WhitenedSquares(nn.Module):
         channels: of the images.
         side: of a square.
         stride: pixels from one square to the next; ``side`` leaves no overlap.
+        directions: how many are kept, those of the largest Λ; by default all channels · side².
         epsilon: added to Λ.
 
     Shapes: images ``(batch, channels, height, width)`` to tokens ``(batch, rows · columns, out)``, row-major, where
-    ``out`` is 2 · channels · side².
+    ``out`` is twice the directions.
 
     >>> from regard.models._whitening import WhitenedSquares
     >>> squares = WhitenedSquares(3)
@@ -39,7 +40,9 @@ class WhitenedSquares(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, channels: int, side: int = 2, stride: int = 1, *, epsilon: float = 5e-4) -> None:
+    def __init__(
+        self, channels: int, side: int = 2, stride: int = 1, *, directions: int | None = None, epsilon: float = 5e-4
+    ) -> None:
         super().__init__()
         for name, size in (("channels", channels), ("side", side), ("stride", stride)):
             check_positive(name, size)
@@ -47,8 +50,13 @@ class WhitenedSquares(nn.Module):
             raise ValueError(f"stride is {stride}, which leaves out pixels between squares of side {side}")
         self.side, self.stride, self.epsilon = side, stride, epsilon
         features = channels * side**2
-        self.out = 2 * features
-        self.register_buffer("weight", torch.cat([torch.eye(features), -torch.eye(features)]))
+        directions = features if directions is None else directions
+        check_positive("directions", directions)
+        if directions > features:
+            raise ValueError(f"directions is {directions}, but a square has {features} numbers")
+        self.out = 2 * directions
+        start = torch.eye(directions, features)
+        self.register_buffer("weight", torch.cat([start, -start]))
         self.bias = nn.Parameter(torch.zeros(self.out))
 
     @torch.no_grad()
@@ -56,7 +64,7 @@ class WhitenedSquares(nn.Module):
         """Measure the directions on images, normalized as those that will come."""
         squares = self._squares(images).flatten(0, 1).double()
         values, vectors = torch.linalg.eigh(squares.mT @ squares / len(squares))
-        scaled = vectors.mT / (values.clamp_min(0)[:, None] + self.epsilon).sqrt()
+        scaled = (vectors.mT / (values.clamp_min(0)[:, None] + self.epsilon).sqrt())[-self.out // 2 :]
         self.weight.copy_(torch.cat([scaled, -scaled]))
 
     def _squares(self, images: Tensor) -> Float[Tensor, "batch tokens features"]:

@@ -77,6 +77,7 @@ class Pyramid(Network):
         depth: blocks of a stage.
         heads: of each block, a square number.
         stride: pixels from one 2×2 square to the next, 1 or 2.
+        directions: of the whitened squares that are kept; by default all.
         mixing: gaussian heads, or a convolution in their place.
 
     >>> from regard.training import ImageTask, Pyramid
@@ -88,6 +89,7 @@ class Pyramid(Network):
     depth: int = 2
     heads: int = 9
     stride: Literal[1, 2] = 1
+    directions: int | None = None
     mixing: Literal["gaussian", "convolution"] = "gaussian"
 
     def build(self, task: ImageTask) -> nn.Module:

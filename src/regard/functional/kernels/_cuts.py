@@ -10,7 +10,6 @@ from triton.runtime.errors import OutOfResources
 
 SMALLEST_BLOCK = 16  # of the matrix units
 SMALL_PLANE = 256  # tokens, both sides rounded up to blocks: what a program keeps on the chip between two passes
-SHARED_PLANE = 1024  # the same where one value serves all heads: what stands between the passes is then heads times it
 
 Tile = TypeVar("Tile")
 Result = TypeVar("Result")
@@ -34,8 +33,6 @@ PLANE_FORWARD = Blocks(8192, 4, 3, 2)
 PLANE_BACKWARD = Blocks(4096, 4, 3, 8)
 SHARED_FORWARD = Blocks(8192, 4, 3, 0)
 SHARED_BACKWARD = Blocks(8192, 4, 4, 0)
-SHARED_LARGE = Blocks(16384, 8, 2, 0)  # forward and backward, for planes over SMALL_PLANE
-SHARED_LARGE_MATRICES = Blocks(16384, 8, 2, 4)
 MAP_GRADIENT = Blocks(64, 8, 4, 1)  # elements: channels at a time
 
 
@@ -106,10 +103,6 @@ class Plane(NamedTuple):
     @property
     def is_small(self) -> bool:
         return tokens_in_blocks(self) <= SMALL_PLANE
-
-    def stays_on_chip(self, shared: bool) -> bool:
-        """Whether one program takes the whole plane; ``shared``: one value serves all heads."""
-        return tokens_in_blocks(self) <= (SHARED_PLANE if shared else SMALL_PLANE)
 
 
 @functools.cache
@@ -184,8 +177,6 @@ def plane_cuts(
     """Of a whole plane; a program takes as many channels as make the chosen elements. Counts: tiles, those of the width,
     width, heads."""
     table = (SHARED_BACKWARD if shared else PLANE_BACKWARD) if backward else SHARED_FORWARD if shared else PLANE_FORWARD
-    if not plane.is_small:
-        table = SHARED_LARGE if shared else SHARED_LARGE_MATRICES
     chosen = fitted(table, dtype)
     names = ("R_OUT", "R_IN", "C_OUT", "C_IN")
     constants: dict[str, Any] = dict(zip(names, plane, strict=True))

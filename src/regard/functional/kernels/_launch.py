@@ -46,15 +46,14 @@ def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
 
 
 def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
-    """(mixed, what stood between the two passes; empty where the plane stays on the chip)."""
+    """(mixed, what stood between the two passes; empty where the plane is small)."""
     value = readable(value)
     out = empty_output(value, rows.shape[0], plane.row_outputs * plane.column_outputs)
-    on_chip = plane.stays_on_chip(value.shape[1] != rows.shape[0])
-    if on_chip and _plane_forward(value, rows, columns, out, plane) is not None:
+    if plane.is_small and _plane_forward(value, rows, columns, out, plane) is not None:
         return out, value.new_empty(0)
     half = _half(value, rows, plane)
     _pass(half, columns, out, _along_columns(plane), plane.row_outputs)
-    return out, value.new_empty(0) if on_chip else half
+    return out, value.new_empty(0) if plane.is_small else half
 
 
 def mix_backward(
@@ -63,10 +62,9 @@ def mix_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of value and, as (parts, heads, outputs, inputs) to be added up, of both axes' matrices."""
     grad, value = readable(grad), readable(value)
-    shared = value.shape[1] != rows.shape[0]
-    if not plane.stays_on_chip(shared):
+    if not plane.is_small:
         return _passes_backward(grad, value, rows, columns, half, plane, needs_value, needs_matrices)
-    if not shared:
+    if value.shape[1] == rows.shape[0]:
         found = _plane_backward(grad, value, rows, columns, plane, needs_value, needs_matrices)
         return found or _passes_backward(grad, value, rows, columns, None, plane, needs_value, needs_matrices)
     by_value = by_rows = by_columns = None
@@ -75,23 +73,12 @@ def mix_backward(
         if by_value is None:
             by_value, _, _ = _passes_backward(grad, value, rows, columns, None, plane, True, False)
     if needs_matrices:
-        made = _matrix_gradients(grad, value, rows, columns, plane)
+        made = _map_gradient(grad, value, rows, columns, plane)
         if made is None:
             _, by_rows, by_columns = _passes_backward(grad, value, rows, columns, None, plane, False, True)
         else:
             by_rows, by_columns = made
     return by_value, by_rows, by_columns
-
-
-def _matrix_gradients(
-    grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane
-) -> tuple[Tensor, Tensor] | None:
-    """Of one value that all heads read: by way of the whole map where that is small, else head by head."""
-    if plane.is_small:
-        return _map_gradient(grad, value, rows, columns, plane)
-    copies = value.expand(-1, rows.shape[0], -1, -1)
-    found = _plane_backward(grad, copies, rows, columns, plane, False, True)
-    return None if found is None or found[1] is None or found[2] is None else (found[1], found[2])
 
 
 def _passes_backward(
@@ -213,7 +200,7 @@ def _plane_backward(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane, needs_value: bool, needs_matrices: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
     items, heads, tokens, width = value.shape
-    by_value = empty_output(value, heads, tokens) if needs_value else value
+    by_value = empty_output(value, heads, tokens)
     strides = value.stride()[:3] + grad.stride()[:3] + by_value.stride()[:3]
     cuts = plane_cuts(
         plane, value.dtype, value.device, heads, width, items, strides, False, True, needs_value, needs_matrices

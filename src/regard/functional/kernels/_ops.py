@@ -22,7 +22,7 @@ def _(value: Tensor, rows: Tensor, columns: Tensor, plane: list[int]) -> tuple[T
 
 def _shapes(value: Tensor, heads: int, plane: Plane) -> tuple[Tensor, Tensor]:
     out = _launch.empty_output(value, heads, plane.row_outputs * plane.column_outputs)
-    if plane.stays_on_chip(value.shape[1] != heads):
+    if plane.is_small:
         return out, value.new_empty(0)
     return out, value.new_empty(value.shape[0], heads, plane.row_outputs * plane.column_inputs, value.shape[3])
 
