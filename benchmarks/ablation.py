@@ -102,7 +102,7 @@ def main() -> None:
 def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> Recipe:
     """The speedrun with the row's change, on less than the training set, measured at its end alone."""
     _, change = ROWS[name]
-    recipe = change(recipes.get("cifar10-speedrun"))
+    recipe = change(recipes.get("cifar10-transformer"))
     if smoke:
         recipe = recipe.smoke()
     else:

@@ -181,7 +181,9 @@ class AttentionPyramid(Pretrained):
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "batch dim"]:
         """One vector for each image: the largest of each feature."""
-        return tokens.amax(1)
+        # Not amax, whose gradient goes to what equals the largest: a compiler that keeps more digits than the
+        # tensor has finds nothing equal, and divides by that.
+        return tokens.max(1).values
 
     def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch classes"]:
         """From what ``forward_features`` gives to the classes."""
