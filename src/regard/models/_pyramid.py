@@ -205,10 +205,11 @@ def start_as_identity(attention: GaussianAttention) -> None:
     >>> torch.allclose(attention(x), x, atol=1e-5)
     True
     """
-    if not attention.full_width:
-        raise ValueError("only full-width heads can hand the token on")
+    if not attention.full_width or attention.positions.init != "grid":
+        raise ValueError("only full-width heads that start on a grid can hand the token on")
     weight = attention.output.weight.unflatten(1, (attention.heads, attention.dim))
-    middle = int(attention.center.square().sum(1).argmin())
+    size = round(attention.heads ** (1 / attention.axes))
+    middle = sum((size - 1) // 2 * size**axis for axis in range(attention.axes))
     both = min(attention.dim, attention.out_dim)
     weight[:both] = 0
     weight[:both, middle] = torch.eye(both, attention.dim)

@@ -102,7 +102,8 @@ class Pyramid(Network):
         return network
 
     def small(self) -> "Pyramid":
-        return dataclasses.replace(self, widths=(8,) * min(2, len(self.widths)))
+        directions = None if self.directions is None else 2  # images of one channel have four
+        return dataclasses.replace(self, widths=(8,) * min(2, len(self.widths)), directions=directions)
 
 
 @dataclass(frozen=True)
