@@ -16,6 +16,7 @@ from regard.support.checks import check_choice, check_ndim, check_positive, desc
 Grid = tuple[int, int]
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
+Mixed = Float[Tensor, "batch _ out_dim"]  # other tokens, of another width
 MIXINGS = ("gaussian", "convolution")
 
 
@@ -46,7 +47,7 @@ class TokenConvolution(nn.Module):
         with torch.no_grad():
             nn.init.dirac_(self.filters.weight[: min(dim, out_dim)])
 
-    def forward(self, x: Tokens, grid: Grid) -> Tokens:
+    def forward(self, x: Tokens, grid: Grid) -> Mixed:
         image = x.unflatten(1, grid).permute(0, 3, 1, 2)  # channels last in memory
         return self.filters(image).permute(0, 2, 3, 1).flatten(1, 2)
 
@@ -69,13 +70,13 @@ class PyramidBlock(nn.Module):
             start_as_identity(self.attention)
         self.norm = TokenBatchNorm(out_dim)
 
-    def forward(self, x: Tokens, grid: Grid, residual: Tokens | None = None) -> Tokens:
-        x = self.attention(x, grid=grid)
+    def forward(self, x: Tokens, grid: Grid, residual: Mixed | None = None) -> Mixed:
+        mixed = self.attention(x, grid=grid)
         if self.pool:
-            image = x.unflatten(1, grid).permute(0, 3, 1, 2)
-            x = F.max_pool2d(image, 2).permute(0, 2, 3, 1).flatten(1, 2)
-        x = self.norm(x)
-        return F.gelu(x if residual is None else x + residual)
+            image = mixed.unflatten(1, grid).permute(0, 3, 1, 2)
+            mixed = F.max_pool2d(image, 2).permute(0, 2, 3, 1).flatten(1, 2)
+        mixed = self.norm(mixed)
+        return F.gelu(mixed if residual is None else mixed + residual)
 
 
 class AttentionPyramid(Pretrained):
