@@ -3,6 +3,9 @@
 #   make test    install everything and run the tests
 #   make check   lint, format check, strict types, doctests
 #   make docs    build the documentation into site/ (no network needed, neither to build nor to read it)
+#   make test-lowest    run the tests of the extras with the lowest versions that pyproject.toml allows
+#   make audit          look up known advisories for our dependencies (needs the network)
+#   make release-check  build the release, install it in clean environments, run the README's examples and a notebook
 #   make course  build the student notebooks and their autograders into build/course/ (SEED=4711 for the hidden checks)
 # With Node.js as well:
 #   make frontend   build what the views run in a browser (committed, so that pip needs no Node)
@@ -14,9 +17,9 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench results docs course frontend clean
+.PHONY: help install demo test check test-lowest audit release-check format bench results docs course frontend clean
 help:
-	@sed -n '2,8p' Makefile | cut -c3-
+	@sed -n '2,11p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +46,27 @@ test: $(VENV)/.dev
 	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal --ignore tests/compiled --ignore tests/kernels tests
 	$(TEST_ENV) REGARD_TYPECHECK=0 $(BIN)/python -m pytest -q tests/compiled
 	$(TEST_ENV) REGARD_TYPECHECK=0 TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/kernels
+
+# The tests of the extras with the lowest versions that pyproject.toml allows (torch aside: one CPU build exists). Newer
+# dependencies of those versions may warn about them, which is no failure here.
+LOWEST := .venv-lowest
+$(LOWEST)/.installed: pyproject.toml constraints.txt scripts/release/lowest_versions.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) scripts/release/lowest_versions.py all > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable '.[all]' \
+	  torch==$$($(LOWEST)/bin/python -c 'import torch; print(torch.__version__.split("+")[0])') pytest pytest-xdist hypothesis httpx beartype
+	@touch $@
+
+test-lowest: $(LOWEST)/.installed
+	$(TEST_ENV) REGARD_TYPECHECK=0 $(LOWEST)/bin/python -m pytest -q --numprocesses $(WORKERS) -W ignore::DeprecationWarning \
+	  tests/studio tests/training tests/views tests/cli tests/figures
+
+audit:
+	$(PYTHON) scripts/release/audit.py
+
+release-check:
+	$(PYTHON) scripts/release/check.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -74,4 +98,4 @@ frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist site .pytest_cache .mypy_cache .ruff_cache

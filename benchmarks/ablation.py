@@ -21,14 +21,14 @@ import torch
 
 from _measure import dashed, hardware, places, print_table, trial, write_rows
 from regard import recipes
-from regard.training import AdamW, Encoder, Recipe, train_seeds
+from regard.training import AdamWSettings, ImageEncoderSettings, Recipe, train_seeds
 
 EPOCHS = 8
 replace = dataclasses.replace
 
 
 @dataclass(frozen=True)
-class DenseEncoder(Encoder):
+class DenseEncoder(ImageEncoderSettings):
     """An encoder whose heads form their whole maps."""
 
     plan: ClassVar[str] = "dense"
@@ -52,7 +52,7 @@ def network(**changes: Any) -> Callable[[Recipe], Recipe]:
     return lambda recipe: replace(recipe, network=replace(recipe.network, **changes))
 
 
-def planned(kind: type[Encoder]) -> Callable[[Recipe], Recipe]:
+def planned(kind: type[ImageEncoderSettings]) -> Callable[[Recipe], Recipe]:
     return lambda recipe: replace(recipe, network=kind(**dataclasses.asdict(recipe.network)))
 
 
@@ -63,7 +63,7 @@ ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
     "width-16": ("heads half as wide", network(head_dim=16)),
     "full-width": ("every head reads the whole token", network(head_dim=None, full_width=True)),
     "no-decay": ("no weight decay", lambda recipe: replace(recipe, optimizer=replace(recipe.optimizer, matrix_weight_decay=0.0))),
-    "adamw": ("AdamW alone", lambda recipe: replace(recipe, optimizer=AdamW(2e-3, weight_decay=0.05, center_factor=5.0))),
+    "adamw": ("AdamW alone", lambda recipe: replace(recipe, optimizer=AdamWSettings(2e-3, weight_decay=0.05, center_factor=5.0))),
     "diagonal": ("covariance: a sharpness per axis", network(attention="gaussian-diagonal")),
     "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
     "gated": ("a gate with content, 8 heads", network(attention="gated", heads=8, head_dim=None, init="normal")),

@@ -226,7 +226,7 @@ def payload() -> dict[str, float]:
     """Megabytes for 12 layers × 12 heads × 128 tokens: our file, and the numbers written out as JSON, which is how
     they get into BertViz's page."""
     weights = [torch.randn(1, 12, 128, 128).softmax(-1) for _ in range(12)]
-    calls = [regard.maps.Call(w, 1, None, None, None, "kernel", "sdpa") for w in weights]
+    calls = [regard.maps.AttentionRecord.given(w) for w in weights]
     maps = regard.maps.Maps([regard.maps.Map(f"layer.{i}", [call]) for i, call in enumerate(calls)])
     sizes = {}
     with tempfile.TemporaryDirectory() as folder:

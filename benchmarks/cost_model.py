@@ -162,7 +162,7 @@ def measured(results: Path = RESULTS) -> tuple[dict[str, Any], dict[str, Any]]:
     if not gaussian or not trained:
         raise FileNotFoundError(
             f"{results} needs a run of benchmarks/gaussian.py on an H200, and a training run there of a recipe whose "
-            f"network is still the same: regard train cifar10-speedrun --result FILE"
+            f"network is still the same: regard train cifar10-transformer --result FILE"
         )
     return gaussian[-1], trained[-1]
 
@@ -190,7 +190,7 @@ def _images(found: Mapping[str, Any]) -> int:
 
 def _recipe_network(name: str) -> tuple[nn.Module, int]:
     recipe = regard.recipes.get(name)
-    if not isinstance(recipe.task, regard.training.ImageTask):
+    if recipe.task.image_shape is None:
         return nn.Identity(), 0
     network = recipe.network.build(recipe.task)
     return network, sum(parameter.numel() for parameter in network.parameters())
@@ -223,7 +223,7 @@ def _linear_rate(trained: Mapping[str, Any], found: Rates) -> float:
     """Of a network in training: what the attention of its grid takes, as predicted, is taken away first."""
     recipe = regard.recipes.get(trained["recipe"])
     network, _ = _recipe_network(trained["recipe"])
-    cost = regard.cost(network, (1, *recipe.task.shape))
+    cost = regard.cost(network, (1, *recipe.task.image_shape))
     linear = sum(row.multiply_adds for row in cost.rows if row.kind == "Linear")
     grid, depth = network.grid, len(network.blocks)
     heads, width = network.blocks[0].attention.heads, network.blocks[0].attention.head_dim

@@ -24,8 +24,7 @@ import torch
 import regard
 from _measure import dashed, places, print_table, trial, write_rows
 from regard import recipes
-from regard.training import Recipe, train_seeds, write_result
-from regard.training._recipe import described
+from regard.training import Recipe, changed_name, train_seeds, write_result
 
 # What the paper's table says, after 300 epochs of its own recipe (per cent).
 PUBLISHED = {
@@ -82,7 +81,7 @@ def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> R
 def named(name: str, recipe: Recipe, *, smoke: bool = False) -> str:
     """The recipe's name, with what was changed; how often it is measured on the way changes nothing."""
     followed = dataclasses.replace(recipe_of(name, smoke=smoke), evaluate_every=recipe.evaluate_every)
-    return described(recipe, followed, smoke)
+    return changed_name(recipe, followed, smoke)
 
 
 def trained(name: str, options: argparse.Namespace) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ import torch
 
 import regard
 from _measure import arguments, print_table, write
-from regard.training import Trajectory
+from regard.training import HeadTrajectory
 from regard.views import Show
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -69,7 +69,7 @@ def heads_view() -> Show:
     center = tuple(torch.randn(9, 2) * (1 - moments) + taps * (1 + 0.3 * i) * moments for i in range(6))
     sharpness = tuple(0.5 + moments[..., 0] * (1 + torch.rand(9)) for _ in range(6))
     names = tuple(f"blocks.{i}.attention" for i in range(6))
-    return regard.show(Trajectory(tuple(range(200)), names, (16, 16), center, sharpness))
+    return regard.show(HeadTrajectory(tuple(range(200)), names, (16, 16), center, sharpness))
 
 
 def image_view() -> Show:

@@ -81,3 +81,23 @@ def timm():
             kept[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     yield importlib.import_module("timm")
     kept.clear()
+
+
+@pytest.fixture(scope="session")
+def transformers(timm):
+    """Hugging Face transformers (which import torchvision too, so timm's stand-in for its operators comes first)."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed (extra: parity)")
+    module = importlib.import_module("transformers")
+    module.logging.set_verbosity_error()
+    return module
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32)
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, 50, (2, 7))

@@ -639,7 +639,7 @@ def test_a_real_block(block, SEED):
 
 # %%
 torch.manual_seed(0)
-model = regard.models.Transformer(30, dim=32, heads=4, encoder_depth=1, decoder_depth=1, dropout=0.0).eval()
+model = regard.models.Transformer(30, dim=32, depth=1, heads=4, dropout=0.0).eval()
 with torch.no_grad(), regard.capture(model) as maps:
     model(torch.randint(30, (1, 8)), torch.randint(30, (1, 6)))
 print(maps)

@@ -995,7 +995,7 @@ for step in range(1, steps + 1):
     if step % 10 == 0:
         moments.append((step, student.center.detach().clone(), student.sharpness.detach().clone()))
 print(f"of the convolution's output unexplained: {F.mse_loss(made, wanted) / wanted.var():.1%}")
-trajectory = regard.training.Trajectory(
+trajectory = regard.training.HeadTrajectory(
     steps=tuple(step for step, _, _ in moments),
     layers=("nine heads",),
     grid=(10, 10),
@@ -1137,7 +1137,7 @@ held_out = (data.validation.images.float() / 255 - data.mean[0]) / data.std[0]
 with torch.no_grad():
     right = (model(held_out).argmax(-1) == data.validation.labels).float().mean()
 print(f"{right:.1%} of {len(held_out)} unseen pictures right")
-trajectory = regard.training.Trajectory(
+trajectory = regard.training.HeadTrajectory(
     steps=tuple(step for step, _ in moments),
     layers=("first block", "second block"),
     grid=(7, 7),

@@ -48,6 +48,7 @@ _MODULES = {
     "models",
     "recipes",
     "reference",
+    "studio",
     "training",
     "views",
 }
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from regard import models as models
     from regard import recipes as recipes
     from regard import reference as reference
+    from regard import studio as studio
     from regard import training as training
     from regard import views as views
     from regard.analysis import cost as cost

@@ -46,4 +46,4 @@ def test_bad_input_is_named(user_errors):
         PatchEmbedding(2, 0)
     with pytest.raises(TypeError, match="images is a float64 tensor"):
         layer(torch.zeros(1, 1, 2, 3, dtype=torch.float64))
-    assert "patch=(2, 3), dim=4, channels=1" in repr(layer)
+    assert "patch_size=(2, 3), dim=4, channels=1" in repr(layer)

@@ -32,7 +32,7 @@ def gradients(model, call):
 
 images = torch.randn(2, 3, 8, 8)
 for attention, merge in (("gaussian", ()), ("gaussian", (0,)), ("gaussian-full", ()), ("relative", ()), ("gated", ())):
-    model = ImageEncoder(8, 3, dim=18, depth=1, heads=9, attention=attention, merge=merge)
+    model = ImageEncoder(8, 2, 3, dim=18, depth=1, heads=9, attention=attention, merge=merge)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(images), model(images), atol=1e-5, rtol=1e-4)
     pair = (gradients(model, lambda: run(images)) for run in (compiled, model))

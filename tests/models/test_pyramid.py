@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from regard.layers import GaussianAttention
 from regard.models import AttentionPyramid, Pretrained
 from regard.models._pyramid import PyramidBlock, start_as_identity
-from regard.models._whitening import WhitenedSquares
-from regard.training._heads import layer_grids
+from regard.models._whitening import WhitenedPatches
+from regard.training._head_trajectory import layer_grids
 
 
 def smooth_images(count=64, size=12, channels=3):
@@ -19,31 +19,31 @@ def smooth_images(count=64, size=12, channels=3):
 
 
 @given(channels=st.integers(1, 3), side=st.integers(1, 3), overlap=st.booleans())
-def test_whitened_squares_are_uncorrelated_and_equally_large(channels, side, overlap):
-    squares = WhitenedSquares(channels, side, 1 if overlap else side, epsilon=0.0).double()
+def test_whitened_patches_are_uncorrelated_and_equally_large(channels, side, overlap):
+    patches = WhitenedPatches(channels, side, 1 if overlap else side, epsilon=0.0).double()
     images = smooth_images(channels=channels).double()
-    squares.fit(images)
-    half = (squares._squares(images) @ squares.weight.mT)[..., : squares.out // 2].flatten(0, 1)
+    patches.fit(images)
+    half = (patches.patches(images) @ patches.weight.mT)[..., : patches.out // 2].flatten(0, 1)
     covariance = half.mT @ half / len(half)
-    torch.testing.assert_close(covariance, torch.eye(squares.out // 2, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(covariance, torch.eye(patches.out // 2, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 def test_the_strongest_directions_are_kept_with_both_signs():
     images = smooth_images()
-    every, some = WhitenedSquares(3), WhitenedSquares(3, directions=5)
+    every, some = WhitenedPatches(3), WhitenedPatches(3, directions=5)
     every.fit(images)
     some.fit(images)
     assert some.out == 10
     torch.testing.assert_close(some.weight[:5], every.weight[7:12])
     assert torch.equal(some.weight[5:], -some.weight[:5])
-    with pytest.raises(ValueError, match="directions is 13, but a square has 12 numbers"):
-        WhitenedSquares(3, directions=13)
+    with pytest.raises(ValueError, match="directions is 13, but a patch has 12 numbers"):
+        WhitenedPatches(3, directions=13)
 
 
-def test_a_square_is_the_pixels_from_its_own_on_and_the_edge_is_repeated():
-    squares = WhitenedSquares(1)
+def test_a_patch_starts_at_its_pixel_and_the_edge_is_repeated():
+    patches = WhitenedPatches(1)
     image = torch.arange(6.0).reshape(1, 1, 2, 3)
-    assert squares._squares(image)[0].tolist() == [
+    assert patches.patches(image)[0].tolist() == [
         [0, 1, 3, 4], [1, 2, 4, 5], [2, 2, 5, 5], [3, 4, 3, 4], [4, 5, 4, 5], [5, 5, 5, 5],
     ]  # fmt: skip
 
@@ -59,7 +59,7 @@ def test_heads_start_by_handing_features_on(dim, more):
 
 
 def test_only_full_width_heads_on_a_grid_hand_the_token_on():
-    with pytest.raises(ValueError, match="start on a grid"):
+    with pytest.raises(ValueError, match="heads that start on a grid"):
         start_as_identity(GaussianAttention(4, 9, full_width=True, init="normal"))
 
 

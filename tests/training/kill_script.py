@@ -17,7 +17,7 @@ import torch
 from toy_training import ToyNetwork, toy_recipe
 
 import regard
-from regard.training import _checkpoints, _fabric, _lines
+from regard.training import _checkpoints, _fabric, _json_lines
 
 torch.set_num_threads(1)
 _fabric._fabric_module()  # once for all forks
@@ -102,13 +102,13 @@ def torn(folder, name, number):
             os.kill(os.getpid(), signal.SIGKILL)
         add(self, *entries)
 
-    add = _lines.Lines.add
+    add = _json_lines.JsonLines.add
 
     def action():
         if name == "file":
             _checkpoints.write_through = half
         else:
-            _lines.Lines.add = half_line
+            _json_lines.JsonLines.add = half_line
         train(folder)
         return "finished"
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from regard.training import ImageTask, Muon, ResNet
+from regard.training import ImageTask, MuonSettings, ResNet18Settings
 from regard.training._muon import StackedMuon, orthogonal
 
 SHAPES = [(8, 24), (8, 24), (24, 8), (16, 16), (5, 3), (1, 7)]
@@ -65,13 +65,13 @@ def test_filters_are_stepped_as_the_matrices_they_are(layout):
 
 def test_convolutions_go_to_muon_where_they_shall_but_never_depthwise_ones():
     def matrices(network, **options):
-        built = Muon(**options).build(network)
+        built = MuonSettings(**options).build(network)
         return sum(len(group["params"]) for group in built[0].param_groups) if len(built) > 1 else 0
 
     network = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Linear(8, 8))
     assert matrices(network) == 1
     assert matrices(network, convolutions=True) == 2
-    resnet = ResNet().build(ImageTask("fashion-mini"))
+    resnet = ResNet18Settings().build(ImageTask("fashion-mini"))
     assert matrices(resnet, convolutions=True) == 19  # all but the first, whose images are gray
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.analysis._products import has_formula, may_multiply, multiply_adds
-from regard.observation import Observation, listen
+from regard.observation import listen
 from regard.support.checks import describe
 
 Shape = tuple[int, ...]
@@ -242,13 +242,13 @@ class _Tally:
         if self.running_calls and not fused:
             self.running_calls[-1].loose += size
 
-    def observed(self, seen: Observation) -> Tensor:
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Any, *, value: Any, **about: Any) -> Tensor:
         """A layer mixed its values tile by tile: what must move is values and outputs, not every tile."""
-        if self.running_calls and self.running_calls[-1].module is seen.module and seen.value is not None:
+        if self.running_calls and self.running_calls[-1].module is module and value is not None:
             current = self.running_calls[-1]
-            self._spread(0, _size(seen.value) + _size(seen.output) - current.loose)
+            self._spread(0, _size(value) + _size(output) - current.loose)
             current.loose = 0
-        return seen.output
+        return output
 
     def _spread(self, multiply_adds: int, size: int) -> None:
         for module in {call.module for call in self.running_calls}:

@@ -1,4 +1,4 @@
-"""``prune_heads``: heads removed for real, weights and all."""
+"""``prune_heads``: remove heads together with their weights."""
 
 import copy
 import fnmatch
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from regard.analysis._heads import check_heads
+from regard.analysis._changed_heads import check_heads
 from regard.analysis._importance import Importance
 from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
 from regard.layers import MultiHeadAttention, keep_from_torch
-from regard.maps._names import Names
+from regard.maps import ModuleNames
 from regard.support.checks import describe
 
-_NONE = "nothing here can be pruned: heads are taken from regard's own layers and from nn.MultiheadAttention"
+_NONE = "there is none: prune_heads works on regard's own layers and on nn.MultiheadAttention"
 
 
 class PrunedMultiheadAttention(nn.Module):
@@ -144,7 +144,7 @@ def prune_heads(
 
 def _prunable(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The attention that heads can be taken from, by name."""
-    names = Names(model)
+    names = ModuleNames(model)
     return [
         (str(names.of(module)), module)
         for module in model.modules()

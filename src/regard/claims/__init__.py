@@ -20,8 +20,10 @@ from regard.claims._claim import Claim as Claim
 from regard.claims._claim import Evidence as Evidence
 from regard.claims._claim import all_claims as all_claims
 from regard.claims._misconceptions import misconceptions as misconceptions
+from regard.claims._page import picture as picture
 from regard.claims._run import Row as Row
 from regard.claims._run import Verification as Verification
 from regard.claims._run import examine as examine
 from regard.claims._run import select as select
 from regard.claims._run import verify as verify
+from regard.claims._table import details as details

@@ -1,4 +1,4 @@
-"""``regard data``: which data sets are here, where they are, and fetching them."""
+"""``regard data``: list and download data sets."""
 
 import argparse
 import sys
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code: 0, or 1 where something is missing and could not be fetched."""
+    """Run the command and return its exit code: 0, or 1 where a data set could not be downloaded."""
     parser = argparse.ArgumentParser(prog="regard data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="what is here, where and how large, each file's checksum compared")
-    fetch = commands.add_parser("fetch", help="bring data sets to the data folder")
+    commands.add_parser("list", help="all data sets with their state, size and folder; verifies checksums")
+    fetch = commands.add_parser("fetch", help="download data sets to the data folder")
     fetch.add_argument("names", nargs="+", metavar="NAME", help="a data set's name, or 'all'")
-    commands.add_parser("path", help="the data folder (set REGARD_DATA to choose another)")
+    commands.add_parser("path", help="print the data folder (set REGARD_DATA to choose another)")
     chosen = parser.parse_args(arguments)
     if chosen.command == "list":
         return list_data()
@@ -22,12 +22,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def list_data() -> int:
-    """A table of the data sets, each file read and compared with its published checksum."""
+    """Print a table of the data sets. Each file is compared with its published checksum."""
     from rich.console import Console
     from rich.table import Table
 
-    from regard.data import data_folder, names, status
-    from regard.data._sources import source_of
+    from regard.data import data_folder, names, source_of, status
 
     table = Table()
     for column in ("name", "state", "size", "license"):
@@ -37,10 +36,10 @@ def list_data() -> int:
     for name in names():
         source, found = source_of(name), status(name)
         state = {
-            "embedded": "in the package, checked",
-            "present": "here, checked",
+            "embedded": "in the package, verified",
+            "present": "present, verified",
             "incomplete": "some files missing or damaged",
-            "absent": "not here",
+            "absent": "not downloaded",
         }[found.state]
         if found.state in ("embedded", "present"):
             size = f"{found.size / 1e6:.1f} MB"
@@ -57,12 +56,12 @@ def list_data() -> int:
 
 
 def fetch_data(wanted: Sequence[str]) -> int:
-    """Each of these data sets, from its official home, unless it is here already."""
+    """Download each of these data sets from its official source, unless it is present."""
     from regard.data import DataMissingError, fetch, names
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
     if unknown:
-        print(f"no data set is called {', '.join(unknown)}; there are {', '.join(names())}, all", file=sys.stderr)
+        print(f"unknown data set {', '.join(unknown)}; known are {', '.join(names())}, all", file=sys.stderr)
         return 2
     failed = False
     for name in names() if "all" in wanted else dict.fromkeys(wanted):

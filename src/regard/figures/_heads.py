@@ -22,9 +22,7 @@ from regard.figures._figure import (
     tidy,
     whole_ticks,
 )
-from regard.reference._gaussian import check_gaussian
-from regard.reference._grid import check_grid
-from regard.support.checks import check_positive, describe
+from regard.support.checks import check_gaussian_heads, check_grid, check_positive, describe
 
 MASSES = (0.5, 0.9)
 
@@ -70,7 +68,7 @@ def heads(
             raise ValueError(f"center[{number}] has {axes} axes but center[0] has {centers[0].shape[-1]}")
     grids = _grids(grid, len(centers))
     for one_center, one_sharpness, own in zip(centers, sharpnesses, grids, strict=True):
-        check_gaussian(one_center, one_sharpness, (1,) * one_center.shape[-1] if own is None else own, None)
+        check_gaussian_heads(one_center, one_sharpness, (1,) * one_center.shape[-1] if own is None else own)
     if columns is not None:
         check_positive("columns", columns)
     if titles is not None and len(titles) != len(centers):

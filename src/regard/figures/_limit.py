@@ -10,8 +10,7 @@ from torch import Tensor
 
 from regard.figures._figure import COLORS, GRAY, Figure, PathArgument, finish, new_figure, plain, tidy
 from regard.reference import gaussian_scores, grid_coordinates, softargmax
-from regard.reference._grid import check_grid
-from regard.support.checks import check_floating, describe
+from regard.support.checks import check_floating, check_grid, describe
 
 SMALLEST = 1e-16  # what the logarithmic picture reaches down to
 LINES = ("-", "--", "-.", ":")

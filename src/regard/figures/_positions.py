@@ -19,8 +19,7 @@ from regard.figures._figure import (
     tidy,
     whole_ticks,
 )
-from regard.reference._grid import check_grid
-from regard.support.checks import check_floating, describe
+from regard.support.checks import check_floating, check_grid, describe
 
 
 def absolute_positions(

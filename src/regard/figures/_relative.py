@@ -21,8 +21,7 @@ from regard.figures._figure import (
     whole_ticks,
 )
 from regard.reference import gaussian_scores, softargmax
-from regard.reference._gaussian import check_gaussian
-from regard.support.checks import describe
+from regard.support.checks import check_gaussian_heads, describe
 
 Query = Sequence[int | float]
 Limits = list[tuple[float, float]]
@@ -54,7 +53,7 @@ def relative_positions(
     >>> figure.axes[0].get_title()
     'head 0, query (4, 4)'
     """
-    check_gaussian(center, sharpness, grid, None)
+    check_gaussian_heads(center, sharpness, grid)
     if len(grid) not in (1, 2):
         raise ValueError(f"grid must have one or two axes to be drawn, got {tuple(grid)}")
     if not len(center):

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.observation import unobserved
 from regard.support.checks import check_choice, check_floating, check_positive, describe, values_are_readable
 
 Border = Literal["native", "zeros", "reflect", "replicate", "circular"]
@@ -49,7 +50,7 @@ def axis_matrix(
     dtype = build_dtype(targets, sharpness)
     coordinates = torch.arange(-before, size + after, device=targets.device, dtype=dtype)
     scores = nearest_scores(targets.to(dtype), sharpness.to(dtype), coordinates, -before, size - 1 + after)
-    return fold(scores.softmax(-1), size, border, before)
+    return unobserved(lambda: fold(scores.softmax(-1), size, border, before))
 
 
 def build_dtype(*tensors: Tensor) -> torch.dtype:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.functional._softargmax import masked_softmax
+from regard.functional import softargmax
 from regard.support.checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
 
 
@@ -71,9 +71,8 @@ class AdditiveAttention(nn.Module):
         self._check(query, key, value, keep, projected_key)
         keys = self.key(key) if projected_key is None else projected_key
         scores = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
-        weights = (scores.softmax(-1) if keep is None else masked_softmax(scores, keep.expand(scores.shape))).to(
-            value.dtype
-        )
+        weights = scores.softmax(-1) if keep is None else softargmax(scores, keep=keep.expand(scores.shape))
+        weights = weights.to(value.dtype)
         out = weights @ value
         return (out, weights) if return_weights else out
 

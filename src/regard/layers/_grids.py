@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.functional._call import check_grid
-from regard.support.checks import check_floating, check_width
+from regard.support.checks import check_floating, check_grid, check_width
 
 
 def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) -> tuple[Tensor, tuple[int, ...]]:

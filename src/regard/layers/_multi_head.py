@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -264,11 +265,11 @@ class MultiHeadAttention(nn.Module):
         >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
         True
         """
-        return _interchange.from_torch(cls, module)
+        return _interchange.from_torch(module).build(cls)
 
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
         """The same layer as torch's, with the same weights, where torch's has this layer's options."""
-        return _interchange.to_torch(self, batch_first)
+        return _interchange.to_torch(self, self._arguments(), batch_first).build(nn.MultiheadAttention)
 
     @classmethod
     def from_timm(cls, source: nn.Module | Mapping[str, Tensor], heads: int | None = None) -> "MultiHeadAttention":
@@ -283,11 +284,28 @@ class MultiHeadAttention(nn.Module):
           (output): Linear(in_features=16, out_features=16, bias=True)
         )
         """
-        return _interchange.from_timm(cls, source, heads)
+        return _interchange.from_timm(source, heads).build(cls)
 
     def to_timm(self) -> dict[str, Tensor]:
         """The state of the equal timm module, to be given to its ``load_state_dict``; the tensors are shared."""
-        return _interchange.to_timm(self)
+        return _interchange.to_timm(self, self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, defaults filled in."""
+        first = self.qkv if self.packed else self.query
+        names = (
+            "dim",
+            "heads",
+            "context_dim",
+            "value_dim",
+            "out_dim",
+            "head_dim",
+            "key_value_heads",
+            "dropout",
+            "beta",
+        )
+        biases = {"bias": first.bias is not None, "output_bias": self.output.bias is not None}
+        return {name: getattr(self, name) for name in (*names, "slice_heads")} | biases
 
     def extra_repr(self) -> str:
         shown = [f"dim={self.dim}, heads={self.heads}, head_dim={self.head_dim}"]

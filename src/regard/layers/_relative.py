@@ -7,13 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.functional import attention
-from regard.functional._call import check_grid
-from regard.functional._maps import kronecker
-from regard.functional._mix import AxisBlocks, HeadGroup, mix
+from regard.functional import AxisBlocks, HeadGroup, attention, kronecker, mix
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import observe
-from regard.support.checks import check_dtype, check_positive, check_probability
+from regard.observation import observe, unobserved
+from regard.support.checks import check_dtype, check_grid, check_positive, check_probability
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -161,8 +158,14 @@ class RelativeAttention(nn.Module):
                 value = tokens.unsqueeze(1)
             else:
                 value = self.value(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-            mixed = self.mix(value, grid, dropout)
-            mixed = observe(self, mixed, lambda: self.weights(grid)[None], value=value, kind="relative", grid=grid)
+            mixed = observe(
+                self,
+                lambda: self.mix(value, grid, dropout),
+                lambda: self.weights(grid)[None],
+                value=value,
+                kind="relative",
+                grid=grid,
+            )
             weights = self.weights(grid)[None] if return_weights else None
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return out if weights is None else (out, weights)
@@ -209,7 +212,7 @@ class RelativeAttention(nn.Module):
 
     def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "heads queries keys"]:
         """By position alone: every head's map."""
-        return kronecker(self.axis_matrices(grid))
+        return kronecker(unobserved(self.axis_matrices, grid))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, content={self.content}, full_width={self.full_width}"

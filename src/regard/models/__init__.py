@@ -1,6 +1,13 @@
-"""Models: everything that is trained, compared or converted here."""
+"""Models that are trained, compared or converted here.
+
+All of them name their arguments alike, and take them in the same order: first what goes in and what comes out
+(``image_size``, ``patch_size``, ``num_classes``, as timm calls them; ``vocab_size`` for text), then ``channels`` or
+``length``, then the size of the network (``dim``, ``depth``, ``heads``, ``hidden``), then the model's own choices, and
+``dropout`` last.
+"""
 
 from regard.models._fusion import TextImageFusion as TextImageFusion
+from regard.models._image_attention import AttentionSettings as AttentionSettings
 from regard.models._image_encoder import ImageEncoder as ImageEncoder
 from regard.models._image_encoder import paper_image_encoder as paper_image_encoder
 from regard.models._onnx import export_onnx as export_onnx

@@ -1,11 +1,11 @@
-"""Depthwise convolution in the place of attention: the honest rival of heads that look at places."""
+"""Depthwise convolution in the place of attention: the baseline for positional heads."""
 
 from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.layers._grids import flat_tokens, like_input
+from regard.layers import flat_tokens, like_input
 from regard.support.checks import check_positive
 
 

@@ -16,7 +16,7 @@ from regard.layers import (
 )
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers
-from regard.support.checks import check_positive, check_probability, describe
+from regard.support.checks import check_count, check_positive, check_probability, check_sides
 
 Keep = Bool[Tensor, "batch tokens"]
 
@@ -30,10 +30,10 @@ class TextImageFusion(Pretrained):
     In each of the blocks the tokens of the text look at each other, then at those of the image.
 
     Args:
-        vocabulary: number of text tokens.
+        vocab_size: number of text tokens.
         image_size: height and width of the images, or one number for both.
-        patch: height and width of a patch, or one number for both.
-        classes: what is told of the pair, such as 2: the text says what the image shows, or not.
+        patch_size: height and width of a patch, or one number for both.
+        num_classes: number of classes of a pair, such as 2: the text describes the image, or it does not.
         channels: channels of the images.
         length: the longest text.
         text_dim, image_dim: widths of the two kinds of tokens.
@@ -41,7 +41,7 @@ class TextImageFusion(Pretrained):
         image_depth, depth: number of blocks of the image alone, and of those in which the text looks at it.
         dropout: probability of dropping, in training, attention weights, hidden features and sub-layer outputs.
 
-    Shapes: token numbers ``(batch, t)`` and images ``(batch, channels, height, width)`` to ``(batch, classes)``.
+    Shapes: token numbers ``(batch, t)`` and images ``(batch, channels, height, width)`` to ``(batch, num_classes)``.
 
     >>> from regard.models import TextImageFusion
     >>> model = TextImageFusion(60, (28, 56), 7, text_dim=16, image_dim=24, heads=2, depth=1).eval()
@@ -55,10 +55,10 @@ class TextImageFusion(Pretrained):
 
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         image_size: int | Sequence[int],
-        patch: int | Sequence[int],
-        classes: int = 2,
+        patch_size: int | Sequence[int],
+        num_classes: int = 2,
         *,
         channels: int = 1,
         length: int = 16,
@@ -70,21 +70,17 @@ class TextImageFusion(Pretrained):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in (("vocabulary", vocabulary), ("classes", classes), ("depth", depth)):
+        for name, size in (("vocab_size", vocab_size), ("num_classes", num_classes), ("depth", depth)):
             check_positive(name, size)
         check_probability("dropout", dropout)
-        if isinstance(image_depth, bool) or not isinstance(image_depth, int) or image_depth < 0:
-            raise ValueError(f"image_depth must be a whole number of 0 or more, got {describe(image_depth)}")
-        sizes = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-        if len(sizes) != 2:
-            raise ValueError(f"image_size must be a number or (height, width), got {describe(image_size)}")
-        self.vocabulary = vocabulary
-        self.patches = PatchEmbedding(patch, image_dim, channels=channels)
-        self.grid = self.patches.grid(*sizes)
+        check_count("image_depth", image_depth)
+        self.vocab_size = vocab_size
+        self.patches = PatchEmbedding(patch_size, image_dim, channels=channels)
+        self.grid = self.patches.grid(*check_sides("image_size", image_size))
         self.image_positions = AbsolutePositionalEmbedding(image_dim, self.grid, interpolate=True)
         self.image_blocks = nn.ModuleList(EncoderBlock(image_dim, heads, dropout=dropout) for _ in range(image_depth))
         self.image_norm = LayerNorm(image_dim)
-        self.embedding = nn.Embedding(vocabulary, text_dim)
+        self.embedding = nn.Embedding(vocab_size, text_dim)
         nn.init.trunc_normal_(self.embedding.weight, std=0.02)
         self.text_positions = AbsolutePositionalEmbedding(text_dim, length)
         self.blocks = nn.ModuleList(
@@ -92,7 +88,7 @@ class TextImageFusion(Pretrained):
         )
         self.norm = LayerNorm(text_dim)
         self.pooling = AveragePooling()
-        self.head = nn.Linear(text_dim, classes)
+        self.head = nn.Linear(text_dim, num_classes)
 
     def encode_images(
         self, images: Float[Tensor, "batch channels height width"]
@@ -110,7 +106,7 @@ class TextImageFusion(Pretrained):
         *,
         keep: Keep | None = None,
         return_weights: bool = False,
-    ) -> Float[Tensor, "batch classes"] | tuple[Float[Tensor, "batch classes"], list[DecoderWeights]]:
+    ) -> Float[Tensor, "batch num_classes"] | tuple[Float[Tensor, "batch num_classes"], list[DecoderWeights]]:
         """
         Args:
             tokens: ``(batch, t)``.
@@ -119,7 +115,7 @@ class TextImageFusion(Pretrained):
             return_weights: also return, for each block, where the text looks: at itself ``(batch, heads, t, t)`` and
                 at the image ``(batch, heads, t, patches)``.
         """
-        check_token_numbers("tokens", tokens, self.vocabulary)
+        check_token_numbers("tokens", tokens, self.vocab_size)
         check_keep("keep", keep, tokens)
         memory = self.encode_images(images)
         if memory.shape[0] != tokens.shape[0]:

@@ -1,5 +1,6 @@
 """Models in folders: config.json says how to build one, model.safetensors holds its weights. Nothing is unpickled."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -29,11 +30,11 @@ class Pretrained(nn.Module):
 
     >>> import tempfile
     >>> from regard.models import Pretrained, ResNet18
-    >>> model = ResNet18(classes=3, width=4)
+    >>> model = ResNet18(num_classes=3, width=4)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save_pretrained(folder)
     ...     same = Pretrained.from_pretrained(folder)
-    >>> type(same).__name__, same.config["classes"], torch.equal(same.fc.weight, model.fc.weight)
+    >>> type(same).__name__, same.config["num_classes"], torch.equal(same.fc.weight, model.fc.weight)
     ('ResNet18', 3, True)
     """
 
@@ -136,10 +137,17 @@ def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
     plain = {}
     for name, value in arguments.items():
         try:
-            plain[name] = json.loads(json.dumps(value, allow_nan=False))
+            plain[name] = json.loads(json.dumps(value, allow_nan=False, default=_fields))
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} is {value!r}, which config.json cannot hold: {error}") from None
     return plain
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Settings as a dictionary, which the constructor that took them must also take."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _differences(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:

@@ -1,5 +1,4 @@
-"""Attention by place alone on coarser and coarser grids: full-width Gaussian heads where a convolutional network has
-its filters."""
+"""A network of full-width Gaussian heads on coarser and coarser grids, built like a small convolutional network."""
 
 from collections.abc import Sequence
 
@@ -10,18 +9,19 @@ from torch import Tensor, nn
 
 from regard.layers import GaussianAttention
 from regard.models._pretrained import Pretrained
-from regard.models._whitening import WhitenedSquares
-from regard.support.checks import check_choice, check_ndim, check_positive, describe
+from regard.models._whitening import WhitenedPatches
+from regard.observation import on_grid
+from regard.support.checks import check_choice, check_count, check_ndim, check_positive, check_sides, describe
 
 Grid = tuple[int, int]
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
-Mixed = Float[Tensor, "batch _ out_dim"]  # other tokens, of another width
+Mixed = Float[Tensor, "batch _ out_dim"]  # fewer tokens, of another width
 MIXINGS = ("gaussian", "convolution")
 
 
 class TokenBatchNorm(nn.Module):
-    """Each feature shifted and scaled to mean 0 and variance 1 over all tokens of the batch, then shifted anew.
+    """Batch normalization of tokens, with a learned shift and without a learned scale.
 
     >>> from regard.models._pyramid import TokenBatchNorm
     >>> TokenBatchNorm(4)(torch.randn(8, 9, 4)).mean((0, 1)).abs().max().item() < 1e-5
@@ -30,16 +30,16 @@ class TokenBatchNorm(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        # Networks that learn in seconds need running statistics that follow them: a momentum of 0.4, not 0.1.
+        # Training takes a few hundred steps: running statistics need a larger momentum than 0.1 to keep up.
         self.statistics = nn.BatchNorm1d(dim, momentum=0.4)
-        self.statistics.weight.requires_grad_(False)  # what follows can scale, and does
+        self.statistics.weight.requires_grad_(False)
 
     def forward(self, x: Tokens) -> Tokens:
         return self.statistics(x.flatten(0, 1)).view_as(x)
 
 
 class TokenConvolution(nn.Module):
-    """A 3×3 convolution of tokens on a grid: what the heads are compared with."""
+    """A 3×3 convolution of tokens on a grid, for comparison with the heads."""
 
     def __init__(self, dim: int, out_dim: int) -> None:
         super().__init__()
@@ -53,11 +53,11 @@ class TokenConvolution(nn.Module):
 
 
 class PyramidBlock(nn.Module):
-    r"""Every head reads the whole token; the largest of each 2×2 square, where tokens become fewer; norm, φ.
+    r"""Full-width attention, max pooling where the grid shrinks, batch norm, gelu.
 
-    .. math:: y = \phi\Bigl(\operatorname{norm}\bigl(\operatorname{pool}(\textstyle\sum_h A_h x W_h)\bigr) + r\Bigr)
+    .. math:: y = \mathrm{gelu}\Bigl(\mathrm{norm}\bigl(\mathrm{pool}(\textstyle\sum_h A_h x W_h)\bigr) + r\Bigr)
 
-    r is a residual, or nothing.
+    r is the residual, if there is one.
     """
 
     def __init__(self, dim: int, out_dim: int, *, mixing: str, heads: int, pool: bool) -> None:
@@ -80,28 +80,27 @@ class PyramidBlock(nn.Module):
 
 
 class AttentionPyramid(Pretrained):
-    r"""Whitened squares of pixels, then stages of full-width Gaussian heads, each on a quarter of the tokens.
+    r"""Whitened patches, then stages of full-width Gaussian heads, each stage with a quarter of the tokens.
 
-    The first block of a stage looks at the grid of the stage before it and keeps the largest of each 2×2 square; the
-    others look at what is left. The largest of all tokens tells the class. Heads start as the taps of a 3×3 kernel, of
-    which the middle one hands features on as they are, and are free to go: at the first step this is a convolutional
-    network, by the theorem that attention with K² heads can be one.
+    The first block of a stage works on the grid of the stage before it and ends with 2×2 max pooling. The class is read
+    from the maximum over all tokens. Heads start on a 3×3 grid, with the middle head passing features on unchanged: at
+    initialization this is a convolutional network, since K² sharp heads are a K×K convolution. In training they move.
 
     Args:
-        image_size: height and width of the images, or one number for both. Others may come, if the pooling divides them.
-        classes: how many there are; 0 leaves the last layer out.
+        image_size: height and width of the images, or one number for both. The network also takes other sizes.
+        num_classes: number of classes; 0 leaves the last layer out.
         channels: channels of the images.
-        widths: of the tokens, one for each stage.
-        depth: blocks of a stage. With three or more the last adds what the first gave.
-        heads: of each block, a square number.
-        stride: pixels from one 2×2 square to the next: 1 makes a token of each pixel; 2 a quarter as many, and the
-            first stage then keeps its grid.
-        directions: of the whitened squares, see :class:`WhitenedSquares`; by default all.
-        mixing: ``"gaussian"``, or ``"convolution"``, a 3×3 one in the place of the heads: the rival to compare with.
+        widths: width of the tokens in each stage.
+        depth: number of blocks in each stage. With three or more, the output of the first is added in the last.
+        heads: attention heads of each block, a square number.
+        stride: distance between the 2×2 patches in pixels. 1 makes one token for each pixel; with 2 the first stage
+            does not pool.
+        directions: how many directions of the whitened patches are kept (:class:`WhitenedPatches`); by default all.
+        mixing: ``"gaussian"``, or ``"convolution"``: a 3×3 convolution instead of the heads, for comparison.
 
-    ``grids`` has the rows and columns that each block sees, ``grid`` those of the first.
+    ``grids`` has the rows and columns of tokens that each block sees, ``grid`` those of the first.
 
-    Shapes: images ``(batch, channels, height, width)`` to ``(batch, classes)``.
+    Shapes: images ``(batch, channels, height, width)`` to ``(batch, num_classes)``.
 
     >>> from regard.models import AttentionPyramid
     >>> model = AttentionPyramid(32, 10, widths=(8, 16), depth=2)
@@ -114,7 +113,7 @@ class AttentionPyramid(Pretrained):
     def __init__(
         self,
         image_size: int | Sequence[int],
-        classes: int,
+        num_classes: int,
         *,
         channels: int = 3,
         widths: Sequence[int] = (64, 256, 256),
@@ -125,16 +124,17 @@ class AttentionPyramid(Pretrained):
         mixing: str = "gaussian",
     ) -> None:
         super().__init__()
+        check_count("num_classes", num_classes)
         check_positive("depth", depth)
         check_choice("mixing", mixing, MIXINGS)
         if not isinstance(widths, list | tuple) or not widths:
-            raise TypeError(f"widths must be numbers, one for each stage, got {describe(widths)}")
+            raise TypeError(f"widths must be a list of numbers, one for each stage, got {describe(widths)}")
         for width in widths:
             check_positive("widths", width)
         if stride not in (1, 2):
             raise ValueError(f"stride must be 1 or 2, got {describe(stride)}")
         self.widths, self.depth = tuple(widths), depth
-        self.embedding = WhitenedSquares(channels, 2, stride, directions=directions)
+        self.embedding = WhitenedPatches(channels, 2, stride, directions=directions)
         self.pools = tuple(stage > 0 or stride == 1 for stage in range(len(widths)))
         self.grids = self.grids_for(image_size)
         self.grid = self.grids[0]
@@ -144,23 +144,20 @@ class AttentionPyramid(Pretrained):
                 blocks.append(PyramidBlock(before, width, mixing=mixing, heads=heads, pool=pool and number == 0))
                 before = width
         self.blocks = nn.ModuleList(blocks)
-        self.head = nn.Linear(before, classes) if classes else nn.Identity()
+        self.head = nn.Linear(before, num_classes) if num_classes else nn.Identity()
 
     def whiten(self, images: Images) -> None:
-        """Measure the directions of the squares on images, normalized as those that will come."""
+        """Fit the patch embedding to images that are normalized like the inputs."""
         self.embedding.fit(images)
 
     def grids_for(self, image_size: int | Sequence[int]) -> list[Grid]:
-        """Rows and columns that each block sees in an image of this size."""
-        sizes = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-        if len(sizes) != 2:
-            raise TypeError(f"image_size must be a number or (height, width), got {describe(image_size)}")
-        stride = self.embedding.stride
-        for name, size in zip(("height", "width"), sizes, strict=True):
-            check_positive(f"image {name}", size)
-            if size < (smallest := stride * 2 ** sum(self.pools)):
-                raise ValueError(f"image {name} is {size}, but {sum(self.pools)} poolings need at least {smallest}")
-        grid = -(-sizes[0] // stride), -(-sizes[1] // stride)
+        """Rows and columns of tokens that each block sees in an image of this size."""
+        sides = check_sides("image_size", image_size)
+        stride, poolings = self.embedding.stride, sum(self.pools)
+        for name, size in zip(("height", "width"), sides, strict=True):
+            if size < (smallest := stride * 2**poolings):
+                raise ValueError(f"image {name} is {size}, but {poolings} poolings need at least {smallest}")
+        grid = -(-sides[0] // stride), -(-sides[1] // stride)
         grids = []
         for pool in self.pools:
             after = (grid[0] // 2, grid[1] // 2) if pool else grid
@@ -176,28 +173,28 @@ class AttentionPyramid(Pretrained):
         for number, block in enumerate(self.blocks):
             place = number % self.depth
             adds = self.depth > 2 and place == self.depth - 1
-            x = block(x, grids[number], first if adds else None)
+            x = on_grid(grids[number], block, x, grids[number], first if adds else None)
             first = x if place == 0 else first
         return x
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "batch dim"]:
-        """One vector for each image: the largest of each feature."""
-        # Not amax, whose gradient goes to what equals the largest: a compiler that keeps more digits than the
-        # tensor has finds nothing equal, and divides by that.
+        """One vector for each image: the maximum of each feature."""
+        # Not amax: its gradient goes to the entries that equal the maximum, and a compiled graph compares values that
+        # are not rounded to bfloat16 with a maximum that is. It finds none and divides by 0.
         return tokens.max(1).values
 
-    def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch classes"]:
+    def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
         """From what ``forward_features`` gives to the classes."""
         return self.head(self.pool(tokens))
 
-    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
         return self.forward_head(self.forward_features(images))
 
 
 @torch.no_grad()
 def start_as_identity(attention: GaussianAttention) -> None:
-    """The head in the middle hands the first features on as they are, and others add nothing to those: what
-    ``nn.init.dirac_`` is for a convolution.
+    """Initialize a full-width layer so that its middle head passes the first features on unchanged, as ``nn.init.dirac_``
+    does for a convolution.
 
     >>> from regard.models._pyramid import start_as_identity
     >>> attention = GaussianAttention(4, 9, full_width=True, init="grid", sharpness=60.0, bias=False)
@@ -207,7 +204,7 @@ def start_as_identity(attention: GaussianAttention) -> None:
     True
     """
     if not attention.full_width or attention.positions.init != "grid":
-        raise ValueError("only full-width heads that start on a grid can hand the token on")
+        raise ValueError("attention must have full-width heads that start on a grid")
     weight = attention.output.weight.unflatten(1, (attention.heads, attention.dim))
     size = round(attention.heads ** (1 / attention.axes))
     middle = sum((size - 1) // 2 * size**axis for axis in range(attention.axes))

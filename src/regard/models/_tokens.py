@@ -10,8 +10,9 @@ from torch import Tensor
 from regard.support.checks import check_positive, check_tensor, describe, values_are_readable
 
 
-def check_token_numbers(name: str, tokens: Any, vocabulary: int) -> None:
-    """Whole numbers ``(batch, tokens)`` below ``vocabulary``; values are looked at where that costs no wait."""
+def check_token_numbers(name: str, tokens: Any, vocab_size: int) -> None:
+    """Whole numbers ``(batch, tokens)`` below ``vocab_size``. Values are read only on the CPU, to avoid a
+    synchronization."""
     check_tensor(name, tokens)
     if tokens.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{name} must be token numbers (int64 or int32), got {describe(tokens)}")
@@ -19,8 +20,8 @@ def check_token_numbers(name: str, tokens: Any, vocabulary: int) -> None:
         raise ValueError(f"{name} has shape {tuple(tokens.shape)}, but must be (batch, tokens)")
     if values_are_readable(tokens) and tokens.numel():
         low, high = (int(value) for value in tokens.aminmax())
-        if low < 0 or high >= vocabulary:
-            raise ValueError(f"{name} holds numbers from {low} to {high}, but the vocabulary has 0 to {vocabulary - 1}")
+        if low < 0 or high >= vocab_size:
+            raise ValueError(f"{name} holds numbers from {low} to {high}, but the vocabulary has 0 to {vocab_size - 1}")
 
 
 def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
@@ -40,7 +41,7 @@ def as_attention_keep(keep: Bool[Tensor, "batch tokens"] | None) -> Bool[Tensor,
 
 
 def greedy(
-    next_scores: Callable[[Int[Tensor, "batch so_far"]], Float[Tensor, "batch vocabulary"]],
+    next_scores: Callable[[Int[Tensor, "batch so_far"]], Float[Tensor, "batch vocab_size"]],
     prompt: Int[Tensor, "batch prompt"],
     tokens: int,
     end: int | None,

@@ -1,26 +1,28 @@
-"""CIFAR-10 from scratch, as fast as we could: one road, three lengths. They are meant for a GPU."""
+"""CIFAR-10 from scratch in seconds: one network, three lengths of training. They are meant for a GPU."""
 
 from dataclasses import replace
 
 from regard.data import Augmentation
 from regard.recipes._names import recipe
-from regard.training import ImageTask, Muon, Pyramid, Recipe, Schedule
+from regard.training import AttentionPyramidSettings, ImageTask, MuonSettings, Recipe, ScheduleSettings
 
 
 @recipe
 def cifar10_speedrun() -> Recipe:
     """94 %: six blocks of nine full-width Gaussian heads on coarser and coarser grids; Muon and AdamW.
 
-    A token for each pixel, the whitened 2×2 square that starts there. Heads start as a 3×3 grid and are free to go.
+    One token for each pixel, a whitened 2×2 patch. Heads start on a 3×3 grid and move.
 
-    Expected: not measured yet.
+    Expected: test accuracy 94.50 ± 0.07 % in 8.4 s of training on one NVIDIA H200, five seeds
+    (benchmarks/results/cifar10-speedrun-h200-2026-11-16.json). Compilation takes 33 s; from the command to the result it
+    is 74 s for the first seed and 20 s for each further one.
     Command: ``regard train cifar10-speedrun``
     """
     return Recipe(
         "cifar10-speedrun",
         ImageTask("cifar10", validation=0, augmentation=Augmentation(crop=2, flip="alternate"), label_smoothing=0.2),
-        Pyramid(widths=(128, 384, 384), depth=2, directions=8),
-        Muon(
+        AttentionPyramidSettings(widths=(128, 384, 384), depth=2, directions=8),
+        MuonSettings(
             2e-3,
             center_factor=5.0,
             betas=(0.9, 0.99),
@@ -28,8 +30,9 @@ def cifar10_speedrun() -> Recipe:
             matrix_momentum=0.6,
             matrix_steps=3,
             keep_norm=True,
+            convolutions=True,
         ),
-        Schedule(warm_up=0.0, decay="linear"),
+        ScheduleSettings(warm_up=0.0, decay="linear"),
         epochs=14,
         batch_size=1000,
         precision="bf16",
@@ -39,7 +42,7 @@ def cifar10_speedrun() -> Recipe:
 
 
 def _longer(name: str, epochs: int, augmentation: Augmentation) -> Recipe:
-    """More epochs ask for smaller steps and for images that differ more."""
+    """Longer training, with smaller steps and stronger augmentation."""
     short = cifar10_speedrun()
     return replace(
         short,
@@ -53,9 +56,9 @@ def _longer(name: str, epochs: int, augmentation: Augmentation) -> Recipe:
 
 @recipe
 def cifar10_95() -> Recipe:
-    """95 %: the network of ``cifar10-speedrun``, 40 epochs, squares cut out of the images.
+    """Aims at 95 %: the network of ``cifar10-speedrun``, 40 epochs, cutout.
 
-    Expected: not measured yet.
+    Expected: this recipe has not been run yet.
     Command: ``regard train cifar10-95``
     """
     return _longer("cifar10-95", 40, Augmentation(crop=4, flip="alternate", cutout=8))
@@ -63,12 +66,12 @@ def cifar10_95() -> Recipe:
 
 @recipe
 def cifar10_96() -> Recipe:
-    """96 %: three blocks a stage, the last of them around a residual path, 75 epochs, larger squares cut out.
+    """Aims at 96 %: three blocks in each stage, with residuals, 75 epochs, larger cutout.
 
-    Expected: not measured yet.
+    Expected: this recipe has not been run yet.
     Command: ``regard train cifar10-96``
     """
     return replace(
         _longer("cifar10-96", 75, Augmentation(crop=4, flip="alternate", cutout=12)),
-        network=Pyramid(widths=(128, 384, 512), depth=3, directions=8),
+        network=AttentionPyramidSettings(widths=(128, 384, 512), depth=3, directions=8),
     )

@@ -4,6 +4,9 @@ Weights of linear maps are in the layout of ``nn.Linear``, (outputs, inputs). Ev
 the dtype it is given.
 """
 
+from regard.reference._absolute_positions import learned_positions as learned_positions
+from regard.reference._absolute_positions import one_hot_positions as one_hot_positions
+from regard.reference._absolute_positions import sinusoidal_positions as sinusoidal_positions
 from regard.reference._additive import additive_attention as additive_attention
 from regard.reference._attention import attention as attention
 from regard.reference._attention import attention_for_query as attention_for_query
@@ -26,12 +29,9 @@ from regard.reference._multi_head import multi_head_attention as multi_head_atte
 from regard.reference._multi_head import sliced_multi_head_attention as sliced_multi_head_attention
 from regard.reference._multi_head import sum_of_heads as sum_of_heads
 from regard.reference._normalization import layer_norm as layer_norm
-from regard.reference._positions import learned_positions as learned_positions
-from regard.reference._positions import one_hot_positions as one_hot_positions
-from regard.reference._positions import sinusoidal_positions as sinusoidal_positions
-from regard.reference._recurrent import gru_cell as gru_cell
-from regard.reference._recurrent import lstm_cell as lstm_cell
-from regard.reference._recurrent import rnn_cell as rnn_cell
+from regard.reference._recurrent_cells import gru_cell as gru_cell
+from regard.reference._recurrent_cells import lstm_cell as lstm_cell
+from regard.reference._recurrent_cells import rnn_cell as rnn_cell
 from regard.reference._scores import AbsoluteScores as AbsoluteScores
 from regard.reference._scores import RelativeScores as RelativeScores
 from regard.reference._scores import absolute_scores as absolute_scores

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.reference._softargmax import largest_kept, softargmax
-from regard.support.checks import check_beta, check_broadcastable, check_shapes
+from regard.reference._softargmax import beta_like, largest_kept, softargmax
+from regard.support.checks import check_mask
 
 
 def attention(
@@ -26,8 +26,8 @@ def attention(
 
     Args:
         query, key, value: Q, K, V; any leading axes, the same for all three.
-        beta: β in [0, ∞], default 1/√d. At ∞ only the best-scoring keys are left, and ties are weighed by
-            softmax(bias), evenly without one. A tensor broadcasts against ``(*batch, queries, 1)``.
+        beta: β in [0, ∞], default 1/√d. At ∞ only the keys with the best score remain, and ties are weighted by
+            softmax(bias), or evenly without a bias. A tensor broadcasts against ``(*batch, queries, 1)``.
         keep: True = attend. ``(queries, keys)``, or with as many axes as the scores, each of the same size or 1.
         bias: b, same shapes as ``keep``; −∞ hides a key.
         causal: query i sees key j where ``j ≤ i + keys − queries``.
@@ -39,33 +39,22 @@ def attention(
     >>> output, weights
     (tensor([[0.7500]]), tensor([[0.2500, 0.7500]]))
     """
-    sizes = check_shapes(
-        query=(query, "... queries width"), key=(key, "... keys width"), value=(value, "... keys value_width")
-    )
     scores = query @ key.mT
-    shape = tuple(scores.shape)
-    beta = sizes["width"] ** -0.5 if beta is None else beta
-    check_beta(beta)
-    if isinstance(beta, Tensor):
-        check_broadcastable("beta", beta, (*shape[:-1], 1), "(*batch, queries, 1)", same_ndim=False)
-    beta = torch.as_tensor(beta, dtype=scores.dtype, device=scores.device)
-
-    kept = torch.ones_like(scores, dtype=torch.bool)
+    beta = query.shape[-1] ** -0.5 if beta is None else beta
+    beta = beta_like(scores, beta, dim=-1)
+    bias = torch.zeros_like(scores) if bias is None else bias
+    check_mask("bias", bias, scores)
+    kept = bias.expand(scores.shape) > -torch.inf
     if keep is not None:
-        check_broadcastable("keep", keep, _fitting(keep, shape), "scores", dtype=torch.bool)
+        check_mask("keep", keep, scores, dtype=torch.bool)
         kept = kept & keep
     if causal:
-        kept = kept & causal_keep(sizes["queries"], sizes["keys"]).to(kept.device)
-    if bias is None:
-        bias = torch.zeros_like(scores)
-    check_broadcastable("bias", bias, _fitting(bias, shape), "scores")
-    kept = kept & (bias > -torch.inf)
-    bias = torch.where(kept, bias, 0.0)
+        kept = kept & causal_keep(*scores.shape[-2:]).to(kept.device)
 
-    # β = ∞: keep the best keys alone, and let the bias decide between them.
+    # β = ∞: only the best keys remain, and the bias decides between them.
     hard = torch.isinf(beta)
     kept = kept & (~hard | (scores.detach() == largest_kept(scores, kept, -1)))
-    logits = torch.where(hard, 0.0, beta) * scores + bias
+    logits = torch.where(hard, 0.0, beta) * scores + torch.where(kept, bias, 0.0)
     weights = softargmax(logits, keep=kept)
     return weights @ value, weights
 
@@ -84,15 +73,13 @@ def attention_for_query(
     >>> attention_for_query(torch.tensor([1.0]), torch.tensor([[2.0], [3.0]]), torch.eye(2), beta=math.inf)
     tensor([0., 1.])
     """
-    sizes = check_shapes(
-        query_vector=(query_vector, "width"), key=(key, "keys width"), value=(value, "keys value_width")
-    )
-    beta = sizes["width"] ** -0.5 if beta is None else beta
-    if not sizes["keys"]:
-        return value.sum(0)
-    scores = torch.stack([torch.dot(query_vector, k) for k in key])
-    weights = softargmax(scores, beta)
-    return torch.stack([weight * v for weight, v in zip(weights, value, strict=True)]).sum(0)
+    beta = len(query_vector) ** -0.5 if beta is None else beta
+    output = torch.zeros_like(value[:0].sum(0))
+    if len(key):
+        scores = torch.stack([torch.dot(query_vector, k) for k in key])
+        for weight, v in zip(softargmax(scores, beta), value, strict=True):
+            output = output + weight * v
+    return output
 
 
 def causal_keep(queries: int, keys: int) -> Bool[Tensor, "queries keys"]:
@@ -104,8 +91,3 @@ def causal_keep(queries: int, keys: int) -> Bool[Tensor, "queries keys"]:
     """
     query, key = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
     return key <= query + keys - queries
-
-
-def _fitting(mask: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A mask of two axes is shared by all leading axes; any other has to have them."""
-    return shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else shape

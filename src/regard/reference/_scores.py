@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.support.checks import check_shapes
+from regard.reference._linear import linear
 
 
 class AbsoluteScores(NamedTuple):
@@ -58,15 +58,9 @@ def absolute_scores(
     >>> scores.content_position[0], scores.total[0]  # query 0: 2·(10, 20) and 12·(12, 23)
     (tensor([20., 40.]), tensor([144., 276.]))
     """
-    check_shapes(
-        content=(content, "... tokens dim"),
-        position=(position, "tokens dim"),
-        w_query=(w_query, "width dim"),
-        w_key=(w_key, "width dim"),
-    )
     position = position.expand(content.shape)
-    query_content, query_position = content @ w_query.mT, position @ w_query.mT
-    key_content, key_position = content @ w_key.mT, position @ w_key.mT
+    query_content, query_position = linear(content, w_query), linear(position, w_query)
+    key_content, key_position = linear(content, w_key), linear(position, w_key)
     return AbsoluteScores(
         content_content=query_content @ key_content.mT,
         content_position=query_content @ key_position.mT,
@@ -84,7 +78,7 @@ def relative_scores(
     u: Float[Tensor, "width"],
     v: Float[Tensor, "width"],
 ) -> RelativeScores:
-    r"""Scores that know of positions only the offset δ = key − query.
+    r"""Scores that depend on positions only through the offset δ = key − query.
 
     .. math:: W_q z_q \cdot W_k z_k + W_q z_q \cdot \widetilde W_k r_\delta + u \cdot W_k z_k
         + v \cdot \widetilde W_k r_\delta
@@ -112,20 +106,11 @@ def relative_scores(
             [-1.5000,  0.0000,  0.5000],
             [-4.0000, -1.5000,  0.0000]])
     """
-    check_shapes(
-        content=(content, "... tokens dim"),
-        encoding=(encoding, "tokens tokens position_dim"),
-        w_query=(w_query, "width dim"),
-        w_key=(w_key, "width dim"),
-        w_position=(w_position, "width position_dim"),
-        u=(u, "width"),
-        v=(v, "width"),
-    )
-    query, key, place = content @ w_query.mT, content @ w_key.mT, encoding @ w_position.mT
+    query, key, offset = linear(content, w_query), linear(content, w_key), linear(encoding, w_position)
     content_content = query @ key.mT
     return RelativeScores(
         content_content=content_content,
-        content_position=(query.unsqueeze(-2) * place).sum(-1),
+        content_position=(query.unsqueeze(-2) * offset).sum(-1),
         key_content=(key @ u).unsqueeze(-2).expand(content_content.shape),
-        key_position=(place @ v).expand(content_content.shape),
+        key_position=(offset @ v).expand(content_content.shape),
     )

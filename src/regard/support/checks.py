@@ -89,6 +89,25 @@ def check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
+def check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must be a whole number of 0 or more, got {describe(value)}")
+
+
+def check_sides(name: str, value: Any) -> tuple[int, int]:
+    """Height and width, given as a pair or as one number for both.
+
+    >>> check_sides("patch_size", 4), check_sides("image_size", (32, 48))
+    ((4, 4), (32, 48))
+    """
+    sides = (value, value) if isinstance(value, int) else value
+    if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) != 2:
+        raise TypeError(f"{name} must be a number or (height, width), got {describe(value)}")
+    for side in sides:
+        check_positive(name, side)
+    return sides[0], sides[1]
+
+
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
@@ -118,6 +137,12 @@ def check_broadcastable(
             f"{name} has shape {tuple(value.shape)}, which does not fit {of} of shape {tuple(shape)}: "
             f"it needs {'' if same_ndim else 'at most '}{len(shape)} axes, each of the same size or 1"
         )
+
+
+def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | None = None) -> None:
+    """A mask is ``(queries, keys)``, or it has as many axes as the scores, each of the same size or 1."""
+    fits = scores.shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores.shape
+    check_broadcastable(name, mask, tuple(fits), "scores", dtype=dtype)
 
 
 def values_are_readable(value: Tensor) -> bool:
@@ -185,3 +210,36 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{says} with {axis} = {sizes[axis]}, as in {owner}")
     return sizes
+
+
+def check_grid(grid: Any) -> tuple[int, ...]:
+    """The sizes of a grid's axes, as a tuple.
+
+    >>> check_grid([16, 8])
+    (16, 8)
+    """
+    if isinstance(grid, int | str) or not isinstance(grid, Sequence):
+        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
+    sizes = tuple(grid)
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int | torch.SymInt) for size in sizes):
+        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
+    if not torch.compiler.is_compiling() and any(size < 1 for size in sizes):
+        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
+    return sizes
+
+
+def check_gaussian_heads(center: Any, sharpness: Any, grid: Any) -> None:
+    """Centers ``(heads, axes)`` and sharpnesses ``(heads,)``, ``(heads, axes)`` or ``(heads, axes, axes)`` for a grid."""
+    check_ndim("center", center, "heads axes")
+    check_floating("sharpness", sharpness)
+    heads, axes = center.shape
+    if axes != len(check_grid(grid)):
+        raise ValueError(f"center has shape {tuple(center.shape)} but grid {tuple(grid)} has {len(grid)} axes")
+    fitting = ((heads,), (heads, axes), (heads, axes, axes))
+    if tuple(sharpness.shape) not in fitting:
+        raise ValueError(
+            f"sharpness has shape {tuple(sharpness.shape)} but center of shape {tuple(center.shape)} needs "
+            f"{fitting[0]}, {fitting[1]} or {fitting[2]}"
+        )
+    if sharpness.dtype != center.dtype:
+        raise TypeError(f"sharpness is {sharpness.dtype} but center is {center.dtype}")

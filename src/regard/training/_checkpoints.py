@@ -1,12 +1,12 @@
-"""Checkpoints that a kill, a damaged file or a full disk cannot spoil. safetensors and JSON: nothing is unpickled.
+"""Checkpoints that survive a kill, a damaged file and a full disk. safetensors and JSON: nothing is unpickled.
 
 A checkpoint is a folder ``step-00000120`` with two files:
 
 - ``state.safetensors``: every tensor by name (``network.…``, ``average.…``, ``optimizer.…``);
-- ``state.json``: ``{"digest": …, "state": {…}}``, where the state holds what is no tensor, and the size and digest of
-  the tensors' file; ``digest`` is that of the state itself.
+- ``state.json``: ``{"digest": …, "state": {…}}``, where the state holds all other values, and the size and digest of
+  the file of tensors; ``digest`` is the digest of the state itself.
 
-It is written under another name, flushed to the disk and renamed, so that a folder of that name is complete.
+It is written under another name, flushed to the disk and renamed, so a folder of that name is always complete.
 """
 
 import errno
@@ -27,14 +27,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A checkpoint's files are not what was written."""
+    """The files of a checkpoint are damaged."""
 
 
 class DiskFullError(OSError):
-    """There is no room for what is to be written; everything written before is still there."""
+    """The disk is full. Everything written before is still there."""
 
     def __str__(self) -> str:
-        return str(self.strerror)  # without the number in front, which it has in words
+        return str(self.strerror)  # without the error number, which the message has in words
 
 
 class Checkpoint(NamedTuple):
@@ -42,16 +42,16 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with ``name.``, without that."""
+        """The tensors whose names begin with ``name.``, without that prefix."""
         return {key.partition(".")[2]: value for key, value in self.tensors.items() if key.partition(".")[0] == name}
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder of their own.
+    """The checkpoints of a run, in one folder.
 
     Args:
-        folder: where they are.
-        keep: how many of the last ones are kept, besides the best.
+        folder: the folder.
+        keep: number of latest checkpoints that are kept, besides the best.
 
     >>> import tempfile
     >>> from regard.training import Checkpoints
@@ -80,14 +80,14 @@ class Checkpoints:
         return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdigit())
 
     def best(self) -> int | None:
-        """The step of the checkpoint with the highest score; of equal ones the earliest; None where none has one."""
-        scores = [(score, -step) for step in self.steps() if (score := self._score(step)) is not None]
+        """The step of the checkpoint with the highest score, the earliest of equal ones; None where none has a score."""
+        scores = [(score, -step) for step in self.steps() if (score := self.score(step)) is not None]
         return -max(scores)[1] if scores else None
 
     def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, then remove those that are neither among the last ``keep`` nor the best.
+        """Save a checkpoint, then remove those that are neither among the last ``keep`` nor the best.
 
-        ``state["score"]``, a number or None, says how good it is. A checkpoint of that step that is there already stays.
+        ``state["score"]`` is a number or None; higher is better. An existing checkpoint of that step is not replaced.
         """
         from safetensors.torch import save
 
@@ -114,37 +114,38 @@ class Checkpoints:
         return self.path(step)
 
     def load(self, step: int, device: torch.device | str = "cpu") -> Checkpoint:
-        """Read a checkpoint, comparing digests."""
+        """Read a checkpoint and verify its digests."""
         return read_checkpoint(self.path(step), device)
 
     def clean(self) -> None:
-        """Remove what a kill left half-written, half-removed or not yet removed."""
+        """Remove what a killed process left incomplete or not yet removed."""
         if self.folder.is_dir():
             for path in self.folder.glob(".*ing-*"):
                 _remove(path)
             self._prune()
 
     def set_aside(self, step: int) -> Path:
-        """Rename a damaged checkpoint, so that it is neither used nor in the way."""
+        """Rename a damaged checkpoint, so that it is not used again."""
         damaged = self.path(step).with_suffix(".damaged")
         _remove(damaged)
         return self.path(step).rename(damaged)
 
     def damaged(self) -> list[int]:
-        """The steps of those that were set aside."""
+        """The steps of the checkpoints that were set aside."""
         return sorted(int(path.stem[5:]) for path in self.folder.glob("step-*.damaged"))
 
     def _prune(self) -> None:
         steps, best = self.steps(), self.best()
         for step in steps[: -self.keep]:
             if step != best:
-                # A removal that is cut off must not leave something that looks like a checkpoint.
+                # An interrupted removal must not leave a folder that looks like a checkpoint.
                 going = self.folder / f".removing-{step:08d}"
                 _remove(going)
                 self.path(step).rename(going)
                 _remove(going)
 
-    def _score(self, step: int) -> float | None:
+    def score(self, step: int) -> float | None:
+        """The score of a checkpoint; None where it has none or is damaged."""
         try:
             return read_state(self.path(step)).get("score")
         except DamagedCheckpointError:
@@ -152,7 +153,7 @@ class Checkpoints:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """A checkpoint's JSON, its digest compared."""
+    """The JSON part of a checkpoint, its digest verified."""
     try:
         whole = json.loads((path / _STATE).read_text(encoding="utf-8"))
         state, digest = whole["state"], whole["digest"]
@@ -161,12 +162,12 @@ def read_state(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as broken:
         raise DamagedCheckpointError(f"{path}: {_STATE} cannot be read ({broken})") from broken
     if not isinstance(state, dict) or _digest(json.dumps(state).encode()) != digest:
-        raise DamagedCheckpointError(f"{path}: {_STATE} is not what was written, its digest differs")
+        raise DamagedCheckpointError(f"{path}: {_STATE} was changed: its digest differs")
     return state
 
 
 def read_checkpoint(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Checkpoint:
-    """Both files of a checkpoint's folder, their digests compared."""
+    """Read both files of a checkpoint and verify their digests."""
     from safetensors.torch import load
 
     path = Path(path)
@@ -179,12 +180,12 @@ def read_checkpoint(path: str | os.PathLike[str], device: torch.device | str = "
     if len(content) != expected["bytes"]:
         raise DamagedCheckpointError(f"{path}: {_TENSORS} has {len(content)} bytes instead of {expected['bytes']}")
     if _digest(content) != expected["digest"]:
-        raise DamagedCheckpointError(f"{path}: {_TENSORS} is not what was written, its digest differs")
+        raise DamagedCheckpointError(f"{path}: {_TENSORS} was changed: its digest differs")
     return Checkpoint({name: tensor.to(device) for name, tensor in load(content).items()}, state)
 
 
 class reporting_full_disk:
-    """Inside the block an error for want of room becomes a :class:`DiskFullError` that says what could not be written.
+    """Inside the block, an error of a full disk becomes a :class:`DiskFullError` that says what could not be written.
 
     >>> with reporting_full_disk(Path("."), "checkpoint of step 7", 10**6):
     ...     raise OSError(errno.ENOSPC, "No space left on device")
@@ -202,19 +203,19 @@ class reporting_full_disk:
         if not isinstance(error, OSError) or error.errno not in _FULL or isinstance(error, DiskFullError):
             return
         try:
-            free = f"{_size(shutil.disk_usage(self.folder).free)} are free"
+            free = f"{_size(shutil.disk_usage(self.folder).free)} free"
         except OSError:
-            free = "how much is free is not known"
+            free = "the free space is unknown"
         raise DiskFullError(
             error.errno,
             f"no room for the {self.what} in {self.folder} ({os.strerror(error.errno or 0)}): "
-            + (f"it takes {_size(self.size)} and {free}. " if self.size else f"{free}. ")
-            + "Nothing written before is lost: make room and resume",
+            + (f"it needs {_size(self.size)}, {free}. " if self.size else f"{free}. ")
+            + "Nothing written before is lost: free some space and resume",
         ) from error
 
 
 def write_through(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
+    """Write a file and wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -222,7 +223,7 @@ def write_through(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write or replace a file: whoever looks, and whenever we are killed, it is the old one or the new one."""
+    """Write or replace a file atomically: readers see the old or the new one, also after a kill."""
     aside = path.with_name(f".{path.name}.writing")
     try:
         write_through(aside, content)
@@ -233,7 +234,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Wait until the disk has a folder's names, where a system allows asking."""
+    """Wait until a folder's entries are on the disk, where the system supports it."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -245,7 +246,7 @@ def flush_folder(path: Path) -> None:
 
 
 def _size(count: int) -> str:
-    """In the unit that shows three digits."""
+    """A number of bytes in the unit that shows three digits."""
     unit = next((unit for unit in ("", "k", "M", "G") if count < 1000 * _UNITS[unit]), "G")
     return f"{count / _UNITS[unit]:.3g} {unit}B" if unit else f"{count} bytes"
 
@@ -255,7 +256,7 @@ def _digest(content: bytes) -> str:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """On the host, with memory of its own: safetensors refuses tensors that share some."""
+    """A copy on the CPU: safetensors refuses tensors that share memory."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis import Locality
-from regard.analysis import Trajectory as Fitted
+from regard.analysis import Locality, LocalityHistory
 from regard.support.checks import describe
+from regard.views._fits import fitted
 from regard.views._payload import Payload
-from regard.views._runs import fitted
 
 
 def payload(what: Any) -> Payload:
@@ -18,11 +17,11 @@ def payload(what: Any) -> Payload:
 
     A run whose heads have no center of their own is shown by the Gaussians that fit its maps, at the checkpoints kept.
     """
-    if isinstance(what, Fitted):
+    if isinstance(what, LocalityHistory):
         return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
     if isinstance(what, Locality):
         return _fitted([what], [0])
-    from regard.training import Heads, Run, Trajectory
+    from regard.training import HeadPositions, HeadTrajectory, Run
 
     if isinstance(what, Run):
         found = what.heads
@@ -30,11 +29,11 @@ def payload(what: Any) -> Payload:
         if found is None:
             return _fitted(*fitted(what), what.recipe.name, curve)
         return _trajectory(found, what.recipe.name, curve)
-    if isinstance(what, Trajectory):
+    if isinstance(what, HeadTrajectory):
         return _trajectory(what)
-    if isinstance(what, Heads):
+    if isinstance(what, HeadPositions):
         center, sharpness = (tuple(each[None] for each in values) for values in (what.center, what.sharpness))
-        return _trajectory(Trajectory((0,), what.layers, None, center, sharpness))
+        return _trajectory(HeadTrajectory((0,), what.layers, None, center, sharpness))
     raise TypeError(
         "what must be maps (as `with regard.capture(model) as maps: model(x)` gives them), tensors of weights, a run, "
         f"a trajectory or a locality, got {f'a {type(what).__name__}' if isinstance(what, nn.Module) else describe(what)}"

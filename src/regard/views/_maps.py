@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import Call, Layout, Map, Maps
-from regard.maps._layout import merged_rows
+from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
 from regard.support.checks import describe
 from regard.views._payload import Scaled
 
@@ -44,17 +43,17 @@ def as_maps(what: Any) -> Maps | None:
     elif isinstance(what, Sequence) and what and all(isinstance(each, Tensor) for each in what):
         what = {f"layer {number}": each for number, each in enumerate(what)}
     if isinstance(what, Mapping) and what and all(isinstance(each, Tensor) for each in what.values()):
-        return Maps(Map(str(name), [_call(str(name), weights)]) for name, weights in what.items())
+        return Maps(Map(str(name), [_record(str(name), weights)]) for name, weights in what.items())
     return None
 
 
-def _call(name: str, weights: Tensor) -> Call:
+def _record(name: str, weights: Tensor) -> AttentionRecord:
     if weights.ndim not in (3, 4) or not weights.is_floating_point():
         raise ValueError(
             f"weights must be (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
         )
     whole = weights.detach() if weights.ndim == 4 else weights.detach()[None]
-    return Call(whole, whole.shape[0], None, None, None, "nothing: the weights were given", "given")
+    return AttentionRecord.given(whole, name)
 
 
 def sheets(maps: Maps, sample: int) -> list[Sheet]:

@@ -135,3 +135,9 @@ def show(
     if image is not None or grid is not None:
         return Show(_images.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
     return Show(_tokens.payload(maps, tokens=tokens, sample=sample))
+
+
+def claim_evidence(row: Any) -> dict[str, Any]:
+    """What the check of a claim found, as the view of claims shows it: ``{"verdict", "found"}``."""
+    evidence: dict[str, Any] = import_module(PAGES["claims"]).found(row)
+    return evidence

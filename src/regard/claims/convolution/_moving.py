@@ -99,7 +99,7 @@ def run_classes(effort: Effort) -> tuple[Course, ...]:
     plan, data = PLANS[effort], images(effort)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = models.ImageEncoder(28, 10, channels=1, patch=2, dim=36, depth=2, heads=9, hidden=72)
+        model = models.ImageEncoder(28, 2, 10, channels=1, dim=36, depth=2, heads=9, hidden=72)
         layer = model.blocks[0].attention
         if not isinstance(layer, layers.GaussianAttention):
             raise TypeError("the encoder's attention is not Gaussian")
@@ -142,9 +142,9 @@ def run_imitation(effort: Effort) -> tuple[Course, ...]:
 @cache
 def recorded(path: Path) -> dict[str, Course]:
     """The heads of each layer over a recorded run; nothing where there is no record."""
-    from regard.training import Trajectory
+    from regard.training import HeadTrajectory
 
-    found = Trajectory.read(path)
+    found = HeadTrajectory.read(path)
     if found is None:
         return {}
     layers_ = zip(found.layers, found.center, found.sharpness, strict=True)

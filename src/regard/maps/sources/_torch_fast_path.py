@@ -1,8 +1,8 @@
 """The fast path of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``: one operator for the projections, the
 attention and, in the encoder, the whole layer.
 
-The attention's own output never leaves it. So the map is recomputed from the layer's input and weights, the rest of the
-layer is computed on top, and the result compared with the layer's output.
+The operator does not return the output of the attention. So the map is recomputed from the layer's input and weights,
+the rest of the layer is computed on top of it, and the result is compared with the layer's output.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.maps._names import Place
-from regard.maps._seen import Scores, Seen, Selection, exact
+from regard.maps._record import AttentionRecord, Check, Computation
+from regard.maps._scores import AttentionScores, Selection, exact
+from regard.maps.sources._function_call import FunctionCall
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The operator's arguments, by name; the last ten only for an encoder layer."""
+    """The operator's arguments, by name; those with a default only for an encoder layer."""
 
     source: Tensor
     heads: int
@@ -41,7 +42,7 @@ class _Layer:
         return F.layer_norm(x, x.shape[-1:], weight, bias, self.eps)
 
     def rest(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """What the operator does with the merged heads ``attended``, given the input at the same rows."""
+        """The operator's output from the merged heads ``attended``, given its input at the same rows."""
         out = F.linear(attended, self.out_weight, self.out_bias)
         if self.feed_forward is None:
             return out
@@ -54,8 +55,8 @@ class _Layer:
         return out if self.norm_first else self.norm(out, 1)
 
 
-def attention_in(module: nn.Module, args: tuple[Any, ...]) -> nn.Module | None:
-    """The attention module whose weights the operator was given."""
+def attention_module(module: nn.Module, args: tuple[Any, ...]) -> nn.Module | None:
+    """The part of the module whose weights are among the operator's arguments."""
     for part in module.modules():
         weight = getattr(part, "in_proj_weight", None)
         if weight is not None and any(weight is x for x in args):
@@ -63,57 +64,51 @@ def attention_in(module: nn.Module, args: tuple[Any, ...]) -> nn.Module | None:
     return None
 
 
-def seen(operator: str, place: Place, args: tuple[Any, ...], out: Any) -> Seen | str:
-    """The attention inside the operator, or why it cannot be known."""
-    layer = _encoder_layer(*args) if operator == "_transformer_encoder_layer_fwd" else _multi_head(*args)
+def torch_fast_path(call: FunctionCall) -> AttentionRecord | str:
+    layer = (_encoder_layer if call.name == "_transformer_encoder_layer_fwd" else _multi_head)(*call.args)
     if isinstance(layer, str):
         return layer
     # In this order: leaving inference mode turns gradients on.
     with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
-        return _seen(place, layer, out[0] if isinstance(out, tuple) else out)
+        return _record(call, layer, call.output[0] if isinstance(call.output, tuple) else call.output)
 
 
-def _seen(place: Place, layer: _Layer, out: Tensor) -> Seen:
+def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
     source, lengths = _padded(layer.source)
     output = _padded(out)[0]
     batch, tokens = source.shape[:2]
-    # In the operator's own types, so that projections are rounded as it rounds them.
+    # In the operator's own dtypes, so that projections are rounded as the operator rounds them.
     projected = F.linear(layer.norm(source, 0) if layer.norm_first else source, layer.qkv_weight, layer.qkv_bias)
     query, key, value = exact(projected).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
     device = source.device.type
-    automatic, its_type = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    autocast, autocast_dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     keep = _keep(layer, batch, tokens)
     present = None
     if lengths is not None:
         present = torch.arange(tokens, device=source.device) < lengths[:, None]
-        # A row that is padding does not exist: nothing is attended there.
-        keep = present[:, None, None, :] & present[:, None, :, None]
-    scores = Scores(query, key, query.shape[-1] ** -0.5, keep)
+        keep = present[:, None, None, :] & present[:, None, :, None]  # padding attends to nothing
+    scores = AttentionScores(query, key, query.shape[-1] ** -0.5, keep)
 
-    def check(weights: Tensor, rows: Selection, heads: Selection) -> Tensor:
+    def compare(weights: Tensor, rows: Selection, heads: Selection) -> Tensor:
         whole = weights
-        if weights.shape[1] != layer.heads:  # the projection mixes the heads: the others are needed to compare
+        if weights.shape[1] != layer.heads:  # the projection mixes the heads, so the comparison needs all of them
             whole, _ = scores(rows, slice(None))
             whole[:, heads] = weights
         attended = (whole @ value).transpose(1, 2).flatten(2).to(projected.dtype)
-        with torch.autocast(device, its_type, enabled=automatic):
+        with torch.autocast(device, autocast_dtype, enabled=autocast):
             found = layer.rest(source[:, rows], attended)
         error = (exact(found) - exact(output[:, rows])).abs()
         if present is not None:
             error = error * present[:, rows, None]
         return error.amax() if error.numel() else error.new_zeros(())
 
-    return Seen(
-        name=place.name,
-        module=place.module,
+    return AttentionRecord(
+        name=call.site.name,
         kind="fast path",
         shape=(batch, layer.heads, tokens, tokens),
-        build=scores,
-        check=check,
-        against="layer",
-        value=value,
-        compared=output,
-        kernel="_transformer_encoder_layer_fwd" if layer.feed_forward else "_native_multi_head_attention",
+        check=Check("layer"),
+        kernel=call.name,
+        computation=Computation(weights=scores, module=call.site.module, value=value, compare=compare, compared=output),
     )
 
 
@@ -124,7 +119,7 @@ def _padded(x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _keep(layer: _Layer, batch: int, tokens: int) -> Tensor | None:
-    """The operator takes any number that is not zero as "hidden"."""
+    """In the operator's mask every number except zero hides a key."""
     if layer.mask is None:
         return None
     keep = ~layer.mask.bool()
@@ -149,7 +144,7 @@ def _multi_head(
     mask_type: int | None = None,
 ) -> _Layer | str:
     if key is not query or value is not query:
-        return "the fast path was called with other keys or values than its queries"
+        return "the fast path was called with keys or values that are not its queries"
     return _Layer(query, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, mask_type)
 
 
