@@ -7,6 +7,19 @@ from regard.recipes._names import recipe
 from regard.training import AttentionPyramidSettings, ImageTask, MuonSettings, Recipe, ScheduleSettings
 
 
+def _muon(learning_rate: float) -> MuonSettings:
+    return MuonSettings(
+        2e-3,
+        center_factor=5.0,
+        betas=(0.9, 0.99),
+        matrix_learning_rate=learning_rate,
+        matrix_momentum=0.6,
+        matrix_steps=3,
+        keep_norm=True,
+        convolutions=True,  # there are none, unless network.mixing is set to convolution
+    )
+
+
 @recipe
 def cifar10_speedrun() -> Recipe:
     """94 %: six blocks of nine full-width Gaussian heads on coarser and coarser grids; Muon and AdamW.
@@ -22,16 +35,7 @@ def cifar10_speedrun() -> Recipe:
         "cifar10-speedrun",
         ImageTask("cifar10", validation=0, augmentation=Augmentation(crop=2, flip="alternate"), label_smoothing=0.2),
         AttentionPyramidSettings(widths=(128, 384, 384), depth=2, directions=8),
-        MuonSettings(
-            2e-3,
-            center_factor=5.0,
-            betas=(0.9, 0.99),
-            matrix_learning_rate=0.16,
-            matrix_momentum=0.6,
-            matrix_steps=3,
-            keep_norm=True,
-            convolutions=True,
-        ),
+        _muon(0.16),
         ScheduleSettings(warm_up=0.0, decay="linear"),
         epochs=14,
         batch_size=1000,
@@ -48,7 +52,7 @@ def _longer(name: str, epochs: int, augmentation: Augmentation) -> Recipe:
         short,
         name=name,
         task=ImageTask("cifar10", validation=0, augmentation=augmentation, label_smoothing=0.2),
-        optimizer=replace(short.optimizer, matrix_learning_rate=0.12),
+        optimizer=_muon(0.12),
         epochs=epochs,
         evaluate_every=epochs,
     )
