@@ -26,6 +26,7 @@ from regard.training._fabric import shut_down as shut_down
 from regard.training._fabric import start_fabric as start_fabric
 from regard.training._head_trajectory import HeadPositions as HeadPositions
 from regard.training._head_trajectory import HeadTrajectory as HeadTrajectory
+from regard.training._network_settings import AttentionPyramidSettings as AttentionPyramidSettings
 from regard.training._network_settings import ImageEncoderSettings as ImageEncoderSettings
 from regard.training._network_settings import NetworkSettings as NetworkSettings
 from regard.training._network_settings import ResNet18Settings as ResNet18Settings
