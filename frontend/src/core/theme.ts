@@ -1,7 +1,7 @@
 // Light and dark: as the page, the notebook or the system has it, unless the person chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
-import { between, plasma, night, paper, type Ramp } from "./color";
+import { between, diverging, divergingNight, plasma, night, paper, type Ramp } from "./color";
 
 export type Mode = "light" | "dark";
 
@@ -22,6 +22,8 @@ export interface Theme {
   mono: string;
   /** Weights of a map, 0 to 1. */
   heat: Ramp;
+  /** Weights with a sign, −1 to 1 as 0 to 1. */
+  signed: Ramp;
   /** An ordered quantity, as the color of lines. */
   order: Ramp;
 }
@@ -44,6 +46,7 @@ export const themes: Record<Mode, Theme> = {
     font: FONT,
     mono: MONO,
     heat: paper,
+    signed: diverging,
     order: between(plasma, 0, 0.78),
   },
   dark: {
@@ -60,6 +63,7 @@ export const themes: Record<Mode, Theme> = {
     font: FONT,
     mono: MONO,
     heat: night,
+    signed: divergingNight,
     order: between(plasma, 0.32, 1),
   },
 };

@@ -1,14 +1,28 @@
 // Heads as thumbnails: a row per layer, or the heads of one layer in a block. Hover enlarges, a click locks.
 
 import { html, useRef, useState } from "../core/html";
-import { Picture, type Draw, type Size } from "../core/canvas";
+import { Picture, pixels, type Draw, type Size } from "../core/canvas";
 import type { Pen } from "../core/pen";
 import { useTheme } from "../core/theme";
 
-/** The thumbnails of one layer side by side. */
+/** The thumbnails of one layer side by side, each with its own edge repeated around it: smoothing mixes neighbors. */
 export interface Strip {
   image: HTMLCanvasElement;
   heads: number;
+  /** Pixels of one thumbnail, without its border. */
+  rows: number;
+  columns: number;
+}
+
+/** `color` gives the pixel of a head at a row and a column. */
+export function makeStrip(heads: number, rows: number, columns: number, color: (head: number, row: number, column: number) => number): Strip {
+  const wide = heads * (columns + 2);
+  const within = (x: number, count: number) => Math.min(count - 1, Math.max(0, x - 1));
+  const image = pixels(wide, rows + 2, (i) => {
+    const [x, y] = [i % wide, Math.floor(i / wide)];
+    return color(Math.floor(x / (columns + 2)), within(y, rows), within(x % (columns + 2), columns));
+  });
+  return { image, heads, rows, columns };
 }
 
 export interface AtlasRow {
@@ -75,7 +89,7 @@ export function Atlas(props: AtlasProps) {
   };
 
   const thumbnail = (pen: Pen, layer: number, head: number, x: number, y: number, w: number, h: number) => {
-    const { image, heads } = props.strip(layer);
+    const { image, heads, rows: tall, columns: wide } = props.strip(layer);
     pen.save();
     pen.beginPath();
     pen.rect(x, y, w, h);
@@ -83,7 +97,8 @@ export function Atlas(props: AtlasProps) {
     pen.imageSmoothingEnabled = true;
     if (props.backdrop) pen.drawImage(props.backdrop, x, y, w, h);
     pen.imageSmoothingEnabled = Boolean(props.smooth);
-    pen.drawImage(image, x - head * w, y, heads * w, h);
+    const [dx, dy] = [w / wide, h / tall];
+    pen.drawImage(image, x - (head * (wide + 2) + 1) * dx, y - dy, heads * (wide + 2) * dx, (tall + 2) * dy);
     pen.restore();
     pen.strokeStyle = theme.line;
     pen.lineWidth = 1;

@@ -2,19 +2,19 @@
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
-import { table as colorTable } from "../core/color";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
 import { type Theme, useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
-import { type Cell, cellAt, box, drawHeat, heatHeight, inside, paint, type Scale, type Viewport, whole, zoomed } from "../maps/heat";
-import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, type Viewport, whole, zoomed } from "../maps/heat";
+import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, type Opening, percent, shortNames, type Which } from "../maps/layer";
 import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
-import { isSpecial, makeTable, shrink, type Table, top, visible, wholeMatrix } from "../maps/table";
+import { colorsOf, type Pooling, type Scale, shade, type Shading } from "../maps/scale";
+import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
 import type { ViewProps } from "./index";
 
 interface TokenAbout extends LayerAbout {
@@ -27,9 +27,11 @@ interface Meta {
   tokens: Record<string, string[]>;
   notes: string[];
   rollout: boolean;
+  opening?: Opening;
 }
 
 const THUMBNAIL = 48;
+const SCALES: [Scale, string][] = [["uniform", "against uniform, one scale"], ["map", "up to the map's largest"], ["row", "up to the row's largest"], ["root", "√, for faint weights"]];
 const AXES: Record<string, string> = { source: "read", target: "written" };
 
 export function TokensView({ payload, host }: ViewProps): VNode {
@@ -40,12 +42,13 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const single = layers.length === 1 && layers[0].heads === 1;
 
   const [mode, setMode] = useState<"heat" | "arcs">("heat");
-  const [chosen, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: 0 }));
+  const [chosen, setLocked] = useState<Choice>(() => ({ layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? 0 }));
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [over, setOver] = useState<Cell | null>(null);
   const [pinned, setPinned] = useState<number | null>(null);
   const [hide, setHide] = useState(false);
-  const [scale, setScale] = useState<Scale>("map");
+  const [scale, setScale] = useState<Scale>("uniform");
+  const [pooling, setPooling] = useState<Pooling>("max");
   const [view, setView] = useState<Viewport>(whole);
   const [worked, setWorked] = useState(0);
   const [all, setAll] = useState(false);
@@ -67,7 +70,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const read = shown.which === "rollout" && rollout ? rollout.source : layer;
   const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
   const table = useMemo(
-    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), read.keys, labels(layer.about)[0], labels(read.about)[1], hide),
+    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), read.keys, labels(layer.about)[0], labels(read.about)[1], hide, read === layer ? layer.visible : null),
     [layer, shown.which, shown.layer, hide, worked],
   );
   const heads = useMemo(
@@ -127,11 +130,14 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   // Places on an image, in patches of several sizes, say little without the size.
   const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
   const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
+  const shading: Shading = { scale, top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
+  const opened = meta.opening && locked.layer === meta.opening.layer && locked.which === meta.opening.head && !hovered && !over && pinned === null;
   const controls = html`
     <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
-    ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${[["map", "of the whole map"], ["row", "row by row"], ["root", "√, for faint weights"]]} onChange=${setScale} />` : null}
+    ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
+    ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "the largest weight"], ["mass", "the mass"]]} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
@@ -139,15 +145,15 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="tokens"
     title="Token attention"
-    subtitle=${describe(layer, shown, table, over, pinned, hide)}
+    subtitle=${describe(layer, shown, table, over, pinned, hide) + (opened ? ` · ${meta.opening!.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     <div class=${single ? "" : "rg-beside"}>
-      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
-      <${Main} mode=${mode} table=${table} heads=${heads} scale=${scale} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
+      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
+      <${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
     </div>
   <//>` as VNode;
 }
@@ -156,7 +162,8 @@ interface MainProps {
   mode: "heat" | "arcs";
   table: Table;
   heads: HeadArcs[] | null;
-  scale: Scale;
+  shading: Shading;
+  pooling: Pooling;
   view: Viewport;
   over: Cell | null;
   pinned: number | null;
@@ -167,11 +174,11 @@ interface MainProps {
   zoom: (factor: number, at?: Cell) => void;
 }
 
-function Main({ mode, table, heads, scale, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
+function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
   const theme = useTheme();
-  const image = useMemo(() => paint(table, scale, theme), [table, scale, theme]);
+  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, pooling, theme]);
   const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes };
-  const draw = mode === "heat" ? drawHeat({ ...safe, image }) : drawArcs({ ...safe, heads });
+  const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads });
   const at = mode === "heat" ? cellAt : tokenAt;
   const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
   const point = (x: number, y: number, _: unknown, size: Size) => {
@@ -214,13 +221,15 @@ interface AtlasPartProps {
   layers: Layer<TokenAbout>[];
   rows: AtlasRow[];
   hide: boolean;
+  shading: Shading;
+  pooling: Pooling;
   labels: (about: TokenAbout) => [string[], string[]];
   picked: Choice;
   onHover: (at: { layer: number; head: number } | null) => void;
   onPick: (at: { layer: number; head: number | null }) => void;
 }
 
-function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: AtlasPartProps) {
+function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHover, onPick }: AtlasPartProps) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<string, Strip>(), [layers]);
   const [, again] = useState(0);
@@ -237,11 +246,11 @@ function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: Atl
     return true;
   };
   const strip = (index: number): Strip => {
-    const key = `${index} ${hide} ${theme.mode}`;
+    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
-      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads };
-      made = thumbnails(layers[index], hide, labels(layers[index].about), theme);
+      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
+      made = thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
       strips.set(key, made);
     }
     return made;
@@ -262,20 +271,17 @@ function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: Atl
 let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
 
-function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme): Strip {
-  const colors = colorTable(theme.heat);
+function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme, shading: Shading, pooling: Pooling): Strip {
+  const color = colorsOf(theme, shading.signed);
   const parts = Array.from({ length: layer.heads }, (_, head) => {
-    if (!hide) return shrink(layer.matrix(head), layer.queries, layer.keys, THUMBNAIL);
-    const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide);
-    return shrink(table.weights, table.queries.length, table.keys.length, THUMBNAIL);
+    const small = (weights: Float32Array, rows: number, columns: number, visible: ArrayLike<number>) =>
+      shade(weights, columns, visible, shading, pooling, { row: 0, column: 0, rows, columns }, THUMBNAIL, THUMBNAIL);
+    if (!hide) return small(layer.matrix(head), layer.queries, layer.keys, layer.visible);
+    const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide, layer.visible);
+    return small(table.weights, table.queries.length, table.keys.length, table.visible);
   });
-  const [rows, columns] = [Math.max(1, parts[0].rows), Math.max(1, parts[0].columns)];
-  const image = pixels(columns * layer.heads, rows, (i) => {
-    const [x, y] = [i % (columns * layer.heads), Math.floor(i / (columns * layer.heads))];
-    const part = parts[Math.floor(x / columns)];
-    return colors[Math.round((255 * (part.data[y * columns + (x % columns)] ?? 0)) / (part.max || 1))];
-  });
-  return { image, heads: layer.heads };
+  const { rows, columns } = parts[0];
+  return makeStrip(layer.heads, rows, columns, (head, row, column) => color(parts[head].data[row * columns + column] ?? 0));
 }
 
 export function headNumber(layer: Layer, which: Which): number | string {
