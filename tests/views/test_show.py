@@ -308,7 +308,7 @@ class TestSaving:
 
     def test_another_ending_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r"path must end in \.html"):
-            regard.show(random_maps(1, 1, 3)).save(tmp_path / "x.pdf")
+            regard.show(random_maps(1, 1, 3)).save(tmp_path / "x.docx")
 
     def test_a_notebook_gets_a_widget(self):
         shown = regard.show(random_maps(1, 2, 3))

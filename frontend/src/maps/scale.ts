@@ -119,16 +119,17 @@ export function drawLegend(pen: Pen, theme: Theme, shading: Shading, n: number, 
   pen.fillStyle = theme.muted;
   pen.font = `10px ${theme.font}`;
   pen.textBaseline = "top";
-  let end = -Infinity;
+  const taken: [number, number][] = [];
   const marks = ticks(shading, n, most).map((mark) => ({ ...mark, at: shading.signed ? (mark.at + 1) / 2 : mark.at }));
-  // The ends and uniform attention say the most; the others fill what is left.
-  for (const { at, text } of marks) {
+  // Uniform attention and the ends say the most; the others fill what is left.
+  const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") ? 0 : at > 0.99 ? 1 : at < 0.01 ? 2 : 3);
+  pen.textAlign = "left";
+  for (const { at, text } of [...marks].sort((a, b) => rank(a) - rank(b))) {
     const wide = pen.measureText(text).width;
-    const left = Math.max(x, Math.min(x + width - (at > 0.99 ? wide : 0), x + at * width - (at > 0.99 ? 0 : wide / 2)));
+    const left = Math.max(x, Math.min(x + width - wide, x + at * width - wide / 2));
     pen.fillRect(x + Math.min(width - 1, at * width), y + 8, 1, 4);
-    if (left < end + 6) continue;
-    pen.textAlign = "left";
+    if (taken.some(([from, to]) => left < to + 5 && left + wide > from - 5)) continue;
     pen.fillText(text, left, y + 13);
-    end = left + wide;
+    taken.push([left, left + wide]);
   }
 }

@@ -102,7 +102,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   `;
   return html`<${Frame}
     name="heads"
-    title=${meta.name ? `Heads over training · ${meta.name}` : "Heads over training"}
+    title=${meta.title ?? (meta.name ? `Heads over training · ${meta.name}` : "Heads over training")}
     subtitle=${describe(moments, meta, time, active, merged)}
     host=${host}
     keys=${keys}

@@ -61,7 +61,9 @@ def statistics(
     common, expected = share.mean(1).double(), even.mean(0)
     shared = (common * (common.clamp_min(1e-30) / expected.clamp_min(1e-30)).log()).sum(-1)
     several = n > 1
-    spread = (entropy / n.log().clamp_min(1e-30))[:, several].mean(-1) if bool(several.any()) else torch.ones_like(surprise)
+    spread = (
+        (entropy / n.log().clamp_min(1e-30))[:, several].mean(-1) if bool(several.any()) else torch.ones_like(surprise)
+    )
     found: dict[str, Tensor | None] = {
         "structure": (surprise - shared).clamp_min(0) / math.log(2),
         "surprise": surprise / math.log(2),
