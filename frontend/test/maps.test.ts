@@ -3,7 +3,7 @@ import type { NumberArray } from "../src/core/payload";
 import { themes } from "../src/core/theme";
 import { widestRow } from "../src/maps/atlas";
 import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
-import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
+import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
 import { drawOverlay, places, whoIsAt } from "../src/maps/overlay";
 import { cellOf, centerOf, type ImageAbout, isElsewhere, isMerged, type Query, queryIn, queryName } from "../src/maps/place";
 import { becameOf, Rollout } from "../src/maps/rollout";
@@ -305,6 +305,17 @@ describe("words", () => {
 });
 
 describe("the atlas", () => {
+  it("sorts heads by a number, unknown ones last, and leaves out uniform ones", () => {
+    const statistics = { structure: [0.5, 2, 0, null], surprise: [1, 3, 0.01, 2], entropy: [0.6, 0.2, 1, 0.5], distance: [4, null, 1, 2], locality: [0, 1, 0.5, 0.2] };
+    const layer = about({ heads: [4, 5, 6, 7], statistics });
+    expect(sortedHeads(layer, "place", false)).toEqual([0, 1, 2, 3]);
+    expect(sortedHeads(layer, "place", true)).toEqual([0, 1, 3]);
+    expect(sortedHeads(layer, "structure", false)).toEqual([1, 0, 2, 3]);
+    expect(sortedHeads(layer, "entropy", false)).toEqual([1, 3, 0, 2]);
+    expect(sortedHeads(layer, "distance", true)).toEqual([3, 0, 1]);
+    expect(sortedHeads(layer, "locality", false)).toEqual([1, 2, 3, 0]);
+  });
+
   it("names its columns by the layer that has the most heads", () => {
     const rows = [2, 4, 3].map((heads, layer) => ({ label: "", layer, heads: Array.from({ length: heads }, (_, i) => i) }));
     expect(widestRow(rows).layer).toBe(1);

@@ -238,6 +238,7 @@ class TestImage:
         assert "from patch (5, 9)" in look.subtitle(page)
 
     def test_every_map_shows_its_residual(self, page, image_maps):
+        page.get_by_label("layer", exact=True).select_option(str(len(image_maps[0]) - 1))
         text = page.locator(".rg-footer").inner_text()
         assert f"{image_maps[0][-1].residual:.1e}".replace("e-0", "e-") in text
         page.locator(".rg-residuals summary").click()
@@ -560,6 +561,7 @@ class TestTokens:
     def test_reading_and_writing(self, open_file, look):
         cross = torch.rand(2, 3, 5).softmax(-1)
         page = open_file(regard.show({"decoder.0.cross_attention": cross}, tokens=(list("abcde"), ["x", "y", "z"])))
+        page.get_by_label("head", exact=True).select_option("0")
         look.point(page, ".rg-main", 0.95, 0.6)
         assert re.search(r"“[xyz]” → “[abcde]”|“e”|head 0", look.subtitle(page))
         page.locator(".rg-main canvas").focus()
@@ -596,6 +598,65 @@ class TestTokens:
         page.wait_for_timeout(300)
         page.get_by_text("Arcs").click()
         assert look.pixels(page, ".rg-main") != near
+
+
+class TestInteraction:
+    def test_the_keyboard_moves_what_has_the_focus(self, open_file, look):
+        from regard.training import HeadTrajectory
+
+        layers = tuple(torch.randn(2, 3, 2) for _ in range(2))
+        page = open_file(regard.show(HeadTrajectory((0, 9), ("a", "b"), (6, 9), layers, (torch.rand(2, 3) + 1,) * 2)))
+        page.locator(".rg-panels canvas").nth(1).focus()
+        page.keyboard.press("ArrowDown")
+        assert "b head 0" in look.subtitle(page)
+        page.keyboard.press("ArrowUp")
+        assert "b head 2" in look.subtitle(page)
+
+    def test_thumbnails_have_keys_numbers_an_order_and_a_name(self, open_file, look):
+        sharp = torch.stack([torch.full((9, 9), 1 / 9), torch.eye(9).roll(4, 1), torch.eye(9)])
+        page = open_file(regard.show([sharp, sharp]))
+        atlas = page.locator(".rg-atlas canvas")
+        assert atlas.get_attribute("role") == "application"
+        page.get_by_label("head", exact=True).select_option("0")
+        atlas.focus()
+        page.keyboard.press("ArrowRight")
+        assert "layer 0 · head 1" in look.subtitle(page)
+        page.keyboard.press("ArrowDown")
+        assert "layer 1 · head 1" in look.subtitle(page)
+        page.get_by_label("thumbnails").select_option("locality")
+        page.keyboard.press("Tab")
+        atlas.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")  # the most local one comes first
+        assert "layer 1 · head 2" in look.subtitle(page)
+        before = look.pixels(page, ".rg-atlas")
+        page.get_by_label("without uniform heads").check()
+        assert look.pixels(page, ".rg-atlas") != before
+        look.point(page, ".rg-atlas", 0.5, 0.3)
+        assert "bits of structure" in page.locator(".rg-atlas .rg-tip").inner_text()
+
+    def test_the_weight_is_said_at_the_pointer(self, open_file, look):
+        page = open_file(regard.show(torch.eye(6)[None], tokens=list("abcdef")))
+        x, y = look.point(page, ".rg-main", 150, 150)
+        tip = page.locator(".rg-main .rg-tip")
+        assert re.fullmatch(r"[a-f] → [a-f]\s+\d+ %", tip.inner_text())
+        box = tip.bounding_box()
+        assert min(abs(box["x"] - x), abs(box["x"] + box["width"] - x)) < 30
+        assert abs(box["y"] - y) < 40
+
+    def test_the_address_and_the_browser_remember(self, open_file, look, text_maps):
+        page = open_file(regard.show(text_maps, tokens=WORDS))
+        page.get_by_label("layer", exact=True).select_option("0")
+        page.get_by_label("head", exact=True).select_option("1")
+        page.get_by_text("Arcs").click()
+        page.get_by_label("dark page").click()
+        look.settle(page)
+        before = look.subtitle(page)
+        page.reload()
+        look.settle(page)
+        assert look.subtitle(page).startswith(before)
+        assert "arcs of" in page.locator(".rg-main canvas").get_attribute("aria-label")
+        assert page.locator(".regard").get_attribute("data-theme") == "dark"
 
 
 class TestEveryView:

@@ -236,7 +236,9 @@ class TestNothingStale:
         assert page.locator(".st-stale .st-guesses").count() == 1
 
     def test_bars_have_one_origin_and_the_truth_has_a_name(self, page):
-        starts = page.locator(".st-guesses i").evaluate_all("(bars) => bars.map((bar) => bar.getBoundingClientRect().x)")
+        starts = page.locator(".st-guesses i").evaluate_all(
+            "(bars) => bars.map((bar) => bar.getBoundingClientRect().x)"
+        )
         assert len(starts) > 2
         assert len(set(starts)) == 1
         rows = page.locator(".st-guesses > div em").all_inner_texts()

@@ -223,8 +223,8 @@ class TestTokens:
             regard.show(maps, tokens=list("hello"), image=torch.rand(3, 4, 4))
         with pytest.raises(ValueError, match="there are no maps"):
             regard.show(Maps())
-        with pytest.raises(ValueError, match="numbers of 0 or more"):
-            regard.show(-torch.ones(1, 2, 2))
+        with pytest.raises(ValueError, match="must be finite"):
+            regard.show(torch.full((1, 2, 2), math.nan))
         with pytest.raises(ValueError, match=r"\(heads, queries, keys\)"):
             regard.show(torch.ones(2))
 

@@ -1,6 +1,7 @@
 // Light and dark: as the page, the notebook or the system has it, unless the person chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
+import { rememberedTheme, rememberTheme } from "./memory";
 import { between, diverging, divergingNight, plasma, night, paper, type Ramp } from "./color";
 
 export type Mode = "light" | "dark";
@@ -84,7 +85,7 @@ export function surroundings(): Mode {
 
 /** The theme now, and a switch. */
 export function useMode(): [Mode, () => void] {
-  const [chosen, choose] = useState<Mode | null>(null);
+  const [chosen, choose] = useState<Mode | null>(() => (document.documentElement.dataset.theme ? null : rememberedTheme()));
   const [around, setAround] = useState<Mode>(surroundings);
   useEffect(() => {
     const look = () => setAround(surroundings());
@@ -99,5 +100,10 @@ export function useMode(): [Mode, () => void] {
     };
   }, []);
   const mode = chosen ?? around;
-  return [mode, () => choose(mode === "light" ? "dark" : "light")];
+  const swap = () => {
+    const next = mode === "light" ? "dark" : "light";
+    choose(next);
+    rememberTheme(next);
+  };
+  return [mode, swap];
 }

@@ -44,6 +44,8 @@ export interface AtlasProps {
   backdrop?: HTMLCanvasElement | null;
   picked: { layer: number; head: number | null };
   label: string;
+  /** What a head is like, beside its name. */
+  about?: (layer: number, head: number) => string;
   onHover: (at: { layer: number; head: number } | null) => void;
   onPick: (at: { layer: number; head: number | null }) => void;
 }
@@ -126,7 +128,7 @@ export function Atlas(props: AtlasProps) {
     pen.textAlign = "center";
     pen.font = `10px ${theme.font}`;
     const every = Math.max(1, Math.ceil(18 / (g.cell + g.gap)));
-    if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer)) {
+    if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer) && rows.every((row) => row.heads.every((head, c) => c === 0 || head > row.heads[c - 1]))) {
       const widest = widestRow(rows);
       for (let c = 0; c < columns; c += every) {
         pen.fillText(props.headName(widest.layer, widest.heads[c]), place(g, 0, c)[0] + g.cell / 2, 7);
@@ -175,7 +177,18 @@ export function Atlas(props: AtlasProps) {
     const at = cellOf(x, y, size);
     if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] });
   };
-  return html`<${Picture} class="rg-atlas" draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
+  /** Arrows go to the next head; from nothing to the first. */
+  const move = (key: string): boolean => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
+    if (!step) return false;
+    const row = rows.findIndex((one) => one.layer === props.picked.layer && (props.picked.head === null || one.heads.includes(props.picked.head)));
+    const column = row < 0 || props.picked.head === null ? -1 : rows[row].heads.indexOf(props.picked.head);
+    const to = rows[Math.min(rows.length - 1, Math.max(0, (row < 0 ? 0 : row) + step[0]))];
+    if (to.heads.length) props.onPick({ layer: to.layer, head: to.heads[Math.min(to.heads.length - 1, Math.max(0, column + step[1]))] });
+    return true;
+  };
+  const tip = over && over.column >= 0 && rows[over.row] ? `head ${props.headName(rows[over.row].layer, rows[over.row].heads[over.column])}${props.about ? ` · ${props.about(rows[over.row].layer, rows[over.row].heads[over.column])}` : ""}` : null;
+  return html`<${Picture} class="rg-atlas" focusable onKey=${move} tip=${tip} draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
 }
 
 /** As much of a text as has room. */

@@ -105,6 +105,29 @@ export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: Ab
   return payload.meta.layers.map((about, i) => new Layer(about, payload.array(`map${i}`), about.visible === null ? payload.values(`visible${i}`) : null));
 }
 
+export type Order = "place" | keyof Statistics;
+export const ORDERS: [Order, string][] = [["place", "in their order"], ["structure", "most structured first"], ["entropy", "sharpest first"], ["distance", "nearest first"], ["locality", "most local first"]];
+/** Bits below which a head is as good as uniform. */
+const EVEN = 0.05;
+
+/** The heads of a layer in an order, those that are nearly uniform left out where asked. */
+export function sortedHeads({ statistics, heads }: LayerAbout, order: Order, structured: boolean): number[] {
+  const all = heads.map((_, head) => head).filter((head) => !structured || (statistics?.surprise[head] ?? Infinity) > EVEN);
+  if (order === "place" || !statistics) return all;
+  const sign = order === "structure" || order === "locality" || order === "surprise" ? -1 : 1;
+  const value = (head: number) => (statistics[order][head] === null ? Infinity : sign * statistics[order][head]!);
+  return all.sort((a, b) => value(a) - value(b) || a - b);
+}
+
+/** A head in numbers. */
+export function headNumbers({ statistics }: LayerAbout, head: number): string {
+  if (!statistics) return "";
+  const { structure, entropy, distance, locality } = statistics;
+  const said = [`${structure[head]?.toFixed(1)} bits of structure`, `entropy ${percent(entropy[head] ?? 0)} of uniform`];
+  if (distance[head] !== null) said.push(`looks ${distance[head]!.toFixed(1)} away`, `${percent(locality[head] ?? 0)} local`);
+  return said.join(" · ");
+}
+
 /** The end of the one scale for all maps: the most keys that any query sees. */
 export function mostVisible(layers: Layer[]): number {
   let most = 1;

@@ -1,6 +1,7 @@
 // The page: runs on the left, one of them (or a page that needs none) on the right.
 
 import { html, useContext, useEffect, useState, type VNode } from "../core/html";
+import { rememberedTheme, rememberTheme } from "../core/memory";
 import { surroundings } from "../core/theme";
 import { percent } from "../views/maths/words";
 import { api, LOST, UNREACHABLE, type About, type RunSummary } from "./api";
@@ -133,7 +134,11 @@ function Eye(): VNode {
 
 /** Light or dark, for the whole page. */
 function Dark(): VNode {
-  const [mode, setMode] = useState(surroundings);
+  const [mode, setMode] = useState(() => {
+    const kept = rememberedTheme();
+    if (kept) document.documentElement.dataset.theme = kept;
+    return surroundings();
+  });
   useEffect(() => {
     const query = window.matchMedia("(prefers-color-scheme: dark)");
     const look = () => setMode(surroundings());
@@ -143,6 +148,7 @@ function Dark(): VNode {
   const swap = () => {
     const next = mode === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
+    rememberTheme(next);
     setMode(next);
   };
   return html`<button type="button" class="st-dark" aria-label=${mode === "dark" ? "light page" : "dark page"} onClick=${swap}>

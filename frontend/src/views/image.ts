@@ -5,17 +5,18 @@ import { Picture, pixels, type Size } from "../core/canvas";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
+import { recalled, remember } from "../core/memory";
 import type { Payload } from "../core/payload";
 import { useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, blockRows, makeStrip, type Strip } from "../maps/atlas";
-import { type Choice, fitChoice, type Layer, layersOf, mostVisible, type Opening, percent, shortNames, type Which } from "../maps/layer";
+import { type Choice, fitChoice, type Layer, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
 import { drawOverlay, largest, overlayColors, overlayHeight, patchPixels, placeOf, type Style, whoIsAt } from "../maps/overlay";
 import { cellOf, centerOf, type ImageAbout, prefixName, type Query, isElsewhere, isMerged, patchName, queryIn, queryName, sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import type { Shading } from "../maps/scale";
 import { top } from "../maps/table";
-import { asWhich, headNumber, headOptions } from "./tokens";
+import { asWhich, headNumber, headOptions, startChoice } from "./tokens";
 import type { ViewProps } from "./index";
 
 interface Meta {
@@ -35,7 +36,9 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const original = useMemo(() => (meta.image ? imageOf(payload, false) : null), [payload]);
   const gray = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
 
-  const [chosen, setLocked] = useState<Choice>(() => ({ layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? "mean" }));
+  const [chosen, setLocked] = useState<Choice>(() => startChoice(recalled(host, "image"), { layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? "mean" }));
+  const [order, setOrder] = useState<Order>("place");
+  const [structured, setStructured] = useState(false);
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [query, setQuery] = useState<Query>(() => startQuery(layers[meta.opening?.layer ?? layers.length - 1].about));
   const [pinned, setPinned] = useState(false);
@@ -59,6 +62,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     const at = layers[locked.layer].about;
     host.select?.({ layer: at.name, head: headNumber(layers[locked.layer], locked.which), query: queryIn(at, query) });
   }, [locked.layer, locked.which, query, pinned]);
+
+  useEffect(() => remember(host, "image", { layer: locked.layer, head: String(locked.which) }), [locked.layer, locked.which]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -97,9 +102,10 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     ${style === "map" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
     <${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} />
     <${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />
-    ${layers.length > 1 ? html`<${Choices} label="thumbnails" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
+    ${layers.length > 1 ? html`<${Choices} label="heads of" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
+    ${block ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
   `;
-  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shading, aspect };
+  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shading, aspect, order, structured };
   const hover = (at: Query | null) => {
     setOver(at);
     if (at && !pinned && (at.prefix === null || at.prefix < about.query_prefix)) setQuery(at);
@@ -141,6 +147,8 @@ interface Parts {
   block: boolean;
   shading: Shading;
   aspect: number;
+  order: Order;
+  structured: boolean;
 }
 
 interface MainProps extends Parts {
@@ -198,7 +206,7 @@ function Heads(props: HeadsProps) {
   };
   const rows: AtlasRow[] = block
     ? blockRows(locked.layer, layers[locked.layer].heads, layers[locked.layer].heads <= 4 ? 2 : layers[locked.layer].heads <= 9 ? 3 : 4)
-    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
+    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, props.order, props.structured), warn: !one.about.agrees }));
   return html`<${Atlas}
     rows=${rows}
     strip=${strip}
@@ -208,6 +216,7 @@ function Heads(props: HeadsProps) {
     smooth=${smooth}
     backdrop=${overImage ? image : null}
     picked=${{ layer: locked.layer, head: typeof locked.which === "number" ? locked.which : null }}
+    about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="where every head looks from the chosen patch"
     onHover=${props.onHover}
     onPick=${props.onPick}

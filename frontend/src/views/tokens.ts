@@ -5,11 +5,12 @@ import { Picture, pixels, type Size } from "../core/canvas";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
+import { recalled, remember } from "../core/memory";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, type Viewport, whole, zoomed } from "../maps/heat";
-import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, type Opening, percent, shortNames, type Which } from "../maps/layer";
+import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
 import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
@@ -41,8 +42,10 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
   const single = layers.length === 1 && layers[0].heads === 1;
 
-  const [mode, setMode] = useState<"heat" | "arcs">("heat");
-  const [chosen, setLocked] = useState<Choice>(() => ({ layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? 0 }));
+  const [mode, setMode] = useState<"heat" | "arcs">(() => (recalled(host, "tokens").picture === "arcs" ? "arcs" : "heat"));
+  const [order, setOrder] = useState<Order>("place");
+  const [structured, setStructured] = useState(false);
+  const [chosen, setLocked] = useState<Choice>(() => startChoice(recalled(host, "tokens"), { layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? 0 }));
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [over, setOver] = useState<Cell | null>(null);
   const [pinned, setPinned] = useState<number | null>(null);
@@ -96,6 +99,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   }, [payload, hide, layer.queries, read.keys]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
+  useEffect(() => remember(host, "tokens", { layer: locked.layer, head: String(locked.which), picture: mode === "arcs" ? mode : null }), [locked.layer, locked.which, mode]);
+
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
     const heads = layers[at].heads;
@@ -126,7 +131,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(null), setOver(null), setHovered(null)) },
   ];
 
-  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
+  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured), warn: !one.about.agrees }));
   // Places on an image, in patches of several sizes, say little without the size.
   const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
   const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
@@ -139,6 +144,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
     ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "the largest weight"], ["mass", "the mass"]]} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
+    ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
   `;
@@ -208,6 +214,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
     label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} tokens`}
     cursor="crosshair"
     focusable
+    tip=${over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
     onPoint=${point}
     onLeave=${() => onOver(null)}
     onPress=${press}
@@ -262,6 +269,7 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
     aspect=${1}
     largest=${rows.length === 1 ? 120 : 64}
     picked=${{ layer: picked.layer, head: typeof picked.which === "number" ? picked.which : null }}
+    about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="a small map of every head"
     onHover=${onHover}
     onPick=${onPick}
@@ -291,6 +299,12 @@ export function headNumber(layer: Layer, which: Which): number | string {
 export function headOptions(layer: Layer, rollout: boolean): [string, string][] {
   const heads = layer.about.heads.map((head, i): [string, string] => [String(i), `head ${head}`]);
   return [...heads, ["mean", "mean over heads"], ...(rollout ? [["rollout", "rollout up to here"] as [string, string]] : [])];
+}
+
+/** What the address says, or else the choice that is made for the person. */
+export function startChoice(kept: Record<string, string>, otherwise: Choice): Choice {
+  const [layer, which] = [Number(kept.layer), asWhich(kept.head ?? "")];
+  return kept.layer && kept.head && layer >= 0 && (typeof which === "string" || which >= 0) ? { layer, which } : otherwise;
 }
 
 export const asWhich = (value: string): Which => (value === "mean" || value === "rollout" ? value : Number(value));
