@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import rounding, sharpness_for, shift_leak
+from regard.convert._bounds import Row, arithmetic, lost_below, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
-from regard.functional._axis import Border, axis_matrix
+from regard.functional import Border, axis_matrix
 from regard.observation import observe
 from regard.support.checks import check_floating, describe
 
@@ -209,20 +209,32 @@ class ConvolutionalAttention(nn.Module):
         """No output differs by more than this from the convolution's, for this input.
 
         ``leak`` of each head's attention goes to inputs of at most max|x|, weighted by the absolute weights of one
-        output channel. Then rounding, both layers' own: a sum of n products is off by at most γ_n of its absolute sum,
-        and the convolution of |x| with the absolute weights is that sum.
+        output channel. Then rounding, both layers' own, relative to the convolution of |x| with the absolute weights.
+        It holds for calls on the CPU under the autocast that is on while it is asked for; elsewhere it raises
+        ``ValueError``. It is infinite where a sum on the way may overflow.
         """
+        check_floating("x", x)
+        rules = arithmetic(x)
         if not x.numel():
             return 0.0
+        largest = x.abs().max().double().item()
         norm = self.weight.double().abs().flatten(1).sum(1).max().item()
-        leaked = self.leak * norm * x.abs().max().double().item()
+        leaked = self.leak * norm * largest
         conv = copy.copy(self.to_conv())
         conv._parameters = {"weight": nn.Parameter(self.weight.double().abs()), "bias": None}
         if self.bias is not None:
             conv._parameters["bias"] = nn.Parameter(self.bias.double().abs())
-        absolute = conv(x.double().abs()).max().item()
-        terms = 2 * (self.weight[0].numel() + 1) + sum(x.shape[-self.axes :]) + 8 * self.axes + 8
-        return leaked + rounding(terms, x.dtype) * (absolute + leaked)
+        with torch.autocast("cpu", enabled=False):
+            absolute = conv(x.double().abs()).max().item()
+        taps, row = self.weight[0].numel(), Row.along_axis(0.0, self.alpha)
+        # Both: the sum over taps and channels, parameters and input rounded under autocast, the bias.
+        theirs = rules.product(taps) + 3 * rules.parameter + rules.cast
+        # Ours first builds a row for each axis and mixes along it: the tap's input, and its neighbors. A border that
+        # folds adds up padded columns, which are not the nearest or are alone.
+        axis = rules.mix(row) + math.log1p(rules.carried * row.off)
+        ours = theirs + self.axes * axis
+        lost = 2 * lost_below(rules.dtype) * (taps + row.scores.numel()) * (1 + norm) * (1 + largest)
+        return leaked + rules.bound(ours, absolute + leaked) + rules.bound(theirs, absolute) + lost
 
     def multiply_adds(self, grid: Sequence[int]) -> int:
         """For one item: the passes over each axis, then the weights."""

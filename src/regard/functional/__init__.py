@@ -2,7 +2,9 @@
 
 from regard.functional._attention import attention as attention
 from regard.functional._attention import causal_keep as causal_keep
+from regard.functional._axis import Border as Border
 from regard.functional._axis import axis_matrix as axis_matrix
+from regard.functional._call import check_grid as check_grid
 from regard.functional._gaussian import gaussian_attention as gaussian_attention
 from regard.functional._gaussian import gaussian_weights as gaussian_weights
 from regard.functional._plan import GaussianPlan as GaussianPlan

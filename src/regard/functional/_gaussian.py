@@ -61,11 +61,13 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
     if plan != "dense" and not dropout and suits_kernel(value, call):
-        # A frozen plan spares multiplications, but on planes this small moving the values takes longer than those.
+        # The kernels find out on the device which heads are local: a frozen plan tells them nothing new.
         check_plan(plan)
         if isinstance(plan, GaussianPlan):
             check_plan_holds(plan, call)
-        return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
+        if kernels.is_small_plane(call.grid):
+            return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
+        return kernels.gaussian_grid(value, call.center, call.axis_sharpness, call.grid)
     groups = groups_for(call, plan, value.device.type)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
 
@@ -77,7 +79,7 @@ def suits_kernel(value: Tensor, call: GaussianCall) -> bool:
         and call.border == "native"
         and not call.is_full
         and call.center.dtype != torch.float64
-        and kernels.usable(value, call.grid, call.grid)
+        and kernels.usable_on_grid(value, call.grid)
     )
 
 

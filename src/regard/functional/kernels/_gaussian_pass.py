@@ -1,0 +1,222 @@
+"""Gaussian heads along one axis of a grid of any size, straight from center and sharpness: no matrix is ever stored.
+
+Tokens are read as (before, axis, after): the axis is contracted, ``others = before · after`` stay. Weights are made where
+they are used, ``e^{−α m (m + 2e)}`` for steps m from the input nearest to the target: the largest is exactly 1, so no
+maximum has to be found first. Inputs whose weight cannot change a sum in the values' dtype are never read. How far that
+is follows from the sharpness on the device, so local heads cost time linear in tokens and the host waits for nothing.
+
+Gradients of center and sharpness are sums over pairs of (gradient of the weight) × (moment of the weight): with
+``G[m, k] = Σ grad_y[m] x[k]`` and the row's mean moments taken off,
+``∂/∂Δ = 2α Σ A (step − mean step) G`` and ``∂/∂α = −Σ A (q − mean q) G`` for ``q = step (step + 2 shift)``.
+Each program adds up its part and a last kernel adds those, in a fixed order.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis):
+    """(whole part of Δ, its fraction, α) of a head; apart, neither is rounded when a coordinate is added."""
+    delta = tl.load(center + head * c_head + axis * c_axis).to(tl.float32)
+    alpha = tl.load(sharpness + head * s_head + axis * s_axis).to(tl.float32)
+    # Far outside the grid all targets are the border's: what is beyond changes nothing that float32 could tell.
+    whole = tl.floor(delta + 0.5)
+    return whole, delta - whole, alpha
+
+
+@triton.jit
+def reach_of(alpha, NEGLIGIBLE: tl.constexpr, SIZE: tl.constexpr):
+    """The largest step from the nearest input whose weight matters: α m (m − 1) ≤ L."""
+    far = 0.5 + 0.5 * tl.sqrt(1.0 + 4.0 * NEGLIGIBLE / tl.maximum(alpha, 1e-30))
+    return tl.minimum(far, SIZE * 1.0).to(tl.int32)
+
+
+@triton.jit
+def nearest_of(o, whole, fraction, SIZE: tl.constexpr):
+    """(the input nearest to the target of outputs o, its distance from the target)."""
+    target = o.to(tl.float32) + whole
+    nearest = tl.minimum(tl.maximum(target, 0.0), SIZE - 1.0)
+    return nearest, nearest - target - fraction
+
+
+@triton.jit
+def first_and_last(low, high, whole, SIZE: tl.constexpr):
+    """Nearest inputs of outputs low … high, as whole numbers."""
+    a = tl.minimum(tl.maximum(low.to(tl.float32) + whole, 0.0), SIZE - 1.0).to(tl.int32)
+    b = tl.minimum(tl.maximum(high.to(tl.float32) + whole, 0.0), SIZE - 1.0).to(tl.int32)
+    return a, b
+
+
+@triton.jit
+def column_offsets(
+    tile, other_tiles, width_tiles, others, width, after, SIZE: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr
+):
+    """(item, token of each column at coordinate 0, channel, inside) of a tile of columns: others and channels as one."""
+    n = tl.arange(0, BO * BW)
+    channel = (tile % width_tiles) * BW + n % BW
+    rest = tile // width_tiles
+    other = (rest % other_tiles) * BO + n // BW
+    token = (other // after) * (SIZE * after) + other % after
+    return (rest // other_tiles).to(tl.int64), token.to(tl.int64), channel, (other < others) & (channel < width)
+
+
+@triton.jit
+def axis_forward(
+    x, center, sharpness, y,
+    m_tiles, other_tiles, width_tiles, others, width, after, heads,
+    c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token,
+    SHARED: tl.constexpr, SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    item, token, channel, inside = column_offsets(
+        tile // m_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+    )
+    low = (tile % m_tiles) * BM
+    m = low + tl.arange(0, BM)
+    first_head = 0 if SHARED else tl.program_id(1)
+    last_head = heads if SHARED else first_head + 1
+    for head in range(first_head, last_head):
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        nearest, shift = nearest_of(m, whole, fraction, SIZE)
+        begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
+        begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+        scale = -alpha * 1.4426950408889634
+        source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
+        total = tl.zeros((BM,), tl.float32)
+        mixed = tl.zeros((BM, BO * BW), tl.float32)
+        for start in range(begin, end, BK):
+            k = start + tl.arange(0, BK)
+            step = k.to(tl.float32)[None, :] - nearest[:, None]
+            weight = tl.exp2(tl.minimum(scale * (step * (step + 2.0 * shift[:, None])), 0.0))
+            weight = tl.where((k < end)[None, :], weight, 0.0)
+            total += tl.sum(weight, 1)
+            values = tl.load(
+                source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < end)[:, None], other=0.0
+            )  # fmt: skip
+            mixed = tl.dot(weight.to(x.dtype.element_ty), values, mixed, input_precision=PRECISION)
+        mixed = mixed / tl.where(m < SIZE, total, 1.0)[:, None]
+        target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+        target += (m.to(tl.int64) * after * y_token)[:, None]
+        tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
+
+
+@triton.jit
+def row_moments(
+    center, sharpness, moments, length,
+    c_head, c_axis, s_head, s_axis, axis,
+    SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Of every row of one axis: 1 / normalizer, mean step, mean q. ``moments`` is (3, heads, length)."""
+    head, heads = tl.program_id(1), tl.num_programs(1)
+    low = tl.program_id(0) * BM
+    m = low + tl.arange(0, BM)
+    whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+    reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+    nearest, shift = nearest_of(m, whole, fraction, SIZE)
+    begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
+    begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+    scale = -alpha * 1.4426950408889634
+    total = tl.zeros((BM,), tl.float32)
+    steps = tl.zeros((BM,), tl.float32)
+    squares = tl.zeros((BM,), tl.float32)
+    for start in range(begin, end, BK):
+        k = start + tl.arange(0, BK)
+        step = k.to(tl.float32)[None, :] - nearest[:, None]
+        square = step * (step + 2.0 * shift[:, None])
+        weight = tl.where((k < end)[None, :], tl.exp2(tl.minimum(scale * square, 0.0)), 0.0)
+        total += tl.sum(weight, 1)
+        steps += tl.sum(weight * step, 1)
+        squares += tl.sum(weight * square, 1)
+    total = tl.where(m < SIZE, total, 1.0)
+    place = moments + head * length + m
+    part = heads * length
+    tl.store(place, 1.0 / total, mask=m < SIZE)
+    tl.store(place + part, steps / total, mask=m < SIZE)
+    tl.store(place + 2 * part, squares / total, mask=m < SIZE)
+
+
+@triton.jit
+def axis_backward(
+    x, grad_y, grad_x, center, sharpness, moments, partial, length,
+    k_tiles, other_tiles, width_tiles, others, width, after, heads,
+    c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token, gx_item, gx_head, gx_token,
+    SHARED: tl.constexpr, NEEDS_X: tl.constexpr, NEEDS_HEADS: tl.constexpr,
+    SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, 2, programs).
+
+    A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place.
+    """
+    tile = tl.program_id(0)
+    item, token, channel, inside = column_offsets(
+        tile // k_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+    )
+    low = (tile % k_tiles) * BK
+    k = low + tl.arange(0, BK)
+    first_head = 0 if SHARED else tl.program_id(1)
+    last_head = heads if SHARED else first_head + 1
+    here = inside[None, :] & (k < SIZE)[:, None]
+    values = tl.zeros((BK, BO * BW), x.dtype.element_ty)
+    if NEEDS_HEADS:
+        own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
+        values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
+    back = tl.zeros((BK, BO * BW), tl.float32)
+    for head in range(first_head, last_head):
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        # Outputs whose nearest input lies within reach of this tile; at a border, all whose target is beyond it, too.
+        above, below = (low - reach).to(tl.float32), (tl.minimum(low + BK, SIZE) - 1 + reach).to(tl.float32)
+        begin = tl.minimum(tl.maximum(tl.where(above <= 0.0, 0.0, above - whole), 0.0), SIZE * 1.0).to(tl.int32)
+        end = tl.where(below >= SIZE - 1.0, SIZE * 1.0, below - whole + 1.0)
+        end = tl.minimum(tl.maximum(end, 0.0), SIZE * 1.0).to(tl.int32)
+        scale = -alpha * 1.4426950408889634
+        source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+        by_delta = tl.zeros((BK,), tl.float32)
+        by_alpha = tl.zeros((BK,), tl.float32)
+        for start in range(begin, end, BM):
+            m = start + tl.arange(0, BM)
+            nearest, shift = nearest_of(m, whole, fraction, SIZE)
+            row = moments + head * length + m
+            inverse = tl.load(row, mask=m < end, other=0.0)
+            step = k.to(tl.float32)[:, None] - nearest[None, :]
+            square = step * (step + 2.0 * shift[None, :])
+            weight = tl.exp2(tl.minimum(scale * square, 0.0)) * inverse[None, :]
+            weight = tl.where((k < SIZE)[:, None] & (m < end)[None, :], weight, 0.0)
+            upstream = tl.load(
+                source + (m.to(tl.int64) * after * y_token)[:, None], mask=inside[None, :] & (m < end)[:, None], other=0.0
+            )  # fmt: skip
+            if NEEDS_X:
+                back = tl.dot(weight.to(x.dtype.element_ty), upstream, back, input_precision=PRECISION)
+            if NEEDS_HEADS:
+                mean_step = tl.load(row + heads * length, mask=m < end, other=0.0)
+                mean_square = tl.load(row + 2 * heads * length, mask=m < end, other=0.0)
+                pairs = weight * tl.dot(values, tl.trans(upstream), input_precision=PRECISION)
+                by_delta += tl.sum(pairs * (step - mean_step[None, :]), 1)
+                by_alpha += tl.sum(pairs * (square - mean_square[None, :]), 1)
+        if NEEDS_HEADS:
+            programs = tl.num_programs(0)
+            place = partial + head * 2 * programs + tile
+            tl.store(place, 2.0 * alpha * tl.sum(by_delta, 0))
+            tl.store(place + programs, -tl.sum(by_alpha, 0))
+    if NEEDS_X:
+        target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
+        tl.store(target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def add_up(partial, grad_center, grad_sharpness, programs, axes, axis, BLOCK: tl.constexpr):
+    """A head's parts, in a fixed order, into one entry of each gradient, (heads, axes)."""
+    head = tl.program_id(0)
+    first = tl.zeros((BLOCK,), tl.float32)
+    second = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, programs, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        own = partial + head * 2 * programs + i
+        first += tl.load(own, mask=i < programs, other=0.0)
+        second += tl.load(own + programs, mask=i < programs, other=0.0)
+    tl.store(grad_center + head * axes + axis, tl.sum(first, 0).to(grad_center.dtype.element_ty))
+    tl.store(grad_sharpness + head * axes + axis, tl.sum(second, 0).to(grad_sharpness.dtype.element_ty))
