@@ -90,6 +90,11 @@ def observe(
     return _tell_uncompiled(seen) if torch.compiler.is_compiling() else _tell(seen)
 
 
+def is_observed() -> bool:
+    """Whether anyone listens: a layer that has a cheaper way without its heads' outputs asks before it takes it."""
+    return _listening
+
+
 @_disable_dynamo  # which loads the compiler when it is first called: seconds that an eager model shall not wait
 def _tell_uncompiled(seen: Observation) -> Tensor:
     return _tell(seen)

@@ -123,13 +123,14 @@ def test_long_axes_lose_no_digits(sharpness):
     dtype=st.sampled_from(DTYPES),
     autocast=st.booleans(),
     exponent=st.integers(-9, -1),
+    plan=st.sampled_from(["attention", "taps"]),
     seed=st.integers(0, 999),
 )
-def test_no_attack_breaks_a_converted_convolution(axes, kernel, stride, mode, dtype, autocast, exponent, seed):
+def test_no_attack_breaks_a_converted_convolution(axes, kernel, stride, mode, dtype, autocast, exponent, plan, seed):
     torch.manual_seed(seed)
     make = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
     conv = make(3, 4, kernel, stride=stride, padding=kernel // 2, padding_mode=mode).to(dtype)
-    attention = conv_to_attention(conv, tolerance=10.0**exponent)
+    attention = conv_to_attention(conv, tolerance=10.0**exponent, plan=plan)
     shape = (2, 3, *[kernel + 6] * axes)
     for x in (torch.randn(shape), torch.full(shape, 0.7), torch.randn(shape).sign()):
         x = x.to(dtype)
@@ -145,7 +146,7 @@ def test_the_bound_of_a_converted_convolution_is_within_ten_times(dtype):
     for seed in range(20):
         torch.manual_seed(seed)
         conv = nn.Conv1d(2, 4, 3, padding=1).to(dtype)
-        attention, x = conv_to_attention(conv, tolerance=1e-9), torch.rand(1, 2, 100).to(dtype)
+        attention, x = conv_to_attention(conv, tolerance=1e-9, plan="attention"), torch.rand(1, 2, 100).to(dtype)
         with torch.no_grad():
             error = (attention(x).double() - conv(x).double()).abs().max().item()
         worst = max(worst, error / attention.error_bound(x))
