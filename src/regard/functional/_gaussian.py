@@ -43,8 +43,9 @@ def gaussian_attention(
         queries: one 1-D tensor of coordinates per axis, the grid's own by default; they may be fractional or outside.
         border: see :func:`axis_matrix`; every border but ``native`` needs ``padding``.
         padding: ``(before, after)`` per axis.
-        plan: ``"auto"`` chooses by shapes alone; ``"dense"`` and ``"separable"`` force a way; a plan from
-            :func:`plan_for` also makes local heads linear in tokens. Every way gives the same result.
+        plan: ``"auto"`` chooses by shapes, and finds local heads where that costs no wait: on the CPU from their values,
+            on a GPU inside the kernels. They take time linear in tokens, like a convolution. ``"dense"`` and
+            ``"separable"`` force a way; a plan from :func:`plan_for` is frozen. Every way gives the same result.
 
     >>> image = torch.eye(3).reshape(1, 1, 9, 1)                    # a diagonal line, one head, width 1
     >>> right = gaussian_attention(image, torch.tensor([[0.0, 1.0]]), torch.tensor([60.0]), (3, 3))
@@ -68,7 +69,7 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
         if kernels.is_small_plane(call.grid):
             return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
         return kernels.gaussian_grid(value, call.center, call.axis_sharpness, call.grid)
-    groups = groups_for(call, plan, value.device.type)
+    groups = groups_for(call, plan, value.device.type, value.dtype)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
 
 
