@@ -89,10 +89,10 @@ def test_memory_of_a_plane_is_three_values():
     from regard.functional.kernels import _grid
 
     value, center, sharpness = heads(2, grid=(20, 18))
-    _, between = _grid.forward(value, center, sharpness, (20, 18))
+    _, (moments, *between) = _grid.forward(value, center, sharpness, (20, 18))
     assert [x.shape for x in between] == [value.shape]
-    before = between[0].clone()
-    _grid.backward(torch.randn_like(value), value, center, sharpness, between, (20, 18), True, True, True)
+    before, saved = between[0].clone(), [moments, *between]
+    _grid.backward(torch.randn_like(value), value, center, sharpness, saved, (20, 18), True, True, True)
     assert not between[0].equal(before)
 
 

@@ -25,9 +25,7 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TapsPlan = Literal["auto", "attention", "taps"]
 
 
-def conv_to_attention(
-    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto"
-) -> "ConvolutionalAttention":
+def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto") -> "ConvolutionalAttention":
     r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
 
     Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -

@@ -11,6 +11,7 @@ from regard.layers._feed_forward import FeedForward as FeedForward
 from regard.layers._gated import GatedPositionalAttention as GatedPositionalAttention
 from regard.layers._gaussian import GaussianAttention as GaussianAttention
 from regard.layers._gaussian import GaussianHeads as GaussianHeads
+from regard.layers._separable import SeparableAttention as SeparableAttention
 from regard.layers._layer_norm import LayerNorm as LayerNorm
 from regard.layers._multi_head import MultiHeadAttention as MultiHeadAttention
 from regard.layers._patches import PatchEmbedding as PatchEmbedding

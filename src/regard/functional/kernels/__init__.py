@@ -39,7 +39,7 @@ def is_small_plane(grid: tuple[int, ...]) -> bool:
 
 def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
     """Whether kernels can compute native Gaussian heads on these values, whatever the size of the grid."""
-    if value.dtype not in _DTYPES or is_exporting() or not all(isinstance(n, int) for n in grid):
+    if value.dtype not in _DTYPES or is_exporting() or len(grid) > 3 or not all(isinstance(n, int) for n in grid):
         return False
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return False

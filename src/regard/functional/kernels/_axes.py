@@ -17,6 +17,8 @@ from triton.runtime.jit import JITFunction
 from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, parts_of, precision
 from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis_forward, row_moments
 
+MOST_AXES = 3
+
 # A weight below e^−L of the largest cannot change a sum in that dtype (as NEGLIGIBLE in _plan.py).
 NEGLIGIBLE = {torch.float32: 18.0, torch.float16: 12.0, torch.bfloat16: 9.0}
 
@@ -35,8 +37,8 @@ class Tiles(NamedTuple):
 HeadsAt = tuple[int, int, int, int, int]
 
 # Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns.
-FORWARD = Tiles(64, 32, 128, 4, 3)
-BACKWARD = Tiles(64, 32, 128, 4, 3)
+FORWARD = Tiles(64, 16, 128, 4, 6)
+BACKWARD = Tiles(64, 16, 256, 4, 3)
 
 
 class Launch:
@@ -47,19 +49,22 @@ class Launch:
         self, kernel: Any, grid: tuple[int, int, int], numbers: tuple[Any, ...], options: dict[str, int]
     ) -> None:
         self.kernel, self.grid, self.numbers, self.options = kernel, grid, numbers, options
-        self.compiled: Callable[..., None] | None = None
+        self.start: Callable[..., None] | None = None
+        self.head: tuple[Any, ...] = ()
 
     def __call__(self, *tensors: Tensor) -> None:
         aligned = True
         for tensor in tensors:
             if tensor.data_ptr() % 16:
                 aligned = False
-        if self.compiled is not None and aligned:
-            self.compiled(*tensors, *self.numbers)
+        if self.start is not None and aligned:
+            # Device and stream as Triton finds them; no hooks of profilers, which would be called from Python.
+            stream = torch._C._cuda_getCurrentRawStream(tensors[0].get_device())
+            self.start(*self.grid, stream, *self.head, *tensors, *self.numbers)
             return
         made = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
-        if aligned and isinstance(self.kernel, JITFunction):  # not the interpreter
-            self.compiled = made[self.grid]
+        if aligned and isinstance(self.kernel, JITFunction) and tensors[0].is_cuda:  # neither interpreter nor a test
+            self.start, self.head = made.run, (made.function, made.packed_metadata, None, None, None)
 
 
 class Ways:
@@ -113,13 +118,13 @@ Strides = tuple[int, int, int]
 @functools.lru_cache(1024)
 def forward_ways(
     axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
-    heads_at: HeadsAt, x: Strides, y: Strides, chosen: Tiles = FORWARD,
+    heads_at: HeadsAt, x: Strides, y: Strides, length: int, chosen: Tiles = FORWARD,
 ) -> Ways:  # fmt: skip
     ways = []
     for tiles, beside, channels in tilings(chosen, dtype, axis.size, width, axis.others):
         counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
         numbers = (
-            *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y,
+            length, *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y,
             shared, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.rows, tiles.steps, beside, channels,
         )  # fmt: skip
         grid = (items * math.prod(counts), 1 if shared else heads, 1)
@@ -131,13 +136,21 @@ def forward_ways(
 def backward_ways(
     axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
     heads_at: HeadsAt, x: Strides, y: Strides, gx: Strides, needs: tuple[bool, bool], length: int,
-    chosen: Tiles = BACKWARD,
+    programs: int, axes: int, chosen: Tiles = BACKWARD,
 ) -> Ways:  # fmt: skip
+    tiled = [
+        (
+            tiles,
+            (parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)),
+            beside,
+            channels,
+        )
+        for tiles, beside, channels in tilings(chosen, dtype, axis.size, width, axis.others)
+    ]
     ways = []
-    for tiles, beside, channels in tilings(chosen, dtype, axis.size, width, axis.others):
-        counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
+    for tiles, counts, beside, channels in tiled:
         numbers = (
-            length, *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y, *gx,
+            length, programs, axes, *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y, *gx,
             shared, *needs, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.steps, tiles.rows, beside, channels,
         )  # fmt: skip
         grid = (items * math.prod(counts), 1 if shared else heads, 1)
@@ -146,14 +159,32 @@ def backward_ways(
 
 
 @functools.lru_cache(1024)
-def moments_launch(
-    axis: Axis, dtype: torch.dtype, device: torch.device, heads: int, heads_at: HeadsAt, length: int
-) -> Launch:
-    rows = min(32, block(axis.size))
-    numbers = (length, *heads_at, axis.size, NEGLIGIBLE[dtype], rows, min(64, block(axis.size)))
-    return Launch(row_moments, (parts_of(axis.size, rows), heads, 1), numbers, {"num_warps": 4})
+def most_programs(
+    grid: tuple[int, ...], dtype: torch.dtype, items: int, width: int, chosen: Tiles | None = None
+) -> int:
+    """Room for the parts that programs of the backward pass leave, whichever axis and way has the most of them."""
+    return max(
+        items * parts_of(axis.size, tiles.rows) * parts_of(axis.others, beside) * parts_of(width, channels)
+        for axis in axes_of(grid)
+        for tiles, beside, channels in tilings(chosen or BACKWARD, dtype, axis.size, width, axis.others)
+    )
 
 
 @functools.lru_cache(1024)
-def sum_launch(device: torch.device, heads: int, programs: int, axes: int, axis: int) -> Launch:
-    return Launch(add_up, (heads, 1, 1), (programs, axes, axis, 1024), {"num_warps": 4})
+def moments_launch(
+    grid: tuple[int, ...], dtype: torch.dtype, device: torch.device, heads: int, strides: tuple[int, int, int, int]
+) -> Launch:
+    length = max(grid)
+    rows, steps = min(32, block(length)), 16
+    numbers = (length, *three(grid), *strides, NEGLIGIBLE[dtype], rows, steps)
+    return Launch(row_moments, (parts_of(length, rows), heads, len(grid)), numbers, {"num_warps": 1})
+
+
+@functools.lru_cache(1024)
+def sum_launch(device: torch.device, heads: int, programs: int, counts: tuple[int, ...]) -> Launch:
+    return Launch(add_up, (heads, len(counts), 1), (programs, *three(counts), 1024), {"num_warps": 4})
+
+
+def three(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Filled up to as many axes as the kernels know."""
+    return (*numbers, *[1] * (MOST_AXES - len(numbers)))

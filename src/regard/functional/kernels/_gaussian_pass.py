@@ -26,25 +26,25 @@ def head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis):
 
 
 @triton.jit
-def reach_of(alpha, NEGLIGIBLE: tl.constexpr, SIZE: tl.constexpr):
+def reach_of(alpha, NEGLIGIBLE: tl.constexpr, size):
     """The largest step from the nearest input whose weight matters: α m (m − 1) ≤ L."""
     far = 0.5 + 0.5 * tl.sqrt(1.0 + 4.0 * NEGLIGIBLE / tl.maximum(alpha, 1e-30))
-    return tl.minimum(far, SIZE * 1.0).to(tl.int32)
+    return tl.minimum(far, size * 1.0).to(tl.int32)
 
 
 @triton.jit
-def nearest_of(o, whole, fraction, SIZE: tl.constexpr):
+def nearest_of(o, whole, fraction, size):
     """(the input nearest to the target of outputs o, its distance from the target)."""
     target = o.to(tl.float32) + whole
-    nearest = tl.minimum(tl.maximum(target, 0.0), SIZE - 1.0)
+    nearest = tl.minimum(tl.maximum(target, 0.0), size - 1.0)
     return nearest, nearest - target - fraction
 
 
 @triton.jit
-def first_and_last(low, high, whole, SIZE: tl.constexpr):
+def first_and_last(low, high, whole, size):
     """Nearest inputs of outputs low … high, as whole numbers."""
-    a = tl.minimum(tl.maximum(low.to(tl.float32) + whole, 0.0), SIZE - 1.0).to(tl.int32)
-    b = tl.minimum(tl.maximum(high.to(tl.float32) + whole, 0.0), SIZE - 1.0).to(tl.int32)
+    a = tl.minimum(tl.maximum(low.to(tl.float32) + whole, 0.0), size - 1.0).to(tl.int32)
+    b = tl.minimum(tl.maximum(high.to(tl.float32) + whole, 0.0), size - 1.0).to(tl.int32)
     return a, b
 
 
@@ -63,8 +63,8 @@ def column_offsets(
 
 @triton.jit
 def axis_forward(
-    x, center, sharpness, y,
-    m_tiles, other_tiles, width_tiles, others, width, after, heads,
+    x, center, sharpness, moments, y,
+    length, m_tiles, other_tiles, width_tiles, others, width, after, heads,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token,
     SHARED: tl.constexpr, SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
@@ -83,21 +83,20 @@ def axis_forward(
         nearest, shift = nearest_of(m, whole, fraction, SIZE)
         begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
         begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
-        scale = -alpha * 1.4426950408889634
+        inverse = tl.exp2(tl.load(moments + (axis * heads + head) * length + m, mask=m < SIZE, other=0.0))
+        scale, twice = -alpha * 1.4426950408889634, (2.0 * shift)[:, None]
         source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
-        total = tl.zeros((BM,), tl.float32)
         mixed = tl.zeros((BM, BO * BW), tl.float32)
         for start in range(begin, end, BK):
             k = start + tl.arange(0, BK)
-            step = k.to(tl.float32)[None, :] - nearest[:, None]
-            weight = tl.exp2(tl.minimum(scale * (step * (step + 2.0 * shift[:, None])), 0.0))
-            weight = tl.where((k < end)[None, :], weight, 0.0)
-            total += tl.sum(weight, 1)
+            # Inputs that are not there have no value; their weight is any finite number.
+            step = tl.minimum(k, SIZE - 1).to(tl.float32)[None, :] - nearest[:, None]
+            weight = tl.exp2(scale * (step * (step + twice)))
             values = tl.load(
                 source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < end)[:, None], other=0.0
             )  # fmt: skip
             mixed = tl.dot(weight.to(x.dtype.element_ty), values, mixed, input_precision=PRECISION)
-        mixed = mixed / tl.where(m < SIZE, total, 1.0)[:, None]
+        mixed = mixed * inverse[:, None]
         target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
         target += (m.to(tl.int64) * after * y_token)[:, None]
         tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
@@ -105,49 +104,51 @@ def axis_forward(
 
 @triton.jit
 def row_moments(
-    center, sharpness, moments, length,
-    c_head, c_axis, s_head, s_axis, axis,
-    SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    center, sharpness, moments,
+    length, size0, size1, size2, c_head, c_axis, s_head, s_axis,
+    NEGLIGIBLE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Of every row of one axis: 1 / normalizer, mean step, mean q. ``moments`` is (3, heads, length)."""
-    head, heads = tl.program_id(1), tl.num_programs(1)
+    """Of every row of every axis: −log₂ of its normalizer, mean step, mean q. ``moments`` is (3, axes, heads, length)."""
+    head, heads, axis, axes = tl.program_id(1), tl.num_programs(1), tl.program_id(2), tl.num_programs(2)
+    size = tl.where(axis == 0, size0, tl.where(axis == 1, size1, size2))
     low = tl.program_id(0) * BM
-    m = low + tl.arange(0, BM)
-    whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
-    reach = reach_of(alpha, NEGLIGIBLE, SIZE)
-    nearest, shift = nearest_of(m, whole, fraction, SIZE)
-    begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
-    begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
-    scale = -alpha * 1.4426950408889634
-    total = tl.zeros((BM,), tl.float32)
-    steps = tl.zeros((BM,), tl.float32)
-    squares = tl.zeros((BM,), tl.float32)
-    for start in range(begin, end, BK):
-        k = start + tl.arange(0, BK)
-        step = k.to(tl.float32)[None, :] - nearest[:, None]
-        square = step * (step + 2.0 * shift[:, None])
-        weight = tl.where((k < end)[None, :], tl.exp2(tl.minimum(scale * square, 0.0)), 0.0)
-        total += tl.sum(weight, 1)
-        steps += tl.sum(weight * step, 1)
-        squares += tl.sum(weight * square, 1)
-    total = tl.where(m < SIZE, total, 1.0)
-    place = moments + head * length + m
-    part = heads * length
-    tl.store(place, 1.0 / total, mask=m < SIZE)
-    tl.store(place + part, steps / total, mask=m < SIZE)
-    tl.store(place + 2 * part, squares / total, mask=m < SIZE)
+    if low < size:
+        m = low + tl.arange(0, BM)
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, size)
+        nearest, shift = nearest_of(m, whole, fraction, size)
+        begin, end = first_and_last(low, tl.minimum(low + BM, size) - 1, whole, size)
+        begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, size)
+        scale = -alpha * 1.4426950408889634
+        total = tl.zeros((BM, BK), tl.float32)
+        steps = tl.zeros((BM, BK), tl.float32)
+        squares = tl.zeros((BM, BK), tl.float32)
+        for start in range(begin, end, BK):
+            k = start + tl.arange(0, BK)
+            step = tl.minimum(k, size - 1).to(tl.float32)[None, :] - nearest[:, None]
+            square = step * (step + 2.0 * shift[:, None])
+            weight = tl.where((k < end)[None, :], tl.exp2(scale * square), 0.0)
+            total += weight
+            steps += weight * step
+            squares += weight * square
+        sums = tl.where(m < size, tl.sum(total, 1), 1.0)
+        place = moments + (axis * heads + head) * length + m
+        part = axes * heads * length
+        tl.store(place, -tl.log2(sums), mask=m < size)
+        tl.store(place + part, tl.sum(steps, 1) / sums, mask=m < size)
+        tl.store(place + 2 * part, tl.sum(squares, 1) / sums, mask=m < size)
 
 
 @triton.jit
 def axis_backward(
-    x, grad_y, grad_x, center, sharpness, moments, partial, length,
-    k_tiles, other_tiles, width_tiles, others, width, after, heads,
+    x, grad_y, grad_x, center, sharpness, moments, partial,
+    length, programs, axes, k_tiles, other_tiles, width_tiles, others, width, after, heads,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token, gx_item, gx_head, gx_token,
     SHARED: tl.constexpr, NEEDS_X: tl.constexpr, NEEDS_HEADS: tl.constexpr,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, 2, programs).
+    """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, axes, 2, programs).
 
     A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place.
     """
@@ -164,6 +165,7 @@ def axis_backward(
     if NEEDS_HEADS:
         own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
         values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
+    place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs that are not there have no value either
     back = tl.zeros((BK, BO * BW), tl.float32)
     for head in range(first_head, last_head):
         whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
@@ -175,48 +177,47 @@ def axis_backward(
         end = tl.minimum(tl.maximum(end, 0.0), SIZE * 1.0).to(tl.int32)
         scale = -alpha * 1.4426950408889634
         source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
-        by_delta = tl.zeros((BK,), tl.float32)
-        by_alpha = tl.zeros((BK,), tl.float32)
+        by_delta = tl.zeros((BK, BM), tl.float32)
+        by_alpha = tl.zeros((BK, BM), tl.float32)
         for start in range(begin, end, BM):
             m = start + tl.arange(0, BM)
             nearest, shift = nearest_of(m, whole, fraction, SIZE)
-            row = moments + head * length + m
+            row = moments + (axis * heads + head) * length + m
             inverse = tl.load(row, mask=m < end, other=0.0)
-            step = k.to(tl.float32)[:, None] - nearest[None, :]
+            step = place_k - nearest[None, :]
             square = step * (step + 2.0 * shift[None, :])
-            weight = tl.exp2(tl.minimum(scale * square, 0.0)) * inverse[None, :]
-            weight = tl.where((k < SIZE)[:, None] & (m < end)[None, :], weight, 0.0)
+            weight = tl.exp2(scale * square + inverse[None, :])
             upstream = tl.load(
                 source + (m.to(tl.int64) * after * y_token)[:, None], mask=inside[None, :] & (m < end)[:, None], other=0.0
             )  # fmt: skip
             if NEEDS_X:
                 back = tl.dot(weight.to(x.dtype.element_ty), upstream, back, input_precision=PRECISION)
             if NEEDS_HEADS:
-                mean_step = tl.load(row + heads * length, mask=m < end, other=0.0)
-                mean_square = tl.load(row + 2 * heads * length, mask=m < end, other=0.0)
+                mean_step = tl.load(row + axes * heads * length, mask=m < end, other=0.0)
+                mean_square = tl.load(row + 2 * axes * heads * length, mask=m < end, other=0.0)
                 pairs = weight * tl.dot(values, tl.trans(upstream), input_precision=PRECISION)
-                by_delta += tl.sum(pairs * (step - mean_step[None, :]), 1)
-                by_alpha += tl.sum(pairs * (square - mean_square[None, :]), 1)
+                by_delta += pairs * (step - mean_step[None, :])
+                by_alpha += pairs * (square - mean_square[None, :])
         if NEEDS_HEADS:
-            programs = tl.num_programs(0)
-            place = partial + head * 2 * programs + tile
-            tl.store(place, 2.0 * alpha * tl.sum(by_delta, 0))
-            tl.store(place + programs, -tl.sum(by_alpha, 0))
+            place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + tile
+            tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_delta, 1), 0))
+            tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
     if NEEDS_X:
         target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
         tl.store(target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here)
 
 
 @triton.jit
-def add_up(partial, grad_center, grad_sharpness, programs, axes, axis, BLOCK: tl.constexpr):
-    """A head's parts, in a fixed order, into one entry of each gradient, (heads, axes)."""
-    head = tl.program_id(0)
+def add_up(partial, grad_center, grad_sharpness, programs, count0, count1, count2, BLOCK: tl.constexpr):
+    """A head's parts along one axis, in a fixed order, into one entry of each gradient, (heads, axes)."""
+    head, axis, axes = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    count = tl.where(axis == 0, count0, tl.where(axis == 1, count1, count2))
     first = tl.zeros((BLOCK,), tl.float32)
     second = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, programs, BLOCK):
+    for start in range(0, count, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        own = partial + head * 2 * programs + i
-        first += tl.load(own, mask=i < programs, other=0.0)
-        second += tl.load(own + programs, mask=i < programs, other=0.0)
+        own = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + i
+        first += tl.load(own, mask=i < count, other=0.0)
+        second += tl.load(own + programs, mask=i < count, other=0.0)
     tl.store(grad_center + head * axes + axis, tl.sum(first, 0).to(grad_center.dtype.element_ty))
     tl.store(grad_sharpness + head * axes + axis, tl.sum(second, 0).to(grad_sharpness.dtype.element_ty))
