@@ -76,6 +76,21 @@ def test_grids_of_any_size(grid, width, value_heads, sharpness):
         torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
 
 
+def test_local_and_wide_heads_on_a_long_axis_share_a_backward_pass():
+    """Half precision launches once for each kind, and each head is computed by one of them."""
+    value, center, _ = heads(4, grid=(260, 2))
+    sharpness = torch.tensor([1e-5, 3.0, 0.001, 0.5])
+    weight = torch.randn(2, 4, 520, 16, dtype=torch.float64)
+
+    def run(v, c, s):
+        return gaussian_attention(v, c, s, (260, 2))
+
+    inputs = value.half(), center, sharpness
+    expected = with_gradients(run, [x.double() for x in inputs], weight)
+    for a, b in zip(with_gradients(run, inputs, weight), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=5e-3 * max(1.0, b.abs().max().item()), rtol=5e-3)
+
+
 def test_a_second_backward_pass_finds_what_the_first_overwrote():
     inputs = [x.requires_grad_() for x in heads(2, grid=(20, 18))]
     out = gaussian_attention(*inputs, (20, 18)).square().sum()

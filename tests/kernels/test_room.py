@@ -65,6 +65,25 @@ def crowd(monkeypatch):
     forget()
 
 
+@pytest.fixture
+def crowd_axes(monkeypatch):
+    from regard.functional.kernels import _axes
+
+    def forget():
+        for ways in (_axes.forward_ways, _axes.backward_ways):
+            ways.cache_clear()
+
+    def put(fits):
+        crowded = {name: Crowded(getattr(_axes, name), fits) for name in ("axis_forward", "axis_backward")}
+        for name, kernel in crowded.items():
+            monkeypatch.setattr(_axes, name, kernel)
+        return crowded
+
+    forget()
+    yield put
+    forget()
+
+
 def attend_on(grid):
     """A small plane by its own kernels; a larger one by matrices made elsewhere, as borders have them."""
     if max(grid) <= 16:
@@ -160,8 +179,8 @@ def test_gradients_that_nobody_wants_are_left_out(learned, value_heads, crowd):
         torch.testing.assert_close(a.double(), b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
 
 
-def test_under_autocast_torch_takes_over_too(crowd):
-    crowd(nowhere)
+def test_under_autocast_torch_takes_over_too(crowd_axes):
+    crowd_axes(nowhere)
     inputs = heads((17, 6), 3, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         assert_as_in_float64(lambda v, c, s: gaussian_attention(v, c, s, (17, 6)), inputs)
@@ -197,25 +216,6 @@ def test_operators_fall_back_as_eager_calls_do(grid, value_heads, crowd):
     )
     for a, b in pairs:
         torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
-
-
-@pytest.fixture
-def crowd_axes(monkeypatch):
-    from regard.functional.kernels import _axes
-
-    def forget():
-        for ways in (_axes.forward_ways, _axes.backward_ways):
-            ways.cache_clear()
-
-    def put(fits):
-        crowded = {name: Crowded(getattr(_axes, name), fits) for name in ("axis_forward", "axis_backward")}
-        for name, kernel in crowded.items():
-            monkeypatch.setattr(_axes, name, kernel)
-        return crowded
-
-    forget()
-    yield put
-    forget()
 
 
 @pytest.mark.parametrize("value_heads", [3, 1])

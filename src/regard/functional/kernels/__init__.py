@@ -51,7 +51,12 @@ def _run_on(device: str) -> bool:
         return False
     if os.environ.get("REGARD_KERNELS") == "0" or not _is_installed():
         return False
-    return device == "cpu" or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+    return device == "cpu" or _is_capable()
+
+
+@functools.cache
+def _is_capable() -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 @functools.cache

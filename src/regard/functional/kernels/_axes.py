@@ -38,7 +38,31 @@ HeadsAt = tuple[int, int, int, int, int]
 
 # Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns.
 FORWARD = Tiles(64, 16, 128, 4, 6)
-BACKWARD = Tiles(64, 16, 256, 4, 3)
+BACKWARD_LOCAL = Tiles(16, 16, 256, 1, 3)
+BACKWARD_WIDE = Tiles(64, 16, 256, 4, 4)
+
+# Heads that reach this far are wide. Along an axis at least this long there is one launch for local heads and one for wide
+# ones, and the device finds out which head is whose: the host never waits to know.
+WIDE_REACH = 32
+LONG_AXIS = 256
+EVERYTHING = 1 << 30
+
+
+class Share(NamedTuple):
+    """The heads of one launch of a backward pass: those that reach from ``least`` up to below ``most``."""
+
+    least: int
+    most: int
+    tiles: Tiles
+
+
+@functools.lru_cache(256)
+def shares(size: int, dtype: torch.dtype, shared: bool) -> tuple[Share, ...]:
+    if dtype.itemsize > 2:
+        return (Share(0, EVERYTHING, BACKWARD_WIDE),)
+    if shared or size < LONG_AXIS:
+        return (Share(0, EVERYTHING, BACKWARD_LOCAL),)
+    return Share(0, WIDE_REACH, BACKWARD_LOCAL), Share(WIDE_REACH, EVERYTHING, BACKWARD_WIDE)
 
 
 class Launch:
@@ -136,21 +160,14 @@ def forward_ways(
 def backward_ways(
     axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
     heads_at: HeadsAt, x: Strides, y: Strides, gx: Strides, needs: tuple[bool, bool], length: int,
-    programs: int, axes: int, chosen: Tiles = BACKWARD,
+    programs: int, first_part: int, axes: int, share: Share,
 ) -> Ways:  # fmt: skip
-    tiled = [
-        (
-            tiles,
-            (parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)),
-            beside,
-            channels,
-        )
-        for tiles, beside, channels in tilings(chosen, dtype, axis.size, width, axis.others)
-    ]
     ways = []
-    for tiles, counts, beside, channels in tiled:
+    for tiles, beside, channels in tilings(share.tiles, dtype, axis.size, width, axis.others):
+        counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
         numbers = (
-            length, programs, axes, *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y, *gx,
+            length, programs, first_part, axes, share.least, share.most, *counts, axis.others, width, axis.after, heads,
+            *heads_at, *x, *y, *gx,
             shared, *needs, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.steps, tiles.rows, beside, channels,
         )  # fmt: skip
         grid = (items * math.prod(counts), 1 if shared else heads, 1)
@@ -159,14 +176,17 @@ def backward_ways(
 
 
 @functools.lru_cache(1024)
-def most_programs(
-    grid: tuple[int, ...], dtype: torch.dtype, items: int, width: int, chosen: Tiles | None = None
-) -> int:
-    """Room for the parts that programs of the backward pass leave, whichever axis and way has the most of them."""
+def most_programs(grid: tuple[int, ...], dtype: torch.dtype, items: int, width: int, shared: bool) -> int:
+    """Room for the parts that programs of the backward pass leave, whichever axis has the most, cut the smallest."""
     return max(
-        items * parts_of(axis.size, tiles.rows) * parts_of(axis.others, beside) * parts_of(width, channels)
+        sum(
+            max(
+                items * parts_of(axis.size, tiles.rows) * parts_of(axis.others, beside) * parts_of(width, channels)
+                for tiles, beside, channels in tilings(share.tiles, dtype, axis.size, width, axis.others)
+            )
+            for share in shares(axis.size, dtype, shared)
+        )
         for axis in axes_of(grid)
-        for tiles, beside, channels in tilings(chosen or BACKWARD, dtype, axis.size, width, axis.others)
     )
 
 

@@ -142,7 +142,7 @@ def row_moments(
 @triton.jit
 def axis_backward(
     x, grad_y, grad_x, center, sharpness, moments, partial,
-    length, programs, axes, k_tiles, other_tiles, width_tiles, others, width, after, heads,
+    length, programs, first_part, axes, least, most, k_tiles, other_tiles, width_tiles, others, width, after, heads,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token, gx_item, gx_head, gx_token,
     SHARED: tl.constexpr, NEEDS_X: tl.constexpr, NEEDS_HEADS: tl.constexpr,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
@@ -150,7 +150,8 @@ def axis_backward(
 ):  # fmt: skip
     """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, axes, 2, programs).
 
-    A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place.
+    A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place. Heads that
+    reach less than ``least`` or as far as ``most`` are left to another launch, with other tiles.
     """
     tile = tl.program_id(0)
     item, token, channel, inside = column_offsets(
@@ -161,6 +162,10 @@ def axis_backward(
     first_head = 0 if SHARED else tl.program_id(1)
     last_head = heads if SHARED else first_head + 1
     here = inside[None, :] & (k < SIZE)[:, None]
+    if not SHARED:
+        _, _, alpha = head_of(center, sharpness, first_head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        here = inside[None, :] & (k < tl.where((reach >= least) & (reach < most), SIZE, 0))[:, None]
     values = tl.zeros((BK, BO * BW), x.dtype.element_ty)
     if NEEDS_HEADS:
         own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
@@ -175,6 +180,7 @@ def axis_backward(
         begin = tl.minimum(tl.maximum(tl.where(above <= 0.0, 0.0, above - whole), 0.0), SIZE * 1.0).to(tl.int32)
         end = tl.where(below >= SIZE - 1.0, SIZE * 1.0, below - whole + 1.0)
         end = tl.minimum(tl.maximum(end, 0.0), SIZE * 1.0).to(tl.int32)
+        begin = tl.where((reach >= least) & (reach < most), begin, end)
         scale = -alpha * 1.4426950408889634
         source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
         by_delta = tl.zeros((BK, BM), tl.float32)
@@ -199,7 +205,7 @@ def axis_backward(
                 by_delta += pairs * (step - mean_step[None, :])
                 by_alpha += pairs * (square - mean_square[None, :])
         if NEEDS_HEADS:
-            place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + tile
+            place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
             tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_delta, 1), 0))
             tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
     if NEEDS_X:

@@ -59,7 +59,8 @@ def backward(
     grad, value = readable(grad), readable(value)
     heads, (items, _, tokens, width) = center.shape[0], value.shape
     moments, axes, inputs = saved[0], _axes.axes_of(grid), [value, *saved[1:]]
-    programs = _axes.most_programs(grid, value.dtype, items, width) if needs_heads else 0
+    shared = value.shape[1] != heads
+    programs = _axes.most_programs(grid, value.dtype, items, width, shared) if needs_heads else 0
     parts = center.new_empty(heads, len(grid), 2, programs, dtype=torch.float32)
     counts = [0] * len(grid)
     for i in range(len(axes) - 1, -1, -1):
@@ -69,17 +70,19 @@ def backward(
             target = x if in_place else torch.empty_like(x)
         else:
             target = empty_output(value, value.shape[1], tokens) if needs_value else value
-        ways = _axes.backward_ways(
-            axes[i], x.dtype, x.device, items, heads, width, x.shape[1] != heads,
-            (*center.stride(), *sharpness.stride(), i), _strides(x, heads), _strides(grad, heads),
-            _strides(target, heads), (writes, needs_heads), max(grid), programs, len(grid),
-        )  # fmt: skip
         if not writes and not needs_heads:
             break
-        started = ways.start(x, grad, target, center, sharpness, moments, parts)
-        if started is None:
-            raise MemoryError("the card has no room for a pass along one axis")
-        counts[i], grad = started.grid[0], target
+        for share in _axes.shares(axes[i].size, x.dtype, shared and i == 0):
+            ways = _axes.backward_ways(
+                axes[i], x.dtype, x.device, items, heads, width, shared and i == 0,
+                (*center.stride(), *sharpness.stride(), i), _strides(x, heads), _strides(grad, heads),
+                _strides(target, heads), (writes, needs_heads), max(grid), programs, counts[i], len(grid), share,
+            )  # fmt: skip
+            started = ways.start(x, grad, target, center, sharpness, moments, parts)
+            if started is None:
+                raise MemoryError("the card has no room for a pass along one axis")
+            counts[i] += started.grid[0]
+        grad = target
     by_value = grad if needs_value else None
     if not needs_heads:
         return by_value, None, None
