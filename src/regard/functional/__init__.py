@@ -7,6 +7,7 @@ from regard.functional._axis import axis_matrix as axis_matrix
 from regard.functional._call import check_grid as check_grid
 from regard.functional._gaussian import gaussian_attention as gaussian_attention
 from regard.functional._gaussian import gaussian_weights as gaussian_weights
+from regard.functional._placed import placed_attention as placed_attention
 from regard.functional._plan import GaussianPlan as GaussianPlan
 from regard.functional._plan import plan_for as plan_for
 from regard.functional._profiles import DecayProfile as DecayProfile

@@ -1,5 +1,6 @@
 """Gaussian positional attention, exact, at O(tokens · (rows + columns)) instead of O(tokens²)."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,7 @@ from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._maps import matrices_for
 from regard.functional._mix import mix
+from regard.functional._placed import full_attention, map_is_too_large
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
 
 
@@ -38,7 +40,8 @@ def gaussian_attention(
         center: Δ, key − query in (row, column, …) order: where the head looks, as a convolution's kernel offset.
         sharpness: α ≥ 0: ``(heads,)``, ``(heads, axes)``, or ``(heads, axes, axes)``, a full symmetric positive
             semi-definite matrix S with the score :math:`-(\delta-\Delta)^\top S (\delta-\Delta)`. A full matrix does not
-            factorize: it costs N×N.
+            factorize: small grids form its N×N map, large ones run on the fused kernel in memory linear in tokens
+            (:func:`regard.functional.placed_attention`), in time N×N both.
         grid: the size of each axis, such as ``(rows, columns)``.
         queries: one 1-D tensor of coordinates per axis, the grid's own by default; they may be fractional or outside.
         border: see :func:`axis_matrix`; every border but ``native`` needs ``padding``.
@@ -69,8 +72,21 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
         if kernels.is_small_plane(call.grid):
             return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
         return kernels.gaussian_grid(value, call.center, call.axis_sharpness, call.grid)
+    if plan == "auto" and takes_fused_kernel(value, call, dropout):
+        return full_attention(value, call.center, call.sharpness, call.grid)
     groups = groups_for(call, plan, value.device.type, value.dtype)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
+
+
+def takes_fused_kernel(value: Tensor, call: GaussianCall, dropout: float) -> bool:
+    """Whether a full matrix per head goes through extra columns of the stock kernel: where N×N maps would be too large."""
+    return (
+        call.is_full
+        and call.queries is None
+        and call.border == "native"
+        and not dropout
+        and map_is_too_large(value, call.heads, math.prod(call.grid))
+    )
 
 
 def suits_kernel(value: Tensor, call: GaussianCall) -> bool:
