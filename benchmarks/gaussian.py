@@ -11,8 +11,8 @@ Less is computed by ``flash`` (the fused kernel with no bias at all: no position
 (cuDNN or oneDNN, 3×3 with as many channels): the honest yardsticks. ``banded`` is ours with a plan frozen from the
 heads' values. A baseline that does not fit into memory is skipped, and says so.
 
-On a GPU two more tables: how near our time on the device comes to the time that its memory alone takes, and full-width
-heads beside cuDNN's convolution with as many weights.
+On a GPU more tables: how near our time on the device comes to the time that its memory alone takes, full-width heads
+beside cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
 """
 
 import ctypes
@@ -29,6 +29,7 @@ import torch.nn.functional as F
 
 from _floor import copy_bandwidth, floor_row, full_width_row
 from _measure import arguments, milliseconds, print_table, ratios, side_by_side, write
+from _rivals import SIZES, placed_errors, placed_row, rival_row, size_row
 from regard import conv_to_attention
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
 
@@ -204,7 +205,11 @@ def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callabl
         inputs = [x, *layer.parameters()]
         return lambda: [torch.autograd.grad(layer(x).sum(), inputs)].clear()
 
-    return {"conv": step(conv), "attention": step(conv_to_attention(conv))}
+    return {
+        "conv": step(conv),
+        "attention": step(conv_to_attention(conv, plan="attention")),
+        "taps": step(conv_to_attention(conv, plan="taps")),
+    }
 
 
 def conversion(device: str, rounds: int) -> list[dict[str, object]]:
@@ -213,11 +218,28 @@ def conversion(device: str, rounds: int) -> list[dict[str, object]]:
     for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
         times = side_by_side(conversion_steps(channels, side, device), rounds=rounds, device=device)
         row = {"layer": f"{channels}→{channels}, 3×3 on {side}²", **milliseconds(times)}
-        row["ratio"] = round(ratios(times, "conv")["attention"], 2)
-        for kind in ("conv", "attention"):
+        longer = ratios(times, "conv")
+        row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
+        for kind in ("conv", "attention", "taps"):
             row[f"{kind} MiB"] = round((peak_bytes(side, f"{kind}:{channels}", device) or 0) / 2**20, 1)
         rows.append(row)
     return rows
+
+
+def on_the_card(bandwidth: float) -> dict[str, list[dict[str, object]]]:
+    """Grids of every size, rivals, and content with place."""
+    sizes = [size_row(grid, alpha, bandwidth) for grid in SIZES for alpha in (0.5, 0.2)]
+    sizes += [size_row((side, side), 1e-6, bandwidth) for side in (128, 256, 512)]
+    tables = {
+        "sizes": sizes,
+        "rivals": [rival_row(side) for side in (64, 128, 256)],
+        "placed": [placed_row(side) for side in (64, 128)],
+        "placed errors": placed_errors(),
+    }
+    for name, rows in tables.items():
+        print(f"\n{name}")
+        print_table(rows, list(rows[0]))
+    return tables
 
 
 def main() -> None:
@@ -287,6 +309,7 @@ def main() -> None:
     print(
         f"\nbanded: time({high}²) / time({low}²) = {linear[high] / linear[low]:.1f} for {(high / low) ** 2:.0f} × the tokens"
     )
+    extra = on_the_card(bandwidth) if bandwidth else {}
     converted = conversion(options.device, options.rounds)
     print("\na convolution and the attention it converts to, forward + backward, milliseconds")
     print_table(converted, list(converted[0]))
@@ -294,7 +317,7 @@ def main() -> None:
         "gaussian", options, rows, heads=HEADS, width=WIDTH, sharpness=SHARPNESS, dtype=str(dtype),
         tokens_in_all="one image" if options.device == "cpu" else TOKENS, memory=memory, growth=growth,
         bandwidth=bandwidth or None, floor=floors, full_width=wide,
-        linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted,
+        linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted, **extra,
     )  # fmt: skip
     print(f"\n{path}")
 
