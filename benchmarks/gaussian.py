@@ -16,6 +16,7 @@ beside cuDNN's convolution with as many weights, grids of every size, rivals (``
 """
 
 import ctypes
+import functools
 import itertools
 import json
 import math
@@ -228,17 +229,26 @@ def conversion(device: str, rounds: int) -> list[dict[str, object]]:
 
 def on_the_card(bandwidth: float) -> dict[str, list[dict[str, object]]]:
     """Grids of every size, rivals, and content with place."""
-    sizes = [size_row(grid, alpha, bandwidth) for grid in SIZES for alpha in (0.5, 0.2)]
-    sizes += [size_row((side, side), 1e-6, bandwidth) for side in (128, 256, 512)]
-    tables = {
-        "sizes": sizes,
-        "rivals": [rival_row(side) for side in (64, 128, 256)],
-        "placed": [placed_row(side) for side in (64, 128)],
-        "placed errors": placed_errors(),
+    wide = [((side, side), 1e-6) for side in (128, 256, 512)]
+    plans: dict[str, list[Callable[[], dict[str, object]]]] = {
+        "sizes": [
+            functools.partial(size_row, grid, alpha, bandwidth)
+            for grid, alpha in [*itertools.product(SIZES, (0.5, 0.2)), *wide]
+        ],
+        "rivals": [functools.partial(rival_row, side) for side in (64, 128, 256)],
+        "placed": [functools.partial(placed_row, side) for side in (64, 128)],
     }
-    for name, rows in tables.items():
+    tables: dict[str, list[dict[str, object]]] = {}
+    for name, rows in plans.items():
+        tables[name] = []
+        for row in rows:
+            tables[name].append(row())
+            print(name, tables[name][-1], flush=True)
+            torch.cuda.empty_cache()
+    tables["placed errors"] = placed_errors()
+    for name, found in tables.items():
         print(f"\n{name}")
-        print_table(rows, list(rows[0]))
+        print_table(found, list(found[0]))
     return tables
 
 
