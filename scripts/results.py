@@ -105,7 +105,9 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
         for row in result["sizes"]
     ]  # fmt: skip
     head = ["grid", "sharpness", "memory alone", "device", "of memory alone", "100 calls from Python, each", "memory"]
-    text = "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is the peak beside the inputs, in value "
+    text = (
+        "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is the peak beside the inputs, in value "
+    )
     text += f"tensors. At a sharpness of 1e-06 every token matters to every other. {_origin(result, prefix)}."
     return f"{_markdown(head, rows)}\n\n{text}"
 

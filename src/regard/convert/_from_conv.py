@@ -187,13 +187,11 @@ class ConvolutionalAttention(nn.Module):
 
     def convolve(self, x: Tensor) -> Tensor:
         """All heads at once, each as the shift that it is but for its leak."""
-        bias, padding = self.bias, self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
             x = F.pad(x, [side for pair in reversed(self.pads) for side in pair], mode=self.padding_mode)
             padding = 0
-        if not under_autocast(x):
-            bias = None if bias is None else bias.to(x.dtype)
-        weight = self.weight if under_autocast(x) else self.weight.to(x.dtype)
+        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
         return CONVOLVE[self.axes](x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def attend(self, x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:

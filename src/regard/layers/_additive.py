@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.functional._softargmax import masked_softmax
+from regard.functional import masked_softmax
 from regard.support.checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
 
 

@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.functional import GaussianPlan, gaussian_weights, plan_for
-from regard.functional._call import resolve
-from regard.functional._gaussian import attend
+from regard.functional import GaussianPlan, attend, gaussian_weights, plan_for, resolve
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe
 from regard.support.checks import check_choice, check_dtype, check_positive, check_probability, describe

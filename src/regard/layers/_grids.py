@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.functional._call import check_grid
+from regard.functional import check_grid
 from regard.support.checks import check_floating, check_width
 
 

@@ -7,10 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.functional import attention
-from regard.functional._call import check_grid
-from regard.functional._maps import kronecker
-from regard.functional._mix import AxisBlocks, HeadGroup, mix
+from regard.functional import AxisBlocks, HeadGroup, attention, check_grid, kronecker, mix
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe
 from regard.support.checks import check_dtype, check_positive, check_probability

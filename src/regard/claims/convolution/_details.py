@@ -11,7 +11,7 @@ from regard.claims._claim import Evidence, holds
 from regard.claims._pictures import maps
 from regard.claims._shifts import SHARP, shifts
 from regard.claims._trials import Comparison, full, trials
-from regard.functional._axis import Border
+from regard.functional import Border
 
 
 @holds("a6-padding", "question 1 (e.1)", says="replicate", mutant=("the padding values are zeros", "zeros"))
