@@ -58,7 +58,7 @@ FLOAT64 = torch.finfo(torch.float64).eps / 2
 NEGLIGIBLE_SCORE = 50.0
 
 
-class Row(NamedTuple):
+class MapRow(NamedTuple):
     """One row of a map: what its scores are, and how they are computed."""
 
     scores: Tensor  # s ≥ 0 of the weights e^−s / Z that matter
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     build: float  # the unit of the dtype that it is built in, at most
 
     @classmethod
-    def of(cls, scores: Tensor, parts: Tensor | None = None, roundings: int = 3, build: float = FLOAT32) -> "Row":
+    def of(cls, scores: Tensor, parts: Tensor | None = None, roundings: int = 3, build: float = FLOAT32) -> "MapRow":
         """``parts`` are the absolute terms of each score, where a score is a sum; by default it is none."""
         scores = scores.flatten().double()
         best = scores.min()
@@ -79,7 +79,7 @@ class Row(NamedTuple):
         return cls(kept[kept <= NEGLIGIBLE_SCORE], mean + 1e-15, off, roundings, build)
 
     @classmethod
-    def along_axis(cls, center: float, alpha: float) -> "Row":
+    def along_axis(cls, center: float, alpha: float) -> "MapRow":
         """Of a head along one endless axis: α·m(m + 2e) for steps m from the nearest key, which lies e from the target."""
         reach = math.ceil(math.sqrt(NEGLIGIBLE_SCORE / alpha)) + 2
         step = torch.arange(-reach, reach + 1, dtype=torch.float64)
@@ -117,7 +117,7 @@ class Arithmetic(NamedTuple):
     def parameter(self) -> float:
         return self.cast if self.lowered else 0.0
 
-    def matter(self, row: Row) -> float:
+    def matter(self, row: MapRow) -> float:
         """How many roundings a weighted sum over this row may meet: one for each weight that is not far below a rounding.
 
         Next to a weight of almost 1 the others change little: adding a term t to a sum s rounds by at most min(us, t), so
@@ -126,7 +126,7 @@ class Arithmetic(NamedTuple):
         few = int((row.scores <= -math.log(self.carried) + 7).sum().item()) + 1
         return min(float(few), 2 + row.off / self.carried)
 
-    def weights(self, row: Row) -> float:
+    def weights(self, row: MapRow) -> float:
         r"""log(1 + error in L1) of one row of a map, relative to the row's sum, which is 1.
 
         In the dtype that matrices are built in, with unit u, weights :math:`w_j = e^{-s_j}/Z`, the nearest key's score 0
@@ -148,7 +148,7 @@ class Arithmetic(NamedTuple):
         stored = min(self.stored, 4 * row.off + self.stored * row.off) if self.stored > build else 0.0
         return math.log1p(moved) + math.log1p(stored)
 
-    def mix(self, row: Row) -> float:
+    def mix(self, row: MapRow) -> float:
         """log(1 + relative error) of building a row, of the weighted sum with it, and of storing that."""
         steps = self.matter(row) * self.carried
         return self.weights(row) + math.log1p(steps) + (self.cast if self.carried != self.stored else 0.0)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import Row, arithmetic, lost_below, sharpness_for, shift_leak
+from regard.convert._bounds import MapRow, arithmetic, lost_below, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
 from regard.functional import Border, axis_matrix
 from regard.observation import is_observed, observe
@@ -252,7 +252,7 @@ class ConvolutionalAttention(nn.Module):
             conv._parameters["bias"] = nn.Parameter(self.bias.double().abs())
         with torch.autocast("cpu", enabled=False):
             absolute = conv(x.double().abs()).max().item()
-        taps, row = self.weight[0].numel(), Row.along_axis(0.0, self.alpha)
+        taps, row = self.weight[0].numel(), MapRow.along_axis(0.0, self.alpha)
         # Both: the sum over taps and channels, parameters and input rounded under autocast, the bias.
         theirs = rules.product(taps) + 3 * rules.parameter + rules.cast
         # Ours first builds a row for each axis and mixes along it: the tap's input, and its neighbors. A border that

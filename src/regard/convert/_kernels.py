@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.convert._bounds import FLOAT64, Row
+from regard.convert._bounds import FLOAT64, MapRow
 
 LARGEST_RADIUS = 64  # taps beyond this are no convolution anyone would run
 
@@ -19,7 +19,7 @@ class HeadKernel(NamedTuple):
     taps: Tensor  # (*sizes), sums to one
     factors: tuple[Tensor, ...] | None  # one vector per axis where the head is separable
     leak: float
-    rows: tuple[Row, ...]  # of its map, one per axis, or one in all where it is not separable
+    rows: tuple[MapRow, ...]  # of its map, one per axis, or one in all where it is not separable
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[He
             starts.append(start)
             factors.append(taps)
             kept += math.log1p(-cut)
-            rows.append(Row.along_axis(place, alpha))
+            rows.append(MapRow.along_axis(place, alpha))
         taps = factors[0]
         for factor in factors[1:]:
             taps = taps.unsqueeze(-1) * factor
@@ -117,7 +117,7 @@ def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) ->
         if 2 * cut <= tolerance:
             # What is added up to a score, in absolute terms: no more than this, for |m(m + 2e)| ≤ 2|m|² there.
             parts = 3 * torch.einsum("...a,ab,...b->...", steps.abs(), matrix.abs(), steps.abs())
-            row = Row.of(-scores, parts, roundings=6 + axes**2, build=FLOAT64)
+            row = MapRow.of(-scores, parts, roundings=6 + axes**2, build=FLOAT64)
             start = tuple(int(m.item()) - radius for m in middle)
             return HeadKernel(start, kept / kept.sum(), None, 2 * cut, (row,))
     raise too_soft(head, softest)

@@ -36,7 +36,7 @@ from regard.reference._scores import AbsoluteScores as AbsoluteScores
 from regard.reference._scores import RelativeScores as RelativeScores
 from regard.reference._scores import absolute_scores as absolute_scores
 from regard.reference._scores import relative_scores as relative_scores
-from regard.reference._separable import separable_attention as separable_attention
+from regard.reference._factorized import separable_attention as separable_attention
 from regard.reference._softargmax import softargmax as softargmax
 from regard.reference._worked_example import WorkedExample as WorkedExample
 from regard.reference._worked_example import worked_example as worked_example
