@@ -1,11 +1,16 @@
 # On a machine with only Python (3.11 or newer) and make:
-#   make demo    install everything into .venv and run the main job
+#   make demo    install everything into .venv and run the demo
 #   make test    install everything and run the tests
 #   make check   lint, format check, strict types, doctests
 #   make docs    build the documentation into site/ (no network needed, neither to build nor to read it)
-#   make course  build the student notebooks and their autograders into build/course/ (SEED=4711 for the hidden checks)
+#   make test-lowest    run the tests of the extras with the lowest versions that pyproject.toml allows
+#   make audit          look up known advisories for our dependencies (needs the network)
+#   make release-check  build the release, install it in clean environments, run the README's examples and a notebook
+#   make course  build hand-outs and autograders into build/course/ (SECRET=4711, STUDENTS=students.csv)
 # With Node.js as well:
-#   make frontend   build what the views run in a browser (committed, so that pip needs no Node)
+#   make frontend   build the JavaScript of the views (the result is committed, so pip needs no Node)
+# With Coq as well (proofs/README.md names the packages):
+#   make proofs     check every theorem
 
 PYTHON ?= python3
 VENV   := .venv
@@ -14,14 +19,14 @@ BIN    := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench results docs course frontend clean
+.PHONY: help install demo test check test-lowest audit release-check format bench results docs course frontend proofs clean
 help:
-	@sed -n '2,8p' Makefile | cut -c3-
+	@sed -n '2,13p' Makefile | cut -c3-
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first and alone, so that its pin alone decides which build is taken.
+# Install torch first and alone, so that only its own pin decides which build is installed.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	@touch $@
@@ -44,6 +49,27 @@ test: $(VENV)/.dev
 	$(TEST_ENV) REGARD_TYPECHECK=0 $(BIN)/python -m pytest -q tests/compiled
 	$(TEST_ENV) REGARD_TYPECHECK=0 TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/kernels
 
+# The tests of the extras with the lowest versions that pyproject.toml allows (torch aside: one CPU build exists). Newer
+# dependencies of those versions may warn about them, which is no failure here.
+LOWEST := .venv-lowest
+$(LOWEST)/.installed: pyproject.toml constraints.txt scripts/release/lowest_versions.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) scripts/release/lowest_versions.py all > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable '.[all]' \
+	  torch==$$($(LOWEST)/bin/python -c 'import torch; print(torch.__version__.split("+")[0])') pytest pytest-xdist hypothesis httpx beartype
+	@touch $@
+
+test-lowest: $(LOWEST)/.installed
+	$(TEST_ENV) REGARD_TYPECHECK=0 $(LOWEST)/bin/python -m pytest -q --numprocesses $(WORKERS) -W ignore::DeprecationWarning \
+	  tests/studio tests/training tests/views tests/cli tests/figures
+
+audit:
+	$(PYTHON) scripts/release/audit.py
+
+release-check:
+	$(PYTHON) scripts/release/check.py
+
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,7 +84,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/gaussian.py
 
-# What is derived from benchmarks/results: run it when files there have changed.
+# Tables made from benchmarks/results: run this when files there have changed.
 results: $(VENV)/.dev
 	$(BIN)/python benchmarks/cost_model.py
 	$(BIN)/python scripts/readme_results.py
@@ -68,10 +94,17 @@ docs: $(VENV)/.dev
 	@echo "open site/index.html"
 
 course: $(VENV)/.dev
-	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SEED),--seed $(SEED)) $(if $(REQUIREMENT),--requirement '$(REQUIREMENT)')
+	$(TEST_ENV) $(BIN)/python notebooks/build.py $(if $(SECRET),--secret '$(SECRET)') $(if $(STUDENTS),--students '$(STUDENTS)') \
+	  $(if $(RELEASE),--release '$(RELEASE)') $(if $(WHEELS),--wheels '$(WHEELS)')
 
 frontend:
 	cd frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
+# One core is enough (under a minute); JOBS=2 halves it.
+JOBS ?= 1
+proofs:
+	cd proofs && coq_makefile -f _CoqProject -o CoqMakefile && $(MAKE) --no-print-directory -f CoqMakefile -j $(JOBS)
+
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	[ ! -e proofs/CoqMakefile ] || $(MAKE) --no-print-directory -C proofs -f CoqMakefile cleanall
+	rm -rf $(VENV) $(LOWEST) build dist site .pytest_cache .mypy_cache .ruff_cache

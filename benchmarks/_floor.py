@@ -1,10 +1,11 @@
-"""How near the memory limit Gaussian attention runs on a GPU.
+"""How close Gaussian attention on a GPU comes to the limit of its memory bandwidth.
 
-Forward and backward must at least read the values, write the outputs, read the outputs' gradient and the values again,
-and write the values' gradient: five tensors. At the card's own copy bandwidth, measured here, that is the floor.
+The forward and backward pass must at least read the values, write the outputs, read the gradient of the outputs and the
+values again, and write the gradient of the values: five tensors. The time for that at the measured copy bandwidth of the
+device is the floor.
 
-Times are those of the device: each candidate is captured into a CUDA graph and replayed, so that no host work is in
-them. ``eager`` is the same call as anyone would write it, host work included where it is the longer.
+Times are device times: each candidate is captured into a CUDA graph and replayed, so they contain no host work. ``eager``
+is an ordinary call, which includes host work where that takes longer.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing side by side, and result files that say where they come from."""
+"""Shared by all benchmarks: timing candidates in turn, and result files that name command, hardware and date."""
 
 import argparse
 import importlib
@@ -27,14 +27,18 @@ def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default=options["device"])
     parser.add_argument("--threads", type=int, default=options["threads"], help="CPU threads")
-    parser.add_argument("--rounds", type=int, default=options["rounds"], help="each candidate is timed once per round")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds a row may wait for a quiet machine")
+    parser.add_argument(
+        "--rounds", type=int, default=options["rounds"], help="number of rounds; each times every candidate once"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for an idle machine before each row"
+    )
     parser.add_argument("--output", type=Path, help="result file; default results/<benchmark>-<device>-<date>.json")
     return parser
 
 
 def trial(options: argparse.Namespace) -> str:
-    """What makes a training benchmark another one than its pages show, as words for a name; "" where nothing does.
+    """How a training benchmark differs from the one in the documentation, as words for a name; "" if it does not.
 
     >>> trial(argparse.Namespace(smoke=True, epochs=3))
     'smoke, epochs 3'

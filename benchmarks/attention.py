@@ -1,8 +1,8 @@
-"""Multi-head self-attention beside nn.MultiheadAttention and timm's Attention, on the same weights.
+"""Multi-head self-attention compared with nn.MultiheadAttention and timm's Attention, with the same weights.
 
-Each is used as its documentation says: torch's with ``batch_first=True`` (in evaluation without gradients it then takes
-its own fast path), without weights ``need_weights=False``, with them ``average_attn_weights=False``. timm's gives no
-weights. A ratio above 1 means that ours is faster; the bar is 0.97 against the fastest, from 128 tokens on.
+Each is called as its documentation recommends: torch's with ``batch_first=True`` (in evaluation mode without gradients it
+then uses its own fast path) and ``need_weights=False``, or ``average_attn_weights=False`` when it returns weights. timm's
+returns no weights. A ratio above 1 means that regard is faster. The bar is 0.97 of the fastest, from 128 tokens on.
 
     python benchmarks/attention.py
 """
@@ -104,7 +104,7 @@ def main() -> None:
         print_table([flat(row) for row in new], COLUMNS)
         rows += new
     path = write("attention", options, rows, bar=BAR, bar_tokens=BAR_TOKENS)
-    print(f"{sum(row['under_the_bar'] for row in rows)} rows under the bar of {BAR}; written to {path.name}")
+    print(f"{sum(row['under_the_bar'] for row in rows)} rows below the bar of {BAR}; written to {path.name}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Attention maps of a model that runs fused kernels: what each way of getting them costs, and where it works.
+"""Attention maps of a model that runs fused kernels: the cost of each method, and the models that it works for.
 
     python benchmarks/capture.py                 # ViT-S/16, 197 tokens, batch 8; GPT-2, 128 tokens
-    python benchmarks/capture.py --memory NAME   # one way alone in this process, prints its peak memory
+    python benchmarks/capture.py --memory NAME   # run one method in this process and print its peak memory
 
-Ways: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"`` (what BertViz documents);
-timm's ``AttentionExtract`` with fused attention turned off (its documented way); TransformerLens where it is installed.
-Time and memory are set against the plain forward of the same model with its default kernel. Every way is a snippet that
-is run as it stands, so that its lines can be counted.
+Methods: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"`` (as BertViz documents); timm's
+``AttentionExtract`` with fused attention turned off (as documented); TransformerLens if it is installed. Time and memory
+are compared with a plain forward pass of the same model with its default kernel. Every method is a snippet that runs as
+written, so that its lines can be counted.
 """
 
 import importlib.util
@@ -226,7 +226,7 @@ def payload() -> dict[str, float]:
     """Megabytes for 12 layers × 12 heads × 128 tokens: our file, and the numbers written out as JSON, which is how
     they get into BertViz's page."""
     weights = [torch.randn(1, 12, 128, 128).softmax(-1) for _ in range(12)]
-    calls = [regard.maps.Call(w, 1, None, None, None, "kernel", "sdpa") for w in weights]
+    calls = [regard.maps.AttentionRecord.given(w) for w in weights]
     maps = regard.maps.Maps([regard.maps.Map(f"layer.{i}", [call]) for i, call in enumerate(calls)])
     sizes = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -239,7 +239,7 @@ def payload() -> dict[str, float]:
 
 def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=15)
-    parser.add_argument("--memory", help="measure the peak memory of one way in this process")
+    parser.add_argument("--memory", help="measure the peak memory of one method in this process")
     parser.add_argument("--model", default="timm ViT-S/16")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

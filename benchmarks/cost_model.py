@@ -1,17 +1,17 @@
 """What would training cost on ImageNet-size and video-size grids, on 1, 8 and 64 GPUs? Predicted, not measured.
 
     python benchmarks/cost_model.py               # prints the table and writes results/cost-model.json
-    python benchmarks/cost_model.py --check       # sets the model beside the rows it was not made from
+    python benchmarks/cost_model.py --check       # compares the model with measured rows that it was not made from
 
 Multiply-adds come from ``regard.cost`` (on the meta device: nothing is computed), rates from measured rows under
-results/, and the rest is stated in ``ASSUMPTIONS``. Seconds of one sample on one GPU, forward and backward:
+results/, and all other values are in ``ASSUMPTIONS``. Seconds for one sample on one GPU, forward and backward:
 
-    linear layers   6 · multiply-adds / (peak · what a trained network reached)
+    linear layers   6 · multiply-adds / (peak · efficiency of a measured training)
     dense           6 · multiply-adds / rate  +  bytes of the N×N matrices / rate, once per call   (two measured rows)
     separable       passes · bytes of the values / rate                                            (one measured row)
     content, fused  7 · multiply-adds / rate                                                       (one measured row)
 
-and of one step on n GPUs: the local samples one after the other, then the all-reduce of the gradients, not overlapped.
+For one step on n GPUs: the local samples one after the other, then the all-reduce of the gradients, without overlap.
 """
 
 import argparse
@@ -163,7 +163,7 @@ def measured(results: Path = RESULTS) -> tuple[dict[str, Any], dict[str, Any]]:
     if not gaussian or not trained:
         raise FileNotFoundError(
             f"{results} needs a run of benchmarks/gaussian.py on an H200, and a training run there of a recipe whose "
-            f"network is still the same: regard train cifar10-speedrun --result FILE"
+            f"network is still the same: regard train cifar10-transformer --result FILE"
         )
     return gaussian[-1], trained[-1]
 
@@ -191,7 +191,7 @@ def _images(found: Mapping[str, Any]) -> int:
 
 def _recipe_network(name: str) -> tuple[nn.Module, int]:
     recipe = regard.recipes.get(name)
-    if not isinstance(recipe.task, regard.training.ImageTask):
+    if recipe.task.image_shape is None:
         return nn.Identity(), 0
     network = recipe.network.build(recipe.task)
     return network, sum(parameter.numel() for parameter in network.parameters())
@@ -224,7 +224,7 @@ def _linear_rate(trained: Mapping[str, Any], found: Rates) -> float:
     """Of a network in training: what the attention of its grid takes, as predicted, is taken away first."""
     recipe = regard.recipes.get(trained["recipe"])
     network, _ = _recipe_network(trained["recipe"])
-    cost = regard.cost(network, (1, *recipe.task.shape))
+    cost = regard.cost(network, (1, *recipe.task.image_shape))
     linear = sum(row.multiply_adds for row in cost.rows if row.kind == "Linear")
     grid, depth = network.grid, len(network.blocks)
     heads, width = network.blocks[0].attention.heads, network.blocks[0].attention.head_dim
@@ -339,7 +339,7 @@ def result() -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="print predicted beside measured milliseconds")
+    parser.add_argument("--check", action="store_true", help="print predicted next to measured milliseconds")
     parser.add_argument("--output", type=Path, default=RESULTS / "cost-model.json")
     options = parser.parse_args(arguments)
     made = result()

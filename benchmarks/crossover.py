@@ -1,4 +1,4 @@
-"""Up to which grid is one dense product per head faster than two thin passes? Measured per kind of device.
+"""Up to which grid is one dense product per head faster than one thin product per axis? Measured for each device type.
 
     python benchmarks/crossover.py
 

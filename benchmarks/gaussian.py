@@ -1,18 +1,18 @@
-"""What does exact Gaussian attention cost beside the ways people would write it, and beside convolution?
+"""How fast is exact Gaussian attention, compared with other implementations and with convolution?
 
-Forward and backward (gradients into values, centers and sharpness), one run, ratios of the same round.
+Forward and backward pass (gradients of values, centers and sharpness); ratios are taken within one round.
 
     python benchmarks/gaussian.py                 # CPU: one image; a GPU: about 131 k tokens in bfloat16
     python benchmarks/gaussian.py --grids 32 64   # fewer grids
 
-Ways that compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product) and ``sdpa+bias``
-(the same matrix as the fused kernel's bias). ``flex`` is FlexAttention with the score as its score_mod (GPU only).
-Less is computed by ``flash`` (the fused kernel with no bias at all: no position), and by ``depthwise`` and ``conv``
-(cuDNN or oneDNN, 3×3 with as many channels): the honest yardsticks. ``banded`` is ours with a plan frozen from the
-heads' values. A baseline that does not fit into memory is skipped, and says so.
+These compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product), ``sdpa+bias`` (the same
+matrix as a bias of the fused kernel), and ``flex`` (FlexAttention with the score as its score_mod; GPU only). These compute
+less and are baselines: ``flash`` (the fused kernel without bias, so without position), ``depthwise`` and ``conv`` (3×3
+convolutions of cuDNN or oneDNN with as many channels). ``banded`` is regard with a frozen plan. A baseline that does not
+fit into memory is skipped, with a message.
 
-On a GPU more tables: how near our time on the device comes to the time that its memory alone takes, full-width heads
-beside cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
+On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
+compared with cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
 """
 
 import ctypes
@@ -290,13 +290,13 @@ def main() -> None:
     print(f"\nmilliseconds, forward + backward, {HEADS} heads × {WIDTH}, {dtype}")
     names = list(rows[0])[:-1]
     print_table(rows, names)
-    print("\ntimes longer than ours")
+    print("\ntime relative to regard")
     print_table([{"grid": row["grid"], **row["ratios"]} for row in rows], ["grid", *names[2:]])
     wide = full_width_row() if bandwidth else None
     if wide:
-        print(f"\nmilliseconds of the device alone; the floor is five tensors at {bandwidth / 1e12:.2f} TB/s")
+        print(f"\nmilliseconds on the device; the floor is five tensors at {bandwidth / 1e12:.2f} TB/s")
         print_table(floors, list(floors[0]))
-        print("\nfull-width heads and a 3×3 convolution with as many weights, milliseconds of the device alone")
+        print("\nfull-width heads and a 3×3 convolution with as many weights, milliseconds on the device")
         print_table([wide], list(wide))
     print("\npeak extra memory of forward + backward, in value tensors")
     print_table(memory, ["grid", "way", "peak / value"])

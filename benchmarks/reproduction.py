@@ -1,14 +1,14 @@
-"""Do the 2020 paper's variants reproduce, and does a depthwise convolution do as well?
+"""Can the networks of the 2020 paper be reproduced, and is a depthwise convolution as good?
 
-Each network by one short, equal recipe, several seeds, on the official test set.
+Each network is trained with the same short recipe and several seeds, and evaluated on the official test set.
 
     python benchmarks/reproduction.py                                  # a GPU; the seven networks, three seeds each
-    python benchmarks/reproduction.py --epochs 30 --seeds 1            # runs and results apart from those of the recipes
+    python benchmarks/reproduction.py --epochs 30 --seeds 1            # runs and results go to a separate folder
     python benchmarks/reproduction.py --names a6-gaussian resnet18
-    python benchmarks/reproduction.py --collect                        # the table again, from the files of the networks
+    python benchmarks/reproduction.py --collect                        # make the table from existing result files
 
-Every network's result file has the form of all trained recipes; the table goes into one more. With --smoke or --epochs both
-go to a folder of their own under runs/, and not among the results that the documentation shows.
+Every network has a result file like all trained recipes, and the table has one more. With --smoke or --epochs all of them go
+to a separate folder under runs/, not to the results that the documentation shows.
 """
 
 import argparse
@@ -24,10 +24,9 @@ import torch
 import regard
 from _measure import dashed, places, print_table, trial, write_rows
 from regard import recipes
-from regard.training import Recipe, train_seeds, write_result
-from regard.training._recipe import described
+from regard.training import Recipe, changed_name, train_seeds, write_result
 
-# What the paper's table says, after 300 epochs of its own recipe (per cent).
+# Accuracy in per cent from the table of the paper, after 300 epochs of its own recipe.
 PUBLISHED = {
     "resnet18": 93.8,
     "a6-gaussian": 93.8,
@@ -42,16 +41,18 @@ PUBLISHED = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", nargs="+", default=list(PUBLISHED), choices=list(PUBLISHED))
-    parser.add_argument("--epochs", type=int, help="default: the short recipe's own")
+    parser.add_argument("--epochs", type=int, help="default: as in the short recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
-        "--folder", type=Path, help="of the runs; default runs/reproduction, for a trial one of its own"
+        "--folder", type=Path, help="folder of the runs; default runs/reproduction, or a separate one for a trial"
     )
     parser.add_argument(
-        "--output", type=Path, help="of the results; default benchmarks/results, for a trial in --folder"
+        "--output", type=Path, help="folder of the results; default benchmarks/results, or --folder for a trial"
     )
-    parser.add_argument("--collect", action="store_true", help="train nothing: the table of the result files there are")
-    parser.add_argument("--smoke", action="store_true", help="try it out in a minute, on a CPU")
+    parser.add_argument(
+        "--collect", action="store_true", help="train nothing; make the table from existing result files"
+    )
+    parser.add_argument("--smoke", action="store_true", help="a trial of about a minute on a CPU")
     options = parser.parse_args()
     options.folder, options.output = places("reproduction", options)
     torch._dynamo.config.recompile_limit = 64
@@ -82,7 +83,7 @@ def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> R
 def named(name: str, recipe: Recipe, *, smoke: bool = False) -> str:
     """The recipe's name, with what was changed; how often it is measured on the way changes nothing."""
     followed = dataclasses.replace(recipe_of(name, smoke=smoke), evaluate_every=recipe.evaluate_every)
-    return described(recipe, followed, smoke)
+    return changed_name(recipe, followed, smoke)
 
 
 def trained(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
@@ -112,7 +113,7 @@ def found(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def row(name: str, result: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
     network = recipe.network.build(recipe.task)
-    counted = regard.cost(network, (1, *recipe.task.shape))
+    counted = regard.cost(network, (1, *recipe.task.image_shape))
     accuracy = [100 * value for value in result["accuracy"]]
     return {
         "network": name,

@@ -1,11 +1,11 @@
-"""The studio in a browser: how soon its first picture is there, and how fluid the pages that compute are.
+"""The studio in a browser: the time to the first picture, and the frame rate of the pages that compute.
 
     python benchmarks/studio.py
 
-``regard studio`` runs in a process of its own, with the model that comes with the package and a case-conversion run
-trained for a few steps. Each page is opened in a headless Chromium without a GPU, each time without a cache, and the
-first picture is timed from the start of the navigation; the bar is one second. On the pages whose numbers the browser
-computes, a slider then moves with every frame: 30 frames a second are the bar.
+``regard studio`` runs in a separate process, with the example of the package and a case-conversion run trained for a few
+steps. A headless Chromium without a GPU opens each page without a cache. The time to the first picture counts from the
+start of the navigation; the bar is one second. On pages whose numbers the browser computes, a slider then moves with
+every frame; the bar is 30 frames per second.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""Views in a browser: how soon the first picture is there, and how fluid it is to hover over it.
+"""Views in a browser: the time to the first picture, and the frame rate while the pointer moves over it.
 
     python benchmarks/views.py
 
-Each view is saved as one file and opened from disk in a headless Chromium without a GPU. The first picture is timed from
-the start of the navigation. Then the pointer moves on with every frame, over the picture (or, where the view plays,
-while it plays), and the frames of that time are counted: a display shows 60 a second, and 30 is the bar.
+Each view is saved as one file, and a headless Chromium without a GPU opens it from disk. The time to the first picture
+counts from the start of the navigation. Then the pointer moves over the picture with every frame (or the view plays), and
+the frames are counted. A display shows 60 per second; the bar is 30.
 """
 
 import math
@@ -18,7 +18,7 @@ import torch
 
 import regard
 from _measure import arguments, print_table, write
-from regard.training import Trajectory
+from regard.training import HeadTrajectory
 from regard.views import Show
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -69,7 +69,7 @@ def heads_view() -> Show:
     center = tuple(torch.randn(9, 2) * (1 - moments) + taps * (1 + 0.3 * i) * moments for i in range(6))
     sharpness = tuple(0.5 + moments[..., 0] * (1 + torch.rand(9)) for _ in range(6))
     names = tuple(f"blocks.{i}.attention" for i in range(6))
-    return regard.show(Trajectory(tuple(range(200)), names, (16, 16), center, sharpness))
+    return regard.show(HeadTrajectory(tuple(range(200)), names, (16, 16), center, sharpness))
 
 
 def image_view() -> Show:
@@ -153,7 +153,7 @@ def main() -> None:
     print()
     print_table(rows, list(rows[0]))
     slow = [row["view"] for row in rows if row["frames_per_second"] <= BAR]
-    print(f"above {BAR:g} frames a second: {'all' if not slow else f'all but {slow}'}")
+    print(f"above {BAR:g} frames per second: {'all' if not slow else f'all but {slow}'}")
     print("written to", write("views", options, rows, browser=version, frames=options.frames))
 
 

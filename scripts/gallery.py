@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import regard
-from regard.training._heads import Trajectory
+from regard.training import HeadTrajectory
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -71,8 +71,8 @@ def trained_heads(path: Path, run: Path | None) -> None:
 
 @picture
 def speedrun_heads(path: Path, run: Path | None) -> None:
-    """Of a run of cifar10-speedrun; its heads.jsonl is all that is needed."""
-    trajectory = None if run is None else Trajectory.read(run / "heads.jsonl")
+    """Of a run of cifar10-transformer; its heads.jsonl is all that is needed."""
+    trajectory = None if run is None else HeadTrajectory.read(run / "heads.jsonl")
     if trajectory is None:
         raise ValueError("this picture is of a run's heads.jsonl: pass --run FOLDER")
     last = trajectory.at(-1)
@@ -83,12 +83,10 @@ def speedrun_heads(path: Path, run: Path | None) -> None:
 
 @picture
 def image_attention(path: Path, run: Path | None) -> None:
-    from regard.training._pictures import image_attention as draw
-
     network, normalized, pixels = _looked_at(run)
-    figure = draw(network, normalized, pixels)
+    figure = regard.figures.image_attention(regard.training.attention_maps(network, normalized), pixels)
     if figure is None:
-        raise ValueError(f"{run} has no attention among the places of an image")
+        raise ValueError(f"{run} has no attention between positions of an image")
     figure.savefig(path, dpi=90)
 
 

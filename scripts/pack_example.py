@@ -44,7 +44,7 @@ def main() -> None:
     checkpoint = run.checkpoint("last")
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("network.")}
     half = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    kept = ("step", "total", "seconds", "compile_seconds", "evaluation", "recipe", "versions", "score")
+    kept = ("step", "seconds", "compile_seconds", "evaluation", "recipe", "versions", "score")
     state = {name: checkpoint.state[name] for name in kept if name in checkpoint.state}
     Checkpoints(output / "checkpoints").save(state["step"], half, state)
 

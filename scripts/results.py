@@ -26,7 +26,7 @@ def newest(results: Iterable[Result], benchmark: str, hardware: str = "") -> Res
 
 
 def table(name: str, prefix: str, results: Sequence[Result] | None = None) -> str:
-    """The table of this name in Markdown, with what was run on what and when, linked to its file under ``prefix``."""
+    """The table of this name in Markdown, with command, hardware and date, and a link to its file under ``prefix``."""
     if name not in TABLES:
         raise ValueError(f"no table is called {name!r}; there are {', '.join(TABLES)}")
     return TABLES[name](load() if results is None else results, prefix)
@@ -36,7 +36,7 @@ _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTAL
 
 
 def replace_tables(text: str, prefix: str, results: Sequence[Result]) -> str:
-    """A page with every table between its markers made anew."""
+    """The page with every table between markers replaced by a new one."""
     made, count = _BLOCK.subn(lambda block: f"{block[1]}{table(block[2], prefix, results)}\n{block[3]}", text)
     if count != text.count("<!-- results:"):
         raise ValueError("each <!-- results: NAME --> needs its <!-- end -->")
@@ -82,16 +82,16 @@ def _kernels(results: Sequence[Result], prefix: str) -> str:
     ]  # fmt: skip
     head = [
         "grid",
-        "memory alone",
+        "memory traffic alone",
         "regard",
-        "of memory alone",
+        "regard / memory",
         "regard, host included",
         "flash, no position",
         "depthwise 3×3",
     ]
     wide = result["full_width"]
-    text = "Milliseconds of the device, forward and backward, as in the [comparison](../comparison.md#attention-by-place). "
-    text += f"*Memory alone*: five tensors at {result['bandwidth'] / 1e12:.2f} TB/s, what a copy reaches. "
+    text = "Milliseconds on the device, forward and backward, as in the [comparison](../comparison.md#attention-by-position). "
+    text += f"*Memory traffic alone*: five tensors at {result['bandwidth'] / 1e12:.2f} TB/s, the rate of a copy. "
     text += f"A whole layer of full-width heads ({wide['layer']}) takes {wide['attention']:.2f} ms, cuDNN's 3×3 convolution "
     text += f"with as many weights {wide['convolution']:.2f} ms. {_origin(result, prefix)}."
     return f"{_markdown(head, rows)}\n\n{text}"
@@ -130,7 +130,8 @@ def _capture_models(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "capture")
     ways = [key for key in result["models"][0] if key != "model"]
     rows = [[row["model"], *(row[way] for way in ways)] for row in result["models"]]
-    return f"{_markdown(['model', *ways], rows)}\n\nAll maps, or what happens instead. {_origin(result, prefix)}."
+    text = f"*yes*: all maps were returned; otherwise what happened instead. {_origin(result, prefix)}."
+    return f"{_markdown(['model', *ways], rows)}\n\n{text}"
 
 
 def _capture_cost(results: Sequence[Result], prefix: str) -> str:
@@ -142,7 +143,7 @@ def _capture_cost(results: Sequence[Result], prefix: str) -> str:
         if row["way"] != "plain"
     ]  # fmt: skip
     sizes = ", ".join(f"{name} {size:.1f} MB" for name, size in result["payload_mb"].items())
-    head = ["model", "way", "time / plain forward", "peak MB", "lines", "model's own kernel kept", "maps checked"]
+    head = ["model", "method", "time / plain forward", "peak MB", "lines", "keeps the model's kernel", "maps checked"]
     text = "Images: a batch of 8, 197 tokens each; text: 128 tokens. "
     text += f"{_origin(result, prefix)}. TransformerLens was {result['transformer_lens']}. "
     text += f"Stored, 12 layers × 12 heads × 128 tokens: {sizes}."
@@ -163,7 +164,7 @@ def _training(results: Sequence[Result], prefix: str) -> str:
         if "recipe" in r and "(" not in r["recipe"] and not r["recipe"].endswith("-short")
     }
     for result in sorted(latest.values(), key=lambda r: (r["recipe"], r["hardware"])):
-        # A CPU may have been shared with others: there the processor's own time is what training costs.
+        # A CPU may be shared with other programs, so there we report processor time.
         clock = "train_seconds" if "NVIDIA" in result["hardware"] else "process_seconds"
         accuracy, flipped, seconds = (
             [value for value in result.get(key) or [] if value is not None]
@@ -178,8 +179,8 @@ def _training(results: Sequence[Result], prefix: str) -> str:
     missing = " (– where they were not kept)" if any(row[5] == "–" for row in rows) else ""
     return (
         f"{_markdown(head, rows)}\n\nTest accuracy, mean ± standard deviation over seeds; compilation not counted. "
-        f"Seconds are the clock's on a GPU and the processor's on a CPU{missing}. "
-        f"Each is `regard train RECIPE --result FILE`."
+        f"Seconds are wall time on a GPU and processor time on a CPU{missing}. "
+        f"Each row is from `regard train RECIPE --result FILE`."
     )
 
 
@@ -198,9 +199,23 @@ def _reproduction(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+def _pyramid(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "pyramid")
+    rows = [
+        [row["what"], f"{row['parameters'] / 1e6:.2f} M", f"{row['held out']:.2f}", _milliseconds(row["ms / step"])]
+        for row in result["rows"]
+    ]
+    seeds = "one seed" if result["seeds"] == 1 else f"mean of {result['seeds']} seeds"
+    text = (
+        f"Accuracy on 5,000 images held out from the training set, after {result['epochs']} epochs on the others in "
+        f"batches of 1,000, {seeds}. {result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
+    )
+    return f"{_markdown(['network or change', 'parameters', 'held out, %', 'ms / step'], rows)}\n\n{text}"
+
+
 def _ablation(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "ablation")
-    head = ["what is changed", "parameters", "held out, %", "difference", "ms / step"]
+    head = ["change", "parameters", "validation accuracy, %", "difference", "ms / step"]
     base = result["rows"][0]
     rows = []
     for row in result["rows"]:
@@ -216,7 +231,7 @@ def _ablation(results: Sequence[Result], prefix: str) -> str:
 
 
 def _same(values: Iterable[Any]) -> Any:
-    """The one value that all rows share: a table that says it once must not hide another."""
+    """The one value that all rows share, so that a table can state it once."""
     found = set(values)
     if len(found) != 1:
         raise ValueError(f"the rows of one table differ where they must not: {sorted(found)}")
@@ -262,7 +277,7 @@ def _readable(rows: Sequence[Any], gpus: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them.
+    """Seconds as text.
 
     >>> duration(5400), duration(42), duration(0.5), duration(None)
     ('1.5 h', '42 s', '0.5 s', 'does not fit')
@@ -282,6 +297,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "attention": _attention,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
+    "pyramid": _pyramid,
     "training": _training,
     "reproduction": _reproduction,
     "ablation": _ablation,

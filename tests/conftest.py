@@ -2,7 +2,9 @@
 
 import importlib.util
 import os
+import pathlib
 import shutil
+import subprocess
 import sys
 
 import jaxtyping
@@ -29,16 +31,28 @@ settings.register_profile(
 )
 settings.load_profile("regard")
 
+COQ_LIBRARIES = ("mathcomp/analysis", "mathcomp/algebra_tactics", "mathcomp/zify", "Interval")
+
+
+def has_coq() -> bool:
+    """Coq, and the libraries that the proofs use."""
+    if shutil.which("coqc") is None or shutil.which("make") is None:
+        return False
+    where = subprocess.run(["coqc", "-where"], capture_output=True, text=True, timeout=60).stdout.strip()
+    return all((pathlib.Path(where) / "user-contrib" / library).is_dir() for library in COQ_LIBRARIES)
+
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NEEDS = {
     "gpu": (torch.cuda.is_available, "needs an NVIDIA GPU"),
     "browser": (lambda: any(map(shutil.which, BROWSERS)), "needs a Chromium on the PATH"),
     "node": (lambda: shutil.which("npm") is not None, "needs Node.js and npm"),
+    "coq": (lambda: has_coq(), "needs Coq with mathcomp-analysis, algebra-tactics and interval (proofs/README.md)"),
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run; ``REGARD_REQUIRE=browser,node`` turns such a skip into a failure."""
+    """Skip what this machine cannot run; ``REGARD_REQUIRE=browser,node,coq`` turns such a skip into a failure."""
     for item in items:
         if TYPECHECK and "compiled" in item.path.parts:
             item.add_marker(pytest.mark.skip(reason="run it with REGARD_TYPECHECK=0, as make test does"))
@@ -81,3 +95,23 @@ def timm():
             kept[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     yield importlib.import_module("timm")
     kept.clear()
+
+
+@pytest.fixture(scope="session")
+def transformers(timm):
+    """Hugging Face transformers (which import torchvision too, so timm's stand-in for its operators comes first)."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed (extra: parity)")
+    module = importlib.import_module("transformers")
+    module.logging.set_verbosity_error()
+    return module
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32)
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, 50, (2, 7))

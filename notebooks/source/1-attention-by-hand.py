@@ -1,41 +1,41 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-1
+# name: 1-attention-by-hand
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+if importlib.util.find_spec("regard") is None:
+    RELEASE = ""
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("1-attention-by-hand"))
-SEED = 0
+grader = regard.course.Notebook("1-attention-by-hand")
 
 # %% [markdown]
 # # 1 · Attention by hand
@@ -53,14 +53,36 @@ SEED = 0
 # You will build it from sums, products and `exp`. **The checks refuse ready-made functions** (`torch.softmax`,
 # `regard.attention`, …); they run your code on other numbers than you see here, and they say what is wrong.
 #
+# Whoever looks something up in a dictionary has a *query*; the entries' headwords are the *keys*, what is said there are
+# the *values*. The weights (the *attention map*) say how much of each value goes into the answer: one row for each query,
+# one column for each key.
+
+# %%
+regard.course.diagram("attention")
+
+# %% [markdown]
 # Move the query below and watch the weights.
 
 # %%
-regard.show("mechanism")
+figure, panels = plt.subplots(1, 2, figsize=(8, 2.6))
+arrows = torch.tensor([[1.0, 0.2], [0.6, 0.9], [-0.8, 0.5], [-0.3, -1.0]])
+for number, (x, y) in enumerate(arrows.tolist()):
+    panels[0].annotate(f"key {number}", (x, y), (0, 0), arrowprops={"arrowstyle": "<-"}, ha="center")
+panels[0].annotate("query", (0.9, 0.7), (0, 0), arrowprops={"arrowstyle": "<-", "color": "tab:red"}, color="tab:red")
+panels[0].set(xlim=(-1.3, 1.4), ylim=(-1.3, 1.3), title="four keys and a query")
+scores = arrows @ torch.tensor([0.9, 0.7])
+panels[1].bar(range(4), (2 * scores).exp() / (2 * scores).exp().sum())
+panels[1].set(xlabel="key", ylabel="weight, β = 2", xticks=range(4), ylim=(0, 1), title="its weights")
+regard.course.picture(
+    figure,
+    "Left: four keys and a query as arrows. Right: the weights of the query; the two keys that point the same way share "
+    "nearly all of it.",
+    shown=regard.show("mechanism"),
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_scores
+# name: scores
 # points: 2
 
 # %% [markdown]
@@ -92,14 +114,13 @@ def scores_of(hidden, w_query, w_key):
 
 
 # %%
-def test_worked_example(scores_of):
+def test_worked_example(scores_of, NUMBERS):
     import torch
 
-    import regard
-    from regard.course import by_hand, expect
+    from regard.course import by_hand, expect, numbers
 
-    example = regard.reference.worked_example()
-    hidden, w_query, w_key = example.hidden.float(), example.w_query.float(), example.w_key.float()
+    example = numbers("1-attention-by-hand", NUMBERS)
+    hidden, w_query, w_key = (torch.tensor(example[name]).float() for name in ("hidden", "w_query", "w_key"))
     got = by_hand(scores_of)(hidden, w_query, w_key)
     right = (hidden @ w_query.T) @ (hidden @ w_key.T).T
     mistakes = {
@@ -111,7 +132,6 @@ def test_worked_example(scores_of):
         "only the query is projected; the key is W_k h": (hidden @ w_query.T) @ hidden.T,
     }
     expect(got, right, mistakes, of="the scores of the worked example")
-    expect(got[1], torch.tensor([1054.0, 852.0, -396.0]), of="the row of the second token")
 
 
 # %%
@@ -132,29 +152,105 @@ def test_other_sizes(scores_of, SEED):
 # %% [raw]
 # # END QUESTION
 
+
 # %% [markdown]
-# A worked example: three tokens with two features, and small whole numbers as weights. The second token scores the
-# three keys 1054, 852 and −396.
+# A worked example: three tokens with two features, and small whole numbers as weights.
 
 # %%
-hidden = torch.tensor([[5.0, 1.0], [4.0, 3.0], [-2.0, 6.0]])
-w_query = torch.tensor([[1.0, 0.0], [2.0, 9.0]])
-w_key = torch.tensor([[0.0, 1.0], [6.0, 0.0]])
-w_value = torch.tensor([[4.0, 3.0], [9.0, 1.0]])
-print(scores_of(hidden, w_query, w_key))
+hidden = torch.tensor(NUMBER_hidden).float()
+w_query = torch.tensor(NUMBER_w_query).float()
+w_key = torch.tensor(NUMBER_w_key).float()
+w_value = torch.tensor(NUMBER_w_value).float()
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_softargmax
+# name: pencil
+# points: 2
+
+# %% [markdown]
+# ## 1.2 With a pencil
+#
+# Take the numbers of the cell above. Which scores does the **second** token give to the three keys, and what is its output
+# if it takes the value of its best key alone (arg max instead of a softargmax)? Two small products each; then let
+# `scores_of` confirm the first.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+# %%
+second_scores = (1054, 852, -396)  # SOLUTION
+second_output = (23, 46)  # SOLUTION
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_numbers(second_scores, second_output):
+    from regard.course import expect_numbers
+
+    expect_numbers(second_scores, 3, of="second_scores")
+    expect_numbers(second_output, 2, of="second_output")
+
+
+# %%
+# HIDDEN
+def test_second_scores(second_scores, NUMBERS):
+    import torch
+
+    from regard.course import expect, expect_numbers, numbers
+
+    example = {name: torch.tensor(value).float() for name, value in numbers("1-attention-by-hand", NUMBERS).items()}
+    query, key = example["hidden"] @ example["w_query"].T, example["hidden"] @ example["w_key"].T
+    mistakes = {
+        "these are the scores of the first token": query[0] @ key.T,
+        "this is what the three queries give the second key; the second query is asked": query @ key[1],
+        "a row of hidden @ W is Wᵀh; the query is W h": (example["hidden"] @ example["w_query"])[1]
+        @ (example["hidden"] @ example["w_key"]).T,
+    }
+    expect(expect_numbers(second_scores, 3, of="second_scores"), query[1] @ key.T, mistakes, of="the three scores")
+
+
+# %%
+# HIDDEN
+def test_second_output(second_output, NUMBERS):
+    import torch
+
+    from regard.course import expect, expect_numbers, numbers
+
+    example = {name: torch.tensor(value).float() for name, value in numbers("1-attention-by-hand", NUMBERS).items()}
+    query, key, value = (example["hidden"] @ example[name].T for name in ("w_query", "w_key", "w_value"))
+    best = int((query[1] @ key.T).argmax())
+    mistakes = {
+        "this is the best key's token itself; its value is W_v h": example["hidden"][best],
+        "this is the best key, not its value": key[best],
+    }
+    if best != 1:
+        mistakes["this is the second token's own value; its best key is another one"] = value[1]
+    expect(expect_numbers(second_output, 2, of="second_output"), value[best], mistakes, of="the output")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: softargmax
 # points: 3
 
 # %% [markdown]
-# ## 1.2 From scores to weights
+# ## 1.3 From scores to weights
 #
 # $$\mathrm{softargmax}_\beta(z)_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}$$
 #
-# With a plus: the *largest* score gets the largest weight. Normalize over the **last** axis, the keys. And try it on
-# the scores above: $e^{1054}$ is infinity for a computer. Adding a constant to all scores of a row changes nothing;
+# With a plus: the *largest* score gets the largest weight. Normalize over the **last** axis, the keys. And mind large
+# scores, such as 1054: $e^{1054}$ is infinity for a computer. Adding a constant to all scores of a row changes nothing;
 # which constant makes every exponent at most zero?
 
 # %% [raw]
@@ -229,6 +325,22 @@ def test_inverse_temperature(softargmax, SEED):
     expect(by_hand(softargmax, without="softmax")(scores, beta), (beta * scores).softmax(-1), mistakes, of="softargmax")
 
 
+# %%
+def test_beta_is_used(softargmax):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    scores, beta = torch.tensor([[0.5, -1.0, 2.0, 0.0], [1.0, 1.5, -0.5, 0.0]]), 0.3
+    mistakes = {
+        "β is not used": scores.softmax(-1),
+        "β multiplies the scores; you divide by it (that would be a temperature)": (scores / beta).softmax(-1),
+        "β belongs inside the exponential": beta * scores.softmax(-1),
+    }
+    got = by_hand(softargmax, without="softmax")(scores, beta)
+    expect(got, (beta * scores).softmax(-1), mistakes, of="softargmax with β = 0.3")
+
+
 # %% [raw]
 # # END TESTS
 
@@ -247,23 +359,27 @@ for score, curve in zip((1.0, 0.6, -0.5), curves.T, strict=True):
     panel.plot(betas, curve, label=f"score {score}")
 panel.set(xlabel="β", ylabel="weight", title="Small β spreads, large β chooses")
 panel.legend()
-plt.show()
+regard.course.picture(
+    figure,
+    "Weights of three keys against β. At β = 0 all three weigh a third; as β grows the key with the largest score takes "
+    "all and the other two fall to zero.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_attention
+# name: attention
 # points: 4
 
 # %% [markdown]
-# ## 1.3 Attention
+# ## 1.4 Attention
 #
 # Put it together: scores, weights, weighted sum. `query` and `key` share a width $d$; `value` may have another one, and
 # there may be more keys than queries: the same function does **self**-attention (all from one sequence) and
 # **cross**-attention (queries from one, keys and values from another).
 #
-# Where `beta` is not given, use $1/\sqrt d$: the dot product of two vectors of $d$ independent numbers of size one
-# has a standard deviation of $\sqrt d$, and dividing by it keeps the softargmax away from its flat ends, at any
-# width.
+# Where `beta` is not given, use $1/\sqrt d$: the dot product of two vectors of $d$ independent numbers with mean zero and
+# variance one has a standard deviation of $\sqrt d$, and dividing by it keeps the softargmax away from its flat ends, at
+# any width.
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -348,19 +464,20 @@ def test_batches(attention, SEED):
 # %%
 # HIDDEN
 def test_gradients(attention, SEED):
+    import torch
+
     from regard.course import Draw, by_hand, expect
 
     draw = Draw(SEED + 1)
-    query, key, value = (draw(3, 4).requires_grad_() for _ in range(3))
-    got = by_hand(attention, without="softmax")(query, key, value)
-    if got is None or not got.requires_grad:
-        raise AssertionError("no gradient reaches the inputs: build the result from tensor operations alone")
-    weights = draw(3, 4)
-    (got * weights).sum().backward()
-    gradient = query.grad.clone()
-    query.grad = None
-    (((query @ key.T) / 2).softmax(-1) @ value * weights).sum().backward()
-    expect(gradient, query.grad, of="the gradient into the queries")
+    query, key, value, weight = draw(3, 4), draw(3, 4), draw(3, 4), draw(3, 4)
+    got = by_hand(attention, without="softmax").slopes(query, key, value, weight=weight)
+    inputs = [part.clone().requires_grad_() for part in (query, key, value)]
+    made = ((inputs[0] @ inputs[1].T) / 2).softmax(-1) @ inputs[2]
+    right = torch.autograd.grad((made * weight).sum(), inputs)
+    for name, ours, theirs in zip(("queries", "keys", "values"), right, got, strict=True):
+        if theirs is None:
+            raise AssertionError(f"no gradient reaches the {name}: build the result from tensor operations alone")
+        expect(theirs, ours, of=f"the gradient into the {name}")
 
 
 # %% [raw]
@@ -383,7 +500,11 @@ for row in range(4):
         color = "black" if weights[row, column] > 0.6 else "white"
         panel.text(column, row, f"{weights[row, column]:.2f}", ha="center", va="center", color=color, fontsize=8)
 panel.set(xlabel="key", ylabel="query", title="columns sum to " + ", ".join(f"{x:.1f}" for x in weights.sum(0)))
-plt.show()
+regard.course.picture(
+    figure,
+    "A map of four queries and six keys, the weight written into each cell. Every row sums to one; the sums of the columns, "
+    "in the title, do not.",
+)
 
 # %% [markdown]
 # **A picture of what attention can say.** An output is an average, so it never leaves the convex hull of the values.
@@ -400,18 +521,23 @@ for query in torch.tensor([[1.0, 0.8], [-1.0, 0.4], [0.6, -1.0], [-0.9, -0.5]]):
     panel.plot(*path.T, lw=2)
 panel.set(title="The output from β = 0 to β = 12")
 panel.legend()
-plt.show()
+regard.course.picture(
+    figure,
+    "Four values as dots and their convex hull. Four paths start at the mean of the values (β = 0), stay inside the hull "
+    "and each end near one of the dots (β = 12).",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_hard
+# name: hard
 # points: 3
 
 # %% [markdown]
-# ## 1.4 Hard attention
+# ## 1.5 Hard attention
 #
-# The limit β → ∞ picks the best key and **preserves** its value exactly; the other end, β = 0, **dilutes** all values
-# to their mean. Both exist for self- and for cross-attention.
+# The limit β → ∞ picks the best key and **preserves** its value exactly (*hard* attention); the other end, β = 0,
+# **dilutes** all values to their mean, and whatever lies between mixes them (*soft* attention). Self or cross, hard or
+# soft: that makes four kinds.
 #
 # Write the limit itself. One thing needs care: where several keys tie for the best score, every finite β shares the
 # weight evenly among them, so the limit does, too.
@@ -438,19 +564,17 @@ def hard_attention(query, key, value):
 
 
 # %%
-def test_one_best_key(hard_attention):
+def test_one_best_key(hard_attention, NUMBERS):
     import torch
 
-    import regard
-    from regard.course import by_hand, expect
+    from regard.course import by_hand, expect, numbers
 
-    example = regard.reference.worked_example()
-    query, key, value = ((example.hidden @ w.T).float() for w in (example.w_query, example.w_key, example.w_value))
+    example = {name: torch.tensor(value).float() for name, value in numbers("1-attention-by-hand", NUMBERS).items()}
+    query, key, value = (example["hidden"] @ example[name].T for name in ("w_query", "w_key", "w_value"))
     got = by_hand(hard_attention)(query, key, value)
     best = (query @ key.T).argmax(-1)
     mistakes = {"these are the best keys themselves; return their values": key[best]}
     expect(got, value[best], mistakes, of="hard attention of the worked example")
-    expect(got[1], torch.tensor([23.0, 46.0]), of="the second token's output")
 
 
 # %%
@@ -492,11 +616,253 @@ def test_limit(hard_attention, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_keep
+# name: dense
+# points: 2
+
+# %% [markdown]
+# ## 1.6 The same with a dense layer
+#
+# A fully connected layer **across the tokens** multiplies the values by a matrix of its own: `output = W @ value`. It can
+# preserve values, too, and it can dilute them. Write both matrices: one that copies value `choice[i]` to output $i$, and
+# one that gives every output the mean of all values. (What it cannot do: choose by content, or take another number of
+# tokens. Its $W$ is fixed.)
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def preserving(choice, keys):
+    """choice (a list of key numbers, one for each output) -> (outputs, keys)."""
+    # BEGIN SOLUTION
+    matrix = torch.zeros(len(choice), keys)
+    matrix[torch.arange(len(choice)), torch.tensor(choice)] = 1.0
+    return matrix
+    # END SOLUTION
+
+
+def diluting(outputs, keys):
+    """-> (outputs, keys)."""
+    # BEGIN SOLUTION
+    return torch.full((outputs, keys), 1 / keys)
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_copies(preserving):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    right = torch.tensor([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    mistakes = {
+        "outputs are rows and keys are columns": right.T,
+        "a 1 is enough; equal weights dilute": torch.full((3, 4), 0.25),
+    }
+    expect(by_hand(preserving)([2, 0, 2], 4), right, mistakes, of="the matrix that copies values 2, 0 and 2")
+
+
+# %%
+def test_mean(diluting):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    mistakes = {
+        "equal weights of 1 add the values up; their mean needs 1/keys": torch.ones(2, 5),
+        "divide by the number of keys, not of outputs": torch.full((2, 5), 0.5),
+    }
+    expect(by_hand(diluting)(2, 5), torch.full((2, 5), 0.2), mistakes, of="the matrix that takes the mean")
+
+
+# %%
+# HIDDEN
+def test_as_attention_does(preserving, diluting, SEED):
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    keys, outputs = draw.size(3, 7), draw.size(2, 6)
+    choice = [draw.size(0, keys - 1) for _ in range(outputs)]
+    value = draw(keys, 3)
+    got = by_hand(preserving)(choice, keys)
+    expect(got @ value, value[choice], of="the values that should be copied")
+    expect(by_hand(diluting)(outputs, keys) @ value, value.mean(0).expand(outputs, 3), of="the mean of the values")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: permutation
 # points: 3
 
 # %% [markdown]
-# ## 1.5 Leaving keys out
+# ## 1.7 Self-attention as identity and as permutation
+#
+# Let $W_k = W_v = I$ and attention be hard. If all tokens are different and have **length one**, each is its own best key,
+# $x_i \cdot x_j < x_i \cdot x_i$: with $W_q = I$ self-attention is the **identity**. And with another $W_q$ it is any
+# **permutation** you like. Return the $W_q$ (used as in 1.1, $q_i = W_q x_i$) for which token $i$ reads token `order[i]`.
+# The tokens are linearly independent.
+#
+# (A large β alone does not make it a permutation: two tokens may have the same best key. With tokens of different lengths
+# the longest one is often everybody's.)
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def permuting(tokens, order):
+    """tokens (n, dim), rows of length one, linearly independent, n <= dim; order: a list -> w_query (dim, dim)."""
+    # BEGIN SOLUTION
+    return tokens[order].T @ torch.linalg.pinv(tokens).T
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_unit_vectors(permuting):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    tokens, order = torch.eye(4), [1, 2, 3, 0]
+    w_query = by_hand(permuting)(tokens, order)
+    if w_query is None:
+        raise AssertionError("nothing there yet; replace every ... in the cell above by your own code")
+    expect(torch.tensor(w_query.shape), torch.tensor([4, 4]), of="the shape of W_q")
+    picked = (tokens @ w_query.T @ tokens.T).argmax(-1)
+    mistakes = {
+        "this is the inverse: token order[i] reads token i; q_i = W_q x_i should be x_order[i]": torch.tensor(
+            [3, 0, 1, 2]
+        ),
+        "this is the identity: every token reads itself": torch.arange(4),
+    }
+    expect(picked, torch.tensor(order), mistakes, of="the token that each token reads")
+
+
+# %%
+# HIDDEN
+def test_any_tokens(permuting, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    count = draw.size(4, 6)
+    tokens = draw(count, count + draw.size(0, 3))
+    tokens = tokens / tokens.norm(dim=-1, keepdim=True)
+    order = draw.order(count).tolist()
+    w_query = by_hand(permuting)(tokens, order)
+    picked = (tokens @ w_query.T @ tokens.T).argmax(-1)
+    mistakes = {
+        "it works for unit vectors alone: other tokens are not orthogonal, so Σ x_order[i] x_iᵀ is not enough": (
+            (tokens @ (tokens[order].T @ tokens).T @ tokens.T).argmax(-1)
+        )
+    }
+    mistakes = {words: wrong for words, wrong in mistakes.items() if wrong.tolist() != order}
+    expect(picked, torch.tensor(order), mistakes, of="the token that each token reads")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: running
+# points: 2
+
+# %% [markdown]
+# ## 1.8 Self-attention as a layer that runs over the tokens
+#
+# Where every token attends to itself alone, the output at token $i$ is $W_o W_v x_i$: the same linear map at every place.
+# Its proper name is a convolution with **kernel size 1** (a 1 × 1 convolution, or a position-wise linear layer). Return
+# its kernel, as `torch.nn.functional.conv1d` takes it: `(out, in, 1)`.
+#
+# (At β = 0 it is something else: every place gets the *same* output, the projection of the mean.)
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def pointwise_kernel(w_value, w_out):
+    """w_value (width, dim), w_out (out, width) -> kernel (out, dim, 1)."""
+    # BEGIN SOLUTION
+    return (w_out @ w_value)[:, :, None]
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_kernel(pointwise_kernel):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    w_value, w_out = torch.tensor([[1.0, 2.0, 0.0], [0.0, -1.0, 1.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+    right = torch.tensor([[[3.0], [6.0], [0.0]], [[0.0], [-1.0], [1.0]]])
+    mistakes = {
+        "the output matrix is not used": w_value[..., None],
+        "the kernel size is the last axis": right[..., 0][:, None],
+    }
+    expect(by_hand(pointwise_kernel)(w_value, w_out), right, mistakes, of="the kernel")
+
+
+# %%
+# HIDDEN
+def test_as_a_convolution(pointwise_kernel, SEED):
+    import torch.nn.functional as F
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    dim, width, out = draw.size(2, 5), draw.size(2, 5), draw.size(2, 5)
+    x, w_value, w_out = draw(7, dim), draw(width, dim), draw(out, width)
+    kernel = by_hand(pointwise_kernel)(w_value, w_out)
+    expect(F.conv1d(x.T[None], kernel)[0].T, x @ w_value.T @ w_out.T, of="the layer, run over seven tokens")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: keep
+# points: 3
+
+# %% [markdown]
+# ## 1.9 Leaving keys out
 #
 # Padding, the future, another document: some keys must not be seen. `keep` is `(queries, keys)` and True where a
 # query may attend. The others get weight 0, and **the rest is normalized without them**. A query that may see nothing
@@ -573,6 +939,23 @@ def test_nothing_to_see(masked_attention, SEED):
     expect(got, right, mistakes, of="masked attention")
 
 
+# %%
+def test_a_query_that_sees_nothing(masked_attention):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    query, key, value = torch.ones(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[4.0], [6.0]])
+    keep = torch.tensor([[True, True], [False, False]])
+    got = by_hand(masked_attention, without="softmax")(query, key, value, keep)
+    if isinstance(got, torch.Tensor) and got.isnan().any():
+        raise AssertionError("a query that may see nothing gives NaN (0/0); it should give zeros")
+    mistakes = {
+        "a query that may see nothing gets the mean of all values; it should get zeros": torch.tensor([[5.0], [5.0]])
+    }
+    expect(got, torch.tensor([[5.0], [0.0]]), mistakes, of="masked attention where the second query sees nothing")
+
+
 # %% [raw]
 # # END TESTS
 
@@ -581,11 +964,11 @@ def test_nothing_to_see(masked_attention, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_perturbed
+# name: perturbed
 # points: 3
 
 # %% [markdown]
-# ## 1.6 Perturbed keys
+# ## 1.10 Perturbed keys
 #
 # One key moves a little: $k_a \to k_a + \varepsilon$. Only its own score changes, by $q \cdot \varepsilon$. But the
 # weights share a sum of one, so all of them change. To first order,
@@ -671,6 +1054,8 @@ def test_against_a_small_step(change_of_weights, SEED):
 # $\tfrac12 \beta^2 \lVert q\rVert^2\sigma^2\, w_a (1-w_a)(1-2w_a)$. So noise on a key *raises* its mean weight where
 # $w_a < \tfrac12$ and lowers it where $w_a > \tfrac12$: it does not simply scale it down. And stretching a key,
 # $k_a \to \alpha k_a$, multiplies its **score**: what that does to its weight depends on the score's sign.
+#
+# The pictures: left, zero-mean noise on a key; right, a key made longer, for four scores.
 
 # %%
 torch.manual_seed(0)
@@ -690,15 +1075,98 @@ for score in (1.0, 0.3, -0.3, -1.0):
     panels[1].plot(stretch, path, label=f"score {score:+}")
 panels[1].set(xlabel="stretch α", ylabel="weight of the key", title="A key made longer")
 panels[1].legend()
-plt.show()
+regard.course.picture(
+    figure,
+    "Left: the mean change of a key's weight under noise, against its weight: above zero below one half, below zero above. "
+    "Right: the weight of a key against its stretch: it rises for positive scores and falls for negative ones.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_kernel
+# name: stretched
+# points: 3
+
+# %% [markdown]
+# ## 1.11 A stretched key
+#
+# Key $a$ becomes $\alpha k_a$. Its score $z_a$ becomes $\alpha z_a$, so of all exponentials only its own changes, by the
+# factor $r = e^{\beta(\alpha - 1) z_a}$. Write the new weights of **all** keys from the old ones, $w_a$ and $r$, without
+# computing any other score. Do the others change by a common factor? Does the key gain?
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def stretched(weights, score, which, factor, beta):
+    """weights (queries, keys) before, score (queries,) of key `which` before, factor α -> weights (queries, keys) after."""
+    # BEGIN SOLUTION
+    ratio = torch.exp(beta * (factor - 1) * score)
+    after = weights / (1 + weights[:, which] * (ratio - 1))[:, None]
+    return torch.where(torch.arange(weights.shape[1]) == which, after * ratio[:, None], after)
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_two_keys(stretched):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    scores, beta = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), 0.5
+    before = (beta * scores).softmax(-1)
+    right = (beta * torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).softmax(-1)
+    raised = before * torch.stack([torch.exp(beta * 2 * scores[:, 0]), torch.ones(2)], -1)
+    mistakes = {
+        "nothing has changed": before,
+        "the key's weight is multiplied, but the row no longer sums to one: the sum of all exponentials changes, too": raised,
+        "the weight itself is multiplied by α, and normalized; it is the score that is multiplied": (
+            before * torch.tensor([3.0, 1.0]) / (before * torch.tensor([3.0, 1.0])).sum(-1, keepdim=True)
+        ),
+        "β is missing in the exponent": torch.tensor([[3.0, 0.0], [-3.0, 0.0]]).softmax(-1),
+        "the exponent has α − 1: e^{βαz} = e^{βz} · e^{β(α−1)z}": (
+            beta * torch.tensor([[4.0, 0.0], [-4.0, 0.0]])
+        ).softmax(-1),
+    }
+    expect(by_hand(stretched)(before, scores[:, 0], 0, 3.0, beta), right, mistakes, of="the weights after α = 3")
+
+
+# %%
+# HIDDEN
+def test_by_computing_again(stretched, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    keys = draw.size(3, 7)
+    query, key, which = draw(4, 3), draw(keys, 3), draw.size(0, keys - 1)
+    factor, beta = 1 + 0.2 * draw.size(1, 10), 0.1 * draw.size(2, 9)
+    before = (beta * query @ key.T).softmax(-1)
+    after = key.clone()
+    after[which] *= factor
+    got = by_hand(stretched)(before, query @ key[which], which, factor, beta)
+    expect(got, (beta * query @ after.T).softmax(-1), of="the weights after stretching")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: kernel
 # points: 4
 
 # %% [markdown]
-# ## 1.7 Kernel regression is attention
+# ## 1.12 Kernel regression is attention
 #
 # To predict $y$ at $x$, average what was seen nearby (Nadaraya and Watson, 1964):
 #
@@ -786,15 +1254,19 @@ for bandwidth in (0.08, 0.4, 2.0):
     panel.plot(x, attention(query, key, y_train, beta), label=f"h = {bandwidth}, β = {beta:.3g}")
 panel.set(xlabel="query x", ylabel="output", title="Attention as a smoother: sharp, right, diluted")
 panel.legend(fontsize=8)
-plt.show()
+regard.course.picture(
+    figure,
+    "Forty noisy samples of a sine and three curves through them: a small bandwidth (large β) follows every sample, a "
+    "medium one follows the sine, a large one is nearly flat.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q8_graph
+# name: graph
 # points: 3
 
 # %% [markdown]
-# ## 1.8 Messages on a graph
+# ## 1.13 Messages on a graph
 #
 # A graph network updates a node from its neighbors: it weighs every edge, normalizes the weights **over the
 # neighbors**, and adds up the messages. Write this node by node, with a loop. `neighbors[i]` lists the nodes that
@@ -871,8 +1343,8 @@ def test_any_graph(message_passing, SEED):
 # # END QUESTION
 
 # %% [markdown]
-# On the **complete** graph, where everyone hears everyone, that is attention; on any other graph it is attention with
-# a mask. The picture draws the weights of one attention layer as edges.
+# On the **complete** graph, where everyone hears everyone *and itself*, that is attention; on any other graph it is
+# attention with a mask. The picture draws the weights of one attention layer as edges (without those to itself).
 
 # %%
 torch.manual_seed(7)
@@ -895,13 +1367,54 @@ for i in range(nodes):
     panel.text(*place[i], str(i), ha="center", va="center", color="white", zorder=4)
 panel.set_axis_off()
 panel.set_title("who listens to whom")
-plt.show()
+regard.course.picture(
+    figure, "Seven nodes on a circle with arrows between all of them; thick arrows are large weights, thin ones small."
+)
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: own_words
+# points: 4
+# manual: true
+
+# %% [markdown]
+# ## 1.14 In your own words
+#
+# In five to eight sentences: what are queries, keys and values, and what does an attention map show (which shape has it, and
+# what can be read off a row and off a column)? When does attention preserve a value, when does it dilute values, and which
+# β is each? Why is the attention update called message passing on a fully connected graph?
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+# %% [markdown]
+# **Rubric (4 points).** 1: queries seek, keys are compared with them, values are what is returned; all three are projections
+# of tokens. 1: the map is queries × keys per item (and head), rows are weights that sum to one; a row says what one query
+# reads, a column how much a key is read; columns have no fixed sum. 1: preserve needs β → ∞ and one best key (hard), dilute
+# is β = 0, each key 1/m (soft in between). 1: every token is a node, the weights are edges from everyone to everyone, itself
+# included, normalized over the incoming edges; the update is the weighted sum of messages.
+#
+# **Model answer.** A query says what a token looks for, a key what it is compared with, a value what is passed on; each is a
+# learned projection of a token. The map has a row for each query and a column for each key: row $i$ holds the weights with
+# which query $i$ mixes the values, and sums to one; a column shows how much a key is used by all queries, and may sum to
+# anything. As β grows the weight gathers on the best key and its value comes through unchanged; at β = 0 all keys weigh
+# $1/m$ and the output is the mean. Seen as a graph, tokens are nodes, weights are edges between all pairs including
+# self-loops, and each node replaces itself by the weighted sum of what its neighbors send.
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # END QUESTION
 
 # %% [markdown]
 # ## What you have now
 #
 # | | |
 # |---|---|
+# | query, key, value | what is looked for, what it is compared with, what is returned |
+# | attention map | one row of weights per query, one column per key; rows sum to one |
+# | self, cross | queries from the same tokens as keys and values, or from others |
 # | β = 0 | every key weighs $1/m$: the mean of the values (*dilute*) |
 # | β = $1/\sqrt d$ | the usual choice |
 # | β = ∞ | the best key's value, unchanged (*preserve*) |

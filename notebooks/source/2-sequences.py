@@ -1,34 +1,35 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-2
+# name: 2-sequences
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+if importlib.util.find_spec("regard") is None:
+    RELEASE = ""
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -36,8 +37,7 @@ from torch import nn
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("2-sequences"))
-SEED = 0
+grader = regard.course.Notebook("2-sequences")
 
 # %% [markdown]
 # # 2 · Sequences: what one state cannot hold
@@ -49,6 +49,12 @@ SEED = 0
 # The task: change the case of a sentence. The first token says which way.
 
 # %%
+regard.course.diagram("sequences")
+
+# %% [markdown]
+# Three examples of the task:
+
+# %%
 task = regard.data.CaseTask(16)
 for index in range(3):
     source, answer = task.example(index)
@@ -56,7 +62,7 @@ for index in range(3):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_step
+# name: step
 # points: 2
 
 # %% [markdown]
@@ -128,7 +134,7 @@ def test_any_size(rnn_step, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_encode
+# name: encode
 # points: 3
 
 # %% [markdown]
@@ -220,20 +226,22 @@ def test_as_torch_does(encode, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_changes
+# name: changes
 # points: 2
 
 # %% [markdown]
 # ## 2.3 What is stored where
 #
-# A trained encoder–decoder translates sentence after sentence. Which of these differ from one sentence to the next?
-# Answer with a set of names out of `input`, `encoder weights`, `last state`, `decoder weights`, `output`.
+# A trained encoder–decoder translates sentence after sentence. Which of these differ from one sentence to the next
+# (`changes`)? And which are changed by a step of *training*, on top of that (`learned`)? Answer with sets of names out of
+# `input`, `encoder weights`, `last state`, `decoder weights`, `output`.
 
 # %% [raw]
 # # BEGIN SOLUTION
 
 # %%
 changes = {"input", "last state", "output"}  # SOLUTION
+learned = {"encoder weights", "decoder weights"}  # SOLUTION
 
 # %% [raw]
 # # END SOLUTION
@@ -243,17 +251,126 @@ changes = {"input", "last state", "output"}  # SOLUTION
 
 
 # %%
+def test_names(changes, learned):
+    from regard.course import expect_choice
+
+    offered = dict.fromkeys(("input", "encoder weights", "last state", "decoder weights", "output"), "")
+    for got in (changes, learned):
+        expect_choice(got, None, offered)
+    if set(changes) & set(learned):
+        raise AssertionError("a name is in both sets: learned asks for what training changes *on top* of the others")
+
+
+# %%
+# HIDDEN
 def test_changes(changes):
     from regard.course import expect_choice
 
     offered = {
-        "input": "it is another sentence each time",
-        "encoder weights": "weights are learned in training and stay as they are afterwards",
-        "last state": "it is computed from the input, so it is another one for each sentence",
-        "decoder weights": "weights are learned in training and stay as they are afterwards",
-        "output": "it is what the model says about this sentence",
+        "input": "is it the same sentence each time?",
+        "encoder weights": "when are weights adjusted, and are they afterwards?",
+        "last state": "what is it computed from?",
+        "decoder weights": "when are weights adjusted, and are they afterwards?",
+        "output": "does the model say the same about every sentence?",
     }
     expect_choice(changes, {"input", "last state", "output"}, offered)
+
+
+# %%
+# HIDDEN
+def test_learned(learned):
+    from regard.course import expect_choice
+
+    offered = {
+        "input": "does an optimizer change the data?",
+        "encoder weights": "where does the gradient go, once it is through the last state?",
+        "last state": "is a state a parameter?",
+        "decoder weights": "where does the gradient go first?",
+        "output": "is an output a parameter?",
+    }
+    expect_choice(learned, {"encoder weights", "decoder weights"}, offered)
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: roles
+# points: 3
+
+# %% [markdown]
+# ## 2.4 The two sequences in training
+#
+# In training both sequences are known. The **source** is what the encoder reads: it is all the model is told. The **target**
+# plays two parts: the decoder reads it, *one step late* (it sees what it should have said so far: *teacher forcing*), and the
+# loss compares what the decoder says at each step with the target's token of that step. From both, gradients adjust the
+# weights of encoder and decoder. In use there is no target: the decoder reads what it has said itself.
+#
+# Return what the encoder reads, what the decoder reads and what the loss compares with. The decoder's first input is the
+# token `start`.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def training_example(source, target, start):
+    """source (batch, n), target (batch, m), start a number -> encoder's input, decoder's input (batch, m), labels (batch, m)."""
+    # BEGIN SOLUTION
+    first = torch.full_like(target[:, :1], start)
+    return source, torch.cat([first, target[:, :-1]], dim=1), target
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_one_step_late(training_example):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    source, target = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[1, 2, 3]])
+    answer = by_hand(training_example)(source, target, 9)
+    if not isinstance(answer, tuple) or len(answer) != 3:
+        raise AssertionError("return three things: what the encoder reads, what the decoder reads, the labels")
+    encoder, decoder, labels = answer
+    expect(encoder, source, {"the encoder reads the source, not the target": target}, of="what the encoder reads")
+    mistakes = {
+        "the decoder sees the token it has to say: give it the target one step late": target,
+        "start stands in front, but the last token has to go: the decoder has as many inputs as labels": torch.tensor(
+            [[9, 1, 2, 3]]
+        ),
+        "the target goes one step late, not one step early": torch.tensor([[2, 3, 9]]),
+        "the decoder reads the target so far; the source reaches it through the encoder": source[:, :3],
+    }
+    expect(decoder, torch.tensor([[9, 1, 2]]), mistakes, of="what the decoder reads")
+    expect(labels, target, {"the loss compares with the target, not with the source": source[:, :3]}, of="the labels")
+
+
+# %%
+# HIDDEN
+def test_batches(training_example, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    batch, steps, start = draw.size(2, 4), draw.size(2, 6), draw.size(50, 60)
+    source, target = draw(batch, 5).mul(9).long(), draw(batch, steps).mul(9).long()
+    encoder, decoder, labels = by_hand(training_example)(source, target, start)
+    expect(encoder, source, of="what the encoder reads")
+    expect(decoder, torch.cat([torch.full((batch, 1), start), target[:, :-1]], 1), of="what the decoder reads")
+    expect(labels, target, of="the labels")
 
 
 # %% [raw]
@@ -263,8 +380,9 @@ def test_changes(changes):
 # # END QUESTION
 
 # %% [markdown]
-# **The gradient takes the same road.** The loss compares what the decoder says. Without attention it can reach the
-# encoder only through the last state: cut that one wire, and the encoder learns nothing.
+# **The gradient takes the same road.** The loss (cross-entropy of what the decoder says with the labels) trains the
+# decoder's weights directly. The decoder starts from the encoder's last state, so the gradient with respect to that state
+# goes on into the encoder, and without attention there is no other way: cut that one wire, and the encoder learns nothing.
 
 # %%
 torch.manual_seed(0)
@@ -281,11 +399,11 @@ for cut in (False, True):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_attend
+# name: attend
 # points: 4
 
 # %% [markdown]
-# ## 2.4 Looking back
+# ## 2.5 Looking back
 #
 # Attention gives the decoder a second road: at every step it compares its own state (the query) with **all** states
 # of the encoder (keys and values at once), and reads a weighted sum of them, the *context*. Scores are plain dot
@@ -334,7 +452,8 @@ def test_context(attend):
         "these are the scores; softmax is missing": scores,
     }
     expect(weights, scores.softmax(-1), mistakes, of="the weights")
-    expect(context, scores.softmax(-1) @ states, of="the context")
+    mistakes = {"the queries are mixed; the context is a sum of the encoder's states": scores.softmax(-1).mT @ queries}
+    expect(context, scores.softmax(-1) @ states, mistakes, of="the context")
 
 
 # %%
@@ -362,6 +481,32 @@ def test_padding(attend, SEED):
     }
     expect(weights, right, mistakes, of="the weights")
     expect(context, right @ states, of="the context")
+
+
+# %%
+def test_padding_gets_nothing(attend):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(8)
+    queries, states = draw(2, 3, 4), draw(2, 5, 4)
+    keep = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    _, weights = by_hand(attend)(queries, states, keep)
+    scores = queries @ states.mT
+    mistakes = {
+        "padding gets weight: keep is not used": scores.softmax(-1),
+        "keep is True on tokens; you leave those out and attend to padding": (
+            scores.masked_fill(keep[:, None], -1e9).softmax(-1)
+        ),
+        "keep is True on tokens; with those left out nothing remains, and 0/0 is NaN": scores.masked_fill(
+            keep[:, None], -torch.inf
+        ).softmax(-1),
+        "the weights of padding are zero, but the rest no longer sums to one: mask the scores, before softmax": (
+            scores.softmax(-1) * keep[:, None]
+        ),
+    }
+    expect(weights, scores.masked_fill(~keep[:, None], -torch.inf).softmax(-1), mistakes, of="the weights with padding")
 
 
 # %% [raw]
@@ -443,7 +588,11 @@ panel.set(
     xlabel="characters in a sentence", ylabel="characters right", ylim=(0, 1.05), title="One state for a sentence"
 )
 panel.legend()
-plt.show()
+regard.course.picture(
+    figure,
+    "Characters right against the length of a sentence. Both models start near one; the model with one state falls as "
+    "sentences grow, the one with attention stays far above it.",
+)
 
 # %% [markdown]
 # **Where did it look?** While it says character $t$, most weight should lie on character $t$ of the source, which
@@ -455,23 +604,25 @@ words = task.vocabulary.tokens
 right = int((said == test.target[:, :-1]).all(1).nonzero()[0])  # the first sentence it gets right
 read = [words[number] for number in test.source[right].tolist()]
 written = [words[number] for number in said[right].tolist()]
-regard.show(weights[right : right + 1], tokens=(read, written))
-
-# %%
 figure, panel = plt.subplots(figsize=(5, 4.2))
 panel.imshow(weights[right], cmap="viridis")
 panel.set_xticks(range(len(read)), read)
 panel.set_yticks(range(len(written)), written)
 panel.set(xlabel="read", ylabel="written", title="The alignment nobody told it")
-plt.show()
+regard.course.picture(
+    figure,
+    "The attention map of one sentence, written characters in rows, read ones in columns: most weight lies near a diagonal "
+    "that begins two places in.",
+    shown=regard.show(weights[right : right + 1], tokens=(read, written)),
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_aligned
+# name: aligned
 # points: 2
 
 # %% [markdown]
-# ## 2.5 How often does it look at the right place?
+# ## 2.6 How often does it look at the right place?
 #
 # Return the share of all steps (over batch and steps) at which the largest weight of step $t$ lies on token $t + $
 # `offset`.
@@ -541,19 +692,124 @@ def test_random_maps(aligned, SEED):
 for length, (accuracy, _, _, found) in zip(lengths, trained, strict=True):
     print(f"length {length:2}: {accuracy:4.0%} of the characters right, {aligned(found, 2):4.0%} of the steps aligned")
 
+# %% [raw]
+# # BEGIN QUESTION
+# name: modules
+# points: 4
+# manual: true
+
+# %% [markdown]
+# ## 2.7 What is kept where
+#
+# For the case-changing task: what must the one state of a model *without* attention hold, and why does that fail? With
+# attention, what do these have to provide, so that the task can be done: the encoder's weights, the attention scores, the
+# passed-on state, the decoder's weights? Two sentences for each.
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+# %% [markdown]
+# **Rubric (4 points).** 1: without attention the state must hold the task and all characters in order, in a fixed width, so
+# long sentences do not fit and what came first (the task's token) has to survive every step. 1: encoder weights: states that
+# tell a character *and its place*. 1: scores: the decoder's query scores best the state at the index it is about to write,
+# so they are a look-up; the passed-on state then needs no characters (the task at most). 1: decoder weights: count, so that
+# the query says which index comes next, and change the case of what was found.
+#
+# **Model answer.** One state has to carry the whole sentence and the direction to the decoder; its width is fixed, the
+# sentence's length is not, and every step overwrites a part, so accuracy falls with the length. With attention the encoder's
+# weights only have to make each state say which character stood where. The score of the decoder's query is largest at the
+# state with the same index; softmax turns that into a look-up. The state that is passed on may forget the characters. The
+# decoder's weights count the steps, so that the query asks for the next index, and apply the upper or lower case.
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # END QUESTION
+
 # %% [markdown]
 # For short sentences one state is enough, and nothing makes the model look at the right place. For long ones it has
 # to: then the encoder's states must carry *where* a token stood, and the decoder must count. Recurrence does both on
 # the side. **Attention alone cannot**: shuffle the keys together with their values and no output changes. So a model
-# without recurrence has to be told positions.
+# without recurrence has to be told positions, wherever order matters. Where it does not (a set of measurements, points of a
+# cloud), it needs none; a causal mask tells a little about order, too.
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_sine
+# name: one_hot
+# points: 2
+
+# %% [markdown]
+# ## 2.8 Positions one by one
+#
+# The simplest position of token $t$ is *one-hot*: $e_t = (0, \dots, 1, \dots, 0)$, put beside the token's features. A
+# linear layer $W$ that reads both computes $W\,(x_t, e_t) = W_x x_t + w_t$ with $w_t$ a column of $W$: **a learned vector
+# for each position**. Return these vectors. (So one-hot positions *can* be learned; what they cost is their width, which
+# grows with the length.)
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def position_table(weight, features):
+    """weight (out, features + length), the features first -> (length, out): row t is what the layer adds at position t."""
+    # BEGIN SOLUTION
+    return weight[:, features:].T
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_columns(position_table):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    weight = torch.arange(10.0).reshape(2, 5)
+    right = torch.tensor([[2.0, 7.0], [3.0, 8.0], [4.0, 9.0]])
+    mistakes = {
+        "these are columns of W; position t is to be row t": right.T,
+        "the features come first; their columns are no positions": weight.T,
+        "these belong to the features; the positions come after them": weight[:, :2].T,
+    }
+    expect(by_hand(position_table)(weight, 2), right, mistakes, of="the table of positions")
+
+
+# %%
+# HIDDEN
+def test_same_layer(position_table, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    length, features, out = draw.size(3, 7), draw.size(2, 5), draw.size(2, 5)
+    weight, x = draw(out, features + length), draw(length, features)
+    table = by_hand(position_table)(weight, features)
+    right = torch.cat([x, torch.eye(length)], 1) @ weight.T
+    expect(x @ weight[:, :features].T + table, right, of="the layer, with the table in place of one-hot positions")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: sine
 # points: 3
 
 # %% [markdown]
-# ## 2.6 Positions as waves
+# ## 2.9 Positions as waves
 #
 # $$
 # P_{t,2k} = \sin(\omega_k t), \qquad P_{t,2k+1} = \cos(\omega_k t), \qquad
@@ -621,15 +877,19 @@ def test_other_widths(sine_positions, SEED):
 # # END QUESTION
 
 # %%
-regard.figures.absolute_positions(sine_positions(64, 32))
+regard.course.picture(
+    regard.figures.absolute_positions(sine_positions(64, 32)),
+    "The sine positions as a picture (64 positions, 32 features: fast waves on the left, slow ones on the right) and how "
+    "alike two positions are, which depends on their distance and falls with it.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_shift
+# name: shift
 # points: 4
 
 # %% [markdown]
-# ## 2.7 A shift is a rotation
+# ## 2.10 A shift is a rotation
 #
 # Why waves? Because "$s$ places further on" is the **same linear map** at every position: $P_{t+s} = R_s P_t$ for all
 # $t$. Every pair (sine, cosine) is a point on a circle, and going on by $s$ turns it by the angle $\omega_k s$. Build
@@ -699,11 +959,11 @@ def test_any_shift(shift_matrix, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q8_lookup
+# name: lookup
 # points: 3
 
 # %% [markdown]
-# ## 2.8 Find the same index, without training
+# ## 2.11 Find the same index, without training
 #
 # Now build by hand what the model above had to learn. Queries are positions, keys are positions, values are the
 # tokens: at step $t$ read the token at $t + $ `shift`. The query for that place is $R_s P_t$. Return the output of
@@ -770,8 +1030,9 @@ def test_soft_reading(read_at, SEED):
 
 # %% [markdown]
 # One-hot positions would do as well: then $P_s \cdot P_t$ is 1 for the same place and 0 otherwise. But they are as
-# wide as the sentence is long, while waves of a fixed width go on for ever. (A one-hot position is a constant, and so
-# is a wave; a *learned* position is a one-hot one times a matrix that is learned.)
+# wide as the sentence is long, while waves of a fixed width go on for ever. The wavelengths grow geometrically, from
+# $2\pi$ at $k = 0$ to $2\pi \cdot 10000^{1-2/d}$ at the last $k$, just short of $10000 \cdot 2\pi$. The width $d$ is free to
+# choose: it need not be twice the length.
 
 # %%
 sentence = torch.arange(20.0)[:, None]
@@ -781,7 +1042,11 @@ for beta in (0.3, 1.0, 8.0):
 panel.plot(range(17), range(3, 20), color="gray", lw=0.8, label="token t + 3")
 panel.set(xlabel="step t", ylabel="token read", title="Attention by position: three places further on")
 panel.legend(fontsize=8)
-plt.show()
+regard.course.picture(
+    figure,
+    "The token that is read against the step, for three β. At β = 8 the curve follows the line t + 3 up to the end of the "
+    "sentence; at small β it is flat near the mean.",
+)
 
 # %% [markdown]
 # At the end of the sentence the place three further on does not exist; the weight goes to the keys most like it. What

@@ -1,34 +1,35 @@
 # %% [raw]
 # # ASSIGNMENT CONFIG
-# name: regard-3
+# name: 3-transformer
 # init_cell: false
 # export_cell: false
 # show_question_points: true
 # tests:
 #   files: true
 #   ok_format: false
-# seed:
-#   variable: SEED
-#   autograder_value: 0
-#   student_value: 0
-# generate:
-#   show_hidden: true
 
 # %%
-# Run this first. It installs what is missing (in Colab: a minute, once per session).
+# Run this first. It installs what is missing, from the wheel that lies beside this notebook or from an address.
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-if importlib.util.find_spec("regard") is None or importlib.util.find_spec("otter") is None:
-    subprocess.check_call(
-        [sys.executable, "-m", "pip", "install", "--quiet", "regard[notebook,train]", "otter-grader>=6"]
-    )
+if importlib.util.find_spec("regard") is None:
+    RELEASE = ""
+    beside = sorted(Path.cwd().glob("regard-*.whl"))
+    wheel = f"{beside[-1]}[notebook,train]" if beside else f"regard[notebook,train] @ {RELEASE}" if RELEASE else None
+    if wheel is None:
+        raise SystemExit(
+            "regard is not installed, and there is no regard-….whl beside this notebook. On Colab: click on the folder on "
+            "the left, upload the .whl file you were given, and run this cell again (once per session, about a minute)."
+        )
+    offline = ["--no-index", "--find-links", "wheels"] if Path("wheels").is_dir() else []
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *offline, wheel])
 
 import math
 
 import matplotlib.pyplot as plt
-import otter
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -36,8 +37,7 @@ from torch import nn
 import regard
 
 # %matplotlib inline
-grader = otter.Notebook(tests_dir=regard.course.checks("3-transformer"))
-SEED = 0
+grader = regard.course.Notebook("3-transformer")
 
 # %% [markdown]
 # # 3 · Heads, cost and the Transformer
@@ -48,16 +48,17 @@ SEED = 0
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q1_variance
-# points: 3
+# name: variance
+# points: 4
 
 # %% [markdown]
 # ## 3.1 Why divide by √d
 #
 # Let all entries of a query $q$ and a key $k$ be independent, entry $i$ of both with mean $\mu_i$ and standard
-# deviation $\sigma$. Then $\mathbb E[q \cdot k] = \mu^\top\mu$. What is the variance of $q \cdot k$?
+# deviation $\sigma$. What are the mean and the variance of $q \cdot k$? And by which number must $q \cdot k$ be divided so
+# that, for $\mu = 0$ and $\sigma = 1$, its variance is 1 at every width?
 #
-# Start with one product: $\mathrm{Var}[q_i k_i] = \mathbb E[q_i^2]\,\mathbb E[k_i^2] - \mu_i^4$ with $\mathbb
+# For the variance start with one product: $\mathrm{Var}[q_i k_i] = \mathbb E[q_i^2]\,\mathbb E[k_i^2] - \mu_i^4$ with $\mathbb
 # E[q_i^2] = \mu_i^2 + \sigma^2$; then add up. (Count carefully: $\mu^\top\mu$ is already a sum over $d$ entries.)
 
 # %% [raw]
@@ -65,10 +66,24 @@ SEED = 0
 
 
 # %%
+def score_mean(mean):
+    """mean (d,) -> the mean of q · k."""
+    # BEGIN SOLUTION
+    return mean @ mean
+    # END SOLUTION
+
+
 def score_variance(mean, deviation):
     """mean (d,), deviation a number -> the variance of q · k."""
     # BEGIN SOLUTION
     return 2 * deviation**2 * (mean @ mean) + len(mean) * deviation**4
+    # END SOLUTION
+
+
+def divisor(width):
+    """-> the number to divide q · k by."""
+    # BEGIN SOLUTION
+    return math.sqrt(width)
     # END SOLUTION
 
 
@@ -96,7 +111,7 @@ def test_mean_zero(score_variance):
 
 # %%
 # HIDDEN
-def test_any_mean(score_variance, SEED):
+def test_any_mean(score_mean, score_variance, divisor, SEED):
     from regard.course import Draw, by_hand, expect
 
     draw = Draw(SEED)
@@ -112,6 +127,47 @@ def test_any_mean(score_variance, SEED):
     }
     right = 2 * deviation**2 * square + four
     expect(by_hand(score_variance)(mean, deviation), right, mistakes, of="the variance", tolerance=1e-3)
+    expect(by_hand(score_mean)(mean), square, of="the mean", tolerance=1e-3)
+    expect(by_hand(divisor)(width), width**0.5, of="the divisor", tolerance=1e-3)
+
+
+# %%
+def test_a_mean_counts_once(score_mean, score_variance):
+    import torch
+
+    from regard.course import by_hand, expect
+
+    mean, deviation = torch.tensor([1.0, 2.0, 0.0, -1.0]), 3.0
+    expect(
+        by_hand(score_mean)(mean),
+        6.0,
+        {"this is (Σμ)²; add the squares up instead": 4.0, "this is the length of μ; its square is asked": 6.0**0.5},
+        of="the mean",
+    )
+    mistakes = {
+        "d is counted twice: μᵀμ is a sum over d entries already, so there is no further factor d in front of it": (
+            2 * 4 * 9.0 * 6 + 4 * 81.0
+        ),
+        "the cross term is missing a factor 2: both q and k vary around their means": 9.0 * 6 + 4 * 81.0,
+        "the mean matters, too: there is a term with μᵀμ": 4 * 81.0,
+    }
+    expect(
+        by_hand(score_variance)(mean, deviation),
+        2 * 9.0 * 6 + 4 * 81.0,
+        mistakes,
+        of="the variance for μ = (1, 2, 0, −1), σ = 3",
+    )
+
+
+# %%
+def test_divisor(divisor):
+    from regard.course import by_hand, expect
+
+    mistakes = {
+        "dividing by d makes the variance 1/d: divide by the standard deviation": 64,
+        "multiply by 1/√d, divide by √d": 0.125,
+    }
+    expect(by_hand(divisor)(64), 8, mistakes, of="the divisor at d = 64")
 
 
 # %% [raw]
@@ -141,11 +197,15 @@ for scaled in (False, True):
 panels[0].set(xlabel="d", ylabel="largest of 16 weights", ylim=(0, 1))
 panels[1].set(xlabel="d", ylabel="sensitivity Σ w(1 − w)", ylim=(0, 1))
 panels[0].legend()
-plt.show()
+regard.course.picture(
+    figure,
+    "Left: the largest of 16 weights against the width d: unscaled it grows to nearly one, scaled it stays level. Right: "
+    "the softmax's sensitivity, which falls to nearly zero without scaling and stays level with it.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q2_heads
+# name: heads
 # points: 3
 
 # %% [markdown]
@@ -234,7 +294,7 @@ def test_there_and_back(split_heads, merge_heads, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q3_multi_head
+# name: multi_head
 # points: 4
 
 # %% [markdown]
@@ -271,6 +331,8 @@ def multi_head_attention(x, context, w_query, w_key, w_value, w_out, heads, keep
 
 # %%
 def test_self_attention(multi_head_attention):
+    import torch
+
     import regard
     from regard.course import Draw, by_hand, expect
 
@@ -278,15 +340,21 @@ def test_self_attention(multi_head_attention):
     x, weights = draw(2, 5, 6), [draw(6, 6) for _ in range(4)]
     right, _ = regard.reference.multi_head_attention(x, x, *weights, heads=2)
     attend = regard.reference.multi_head_attention
+
+    def mixed(axis, merged=True):
+        query, key, value = ((x @ w.T).unflatten(-1, (2, 3)).transpose(1, 2) for w in weights[:3])
+        output = (query @ key.mT / 3**0.5).softmax(axis) @ value
+        return (output.transpose(1, 2) if merged else output).reshape(2, 5, 6) @ weights[3].T
+
     mistakes = {
         "divide by the root of a head's width (dim / heads), not of dim": attend(x, x, *weights, heads=2, beta=6**-0.5)[
             0
         ],
         "the scores are not divided by √(width of a head)": attend(x, x, *weights, heads=2, beta=1.0)[0],
         "this is one head of full width; split before attending": attend(x, x, *weights, heads=1)[0],
-        "the last projection w_out is missing": attend(
-            x, x, *weights[:3], draw(6, 6).fill_(0).fill_diagonal_(1), heads=2
-        )[0],
+        "the last projection w_out is missing": attend(x, x, *weights[:3], torch.eye(6), heads=2)[0],
+        "the softmax runs over the queries; it should run over the keys, the last axis": mixed(-2),
+        "heads are joined without swapping heads and tokens back: merge them first": mixed(-1, merged=False),
     }
     expect(by_hand(multi_head_attention)(x, x, *weights, 2), right, mistakes, of="multi-head self-attention")
 
@@ -316,6 +384,205 @@ def test_cross_attention(multi_head_attention, SEED):
     expect(got, right, mistakes, of="multi-head cross-attention")
 
 
+# %%
+def test_other_keys_and_a_mask(multi_head_attention):
+    import torch
+
+    import regard
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(9)
+    x, context, weights = draw(1, 3, 4), draw(1, 5, 4), [draw(4, 4) for _ in range(4)]
+    attend = regard.reference.multi_head_attention
+    mistakes = {"keys and values come from context; here they come from x": attend(x, x, *weights, heads=2)[0]}
+    got = by_hand(multi_head_attention)(x, context, *weights, 2)
+    expect(got, attend(x, context, *weights, heads=2)[0], mistakes, of="3 queries that look at 5 keys")
+    keep = torch.tensor(
+        [[True, True, False, False, True], [False, True, True, False, False], [True, False, False, True, False]]
+    )
+    mistakes = {
+        "keep is not used": attend(x, context, *weights, heads=2)[0],
+        "True means attend; yours leaves out what should be kept": attend(x, context, *weights, heads=2, keep=~keep)[0],
+    }
+    got = by_hand(multi_head_attention)(x, context, *weights, 2, keep)
+    expect(got, attend(x, context, *weights, heads=2, keep=keep)[0], mistakes, of="the same with a mask")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: one_pixel
+# points: 3
+
+# %% [markdown]
+# ## 3.4 For one pixel alone
+#
+# Nothing in a row of attention needs the other rows. Write multi-head self-attention of an *image* for a single query pixel
+# `place`: its scores with all pixels, one softmax per head, the sum over all pixels, and then the concatenated heads times
+# `w_out`, plus the bias. Here matrices stand on the right, `z @ w`, each head has its own, and nothing is scaled:
+#
+# $$\Bigl(\mathrm{concat}_h \sum_k \mathrm{softmax}\bigl(Z_q W_q^{(h)} W_k^{(h)\top} Z^\top\bigr)_k\,
+# Z_k W_v^{(h)}\Bigr)\, W_{out} + b_{out}$$
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def attend_at(z, place, w_query, w_key, w_value, w_out, b_out):
+    """z (rows, columns, dim), place (row, column), w_query and w_key (heads, dim, hidden), w_value (heads, dim, width),
+    w_out (heads * width, out), b_out (out,) -> (out,)."""
+    # BEGIN SOLUTION
+    pixels = z.flatten(0, 1)
+    query = z[place] @ w_query  # (heads, hidden)
+    scores = torch.einsum("hd,hnd->hn", query, pixels @ w_key)
+    heads = torch.softmax(scores, dim=-1)[:, None, :] @ (pixels @ w_value)  # (heads, 1, width)
+    return heads.flatten() @ w_out + b_out
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_one_pixel(attend_at):
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(4)
+    z, w_query, w_key, w_value = draw(2, 3, 4), draw(2, 4, 3), draw(2, 4, 3), draw(2, 4, 2)
+    w_out, b_out, pixels = draw(4, 5), draw(5), z.flatten(0, 1)
+
+    def at(query, axis=-1):
+        scores = (query @ w_query) @ (pixels @ w_key).mT
+        return (scores.softmax(axis) @ (pixels @ w_value)).transpose(0, 1).flatten(1) @ w_out
+
+    right = at(pixels)[5] + b_out
+    mistakes = {
+        "the bias is missing": right - b_out,
+        "this is another pixel's output: place is (row, column)": at(pixels)[4] + b_out,
+        "the softmax must run over all pixels k, for this one query": at(pixels, -2)[5] + b_out,
+        "the softmax of a single number is 1: run it over the pixels": at(pixels[5:], -2)[0] + b_out,
+    }
+    got = by_hand(attend_at)(z, (1, 2), w_query, w_key, w_value, w_out, b_out)
+    expect(got, right, mistakes, of="the output at pixel (1, 2)")
+
+
+# %%
+# HIDDEN
+def test_every_pixel(attend_at, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    rows, columns, heads, width = draw.size(2, 4), draw.size(2, 4), draw.size(1, 3), draw.size(2, 4)
+    z, w_out, b_out = draw(rows, columns, 3), draw(heads * width, 4), draw(4)
+    w_query, w_key, w_value = draw(heads, 3, 5), draw(heads, 3, 5), draw(heads, 3, width)
+    pixels = z.flatten(0, 1)
+    weights = ((pixels @ w_query) @ (pixels @ w_key).mT).softmax(-1)
+    right = (weights @ (pixels @ w_value)).transpose(0, 1).flatten(1) @ w_out + b_out
+    attend = by_hand(attend_at)
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    got = [attend(z, place, w_query, w_key, w_value, w_out, b_out) for place in places]
+    for part in got:
+        expect(torch.tensor(part.shape), torch.tensor([4]), of="the shape of an output")
+    expect(torch.stack(got), right, of="the output at every pixel")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: parameters
+# points: 3
+
+# %% [markdown]
+# ## 3.5 How many numbers it learns
+#
+# Such a layer (3.4) has `heads` heads with $W_q, W_k$ of `dim × hidden` and $W_v$ of `dim × value` each, and one
+# $W_{out}$ and one bias for all. Write the number of its parameters. And for *your* layer, **«count_heads» heads, dim
+# «count_in», hidden «count_hidden», value «count_value», out «count_out»**: how many are there?
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def parameters(heads, dim, hidden, value, out):
+    """-> a whole number."""
+    # BEGIN SOLUTION
+    return heads * dim * (2 * hidden + value) + heads * value * out + out
+    # END SOLUTION
+
+
+my_layer = parameters(
+    NUMBER_count_heads, NUMBER_count_in, NUMBER_count_hidden, NUMBER_count_value, NUMBER_count_out
+)  # SOLUTION
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_count(parameters):
+    from regard.course import by_hand, expect
+
+    mistakes = {
+        "the output matrix has a block of rows for every head": 2 * 3 * (2 * 4 + 5) + 5 * 7 + 7,
+        "the bias is missing": 2 * 3 * (2 * 4 + 5) + 2 * 5 * 7,
+        "every head has its own W_q, W_k and W_v": 3 * (2 * 4 + 5) + 2 * 5 * 7 + 7,
+        "queries and keys have a matrix each": 2 * 3 * (4 + 5) + 2 * 5 * 7 + 7,
+        "the bias is shared by all heads": 2 * 3 * (2 * 4 + 5) + 2 * 5 * 7 + 2 * 7,
+    }
+    expect(
+        by_hand(parameters)(2, 3, 4, 5, 7),
+        2 * 3 * 13 + 70 + 7,
+        mistakes,
+        of="2 heads, dim 3, hidden 4, value 5, out 7",
+        tolerance=1e-9,
+    )
+
+
+# %%
+# HIDDEN
+def test_my_layer(my_layer, NUMBERS):
+    from regard.course import expect, numbers
+
+    sizes = numbers("3-transformer", NUMBERS)
+    heads, dim, hidden = sizes["count_heads"], sizes["count_in"], sizes["count_hidden"]
+    value, out = sizes["count_value"], sizes["count_out"]
+    right = heads * dim * (2 * hidden + value) + heads * value * out + out
+    expect(my_layer, right, {"the bias is missing": right - out}, of="the parameters of your layer", tolerance=1e-9)
+
+
+# %%
+# HIDDEN
+def test_any_sizes(parameters, SEED):
+    from regard.course import Draw, by_hand, expect
+
+    draw = Draw(SEED)
+    heads, dim, hidden, value, out = (draw.size(2, 30) for _ in range(5))
+    right = heads * dim * (2 * hidden + value) + heads * value * out + out
+    expect(by_hand(parameters)(heads, dim, hidden, value, out), right, of="the number of parameters", tolerance=1e-9)
+
+
 # %% [raw]
 # # END TESTS
 
@@ -342,15 +609,52 @@ for panel, scores, title in (
         panel.bar(place, weights, alpha=0.7)
         said.append(f"{round(float(weights @ signal), 1) + 0.0:+}")
     panel.set(title=f"{title}: reads {', '.join(said)}", xlabel="token (signal +1 on the left, −1 on the right)")
-plt.show()
+regard.course.picture(
+    figure,
+    "Weights over 24 tokens. Left: one head with two equal bumps, at tokens 5 and 17; it reads their blend, zero. Right: two "
+    "heads with one bump each; they read +1 and −1.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q4_cost
+# name: heads_words
+# points: 3
+# manual: true
+
+# %% [markdown]
+# ## 3.6 Several heads, in words
+#
+# Why several heads, and not one that is wider? What are they in a convolutional network, how far does the likeness go, and
+# what does it leave out?
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+# %% [markdown]
+# **Rubric (3 points).** 1: one softmax has one set of weights that sums to one, so large scores mute the others; several heads
+# look at several places or features at once and in different subspaces. 1: like several kernels (output channels): each reads
+# the same input with weights of its own and the results are stacked, then mixed. 1: a difference: attention weights depend on
+# the input and reach everywhere, kernels are fixed and local; or: a head at a fixed place is like one *tap* of a kernel.
+#
+# **Model answer.** The weights of one head share a sum of one, so a strong feature crowds others out, and what several tokens
+# say is only available as a blend. Several heads keep several readings apart, at the same cost. They play the part of several
+# kernels: each has its own weights on the same input, outputs are stacked and then mixed linearly. But a kernel's weights are
+# the same for every input and reach a few neighbors, while a head's weights are computed from the input and reach everything;
+# a head that always looks at one offset is the counterpart of a single tap.
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: cost
 # points: 3
 
 # %% [markdown]
-# ## 3.4 What it costs
+# ## 3.7 What it costs
 #
 # Multiplying `(a, b)` by `(b, c)` takes $a\,b\,c$ multiply-adds. Count those of one multi-head self-attention layer
 # for a sequence of `tokens` tokens: four projections, the scores of all heads, and the weighted sums of all heads.
@@ -413,7 +717,9 @@ def test_as_counted(multiply_adds, SEED):
 # # END QUESTION
 
 # %% [markdown]
-# The number of heads cancels: $4nd^2 + 2n^2d$. Projections rule for short sequences, the $n^2$ terms from $n = 2d$ on.
+# The number of heads cancels: $4nd^2 + 2n^2d$. Projections rule for short sequences, the $n^2$ terms from $n = 2d$ on. With
+# $h$ heads each is $1/h$ as wide (queries and keys must be equally wide, $d_k = d_q$; values may differ), so there is nothing
+# to gain in multiplications; what is gained is several maps at once, computed in parallel.
 
 # %%
 lengths = [2**i for i in range(5, 15)]
@@ -424,15 +730,19 @@ panel.loglog(lengths, [2 * n**2 * 512 for n in lengths], ls="--", label="scores 
 panel.axvline(1024, color="gray", lw=0.8)
 panel.set(xlabel="tokens n", ylabel="multiply-adds", title="d = 512: the square takes over at n = 2d")
 panel.legend()
-plt.show()
+regard.course.picture(
+    figure,
+    "Multiply-adds against the number of tokens, both axes logarithmic, at d = 512: projections grow in proportion, scores "
+    "and sums with the square; the lines cross at 1024 tokens.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q5_causal
+# name: causal
 # points: 2
 
 # %% [markdown]
-# ## 3.5 Not looking ahead
+# ## 3.8 Not looking ahead
 #
 # A decoder writes from left to right: query $i$ may see keys up to its own place. When the first tokens are kept in a
 # cache there are fewer queries than keys, and the queries are the **last** tokens: query $i$ stands at place $i +
@@ -503,15 +813,102 @@ def test_with_a_cache(causal_keep, SEED):
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q6_block
+# name: paths
+# points: 3
+
+# %% [markdown]
+# ## 3.9 Why not recurrence?
+#
+# Two numbers say how a layer treats a sequence of $n$ tokens: how many steps have to be computed **one after the other**, and
+# how many steps a signal takes from the first token to the last at most, its **path**. A recurrent layer (an RNN or an LSTM)
+# needs the state $t - 1$ before the state $t$. Self-attention compares all pairs at once. A stack of convolutions with kernel
+# size $K$ (no stride) reaches $K - 1$ tokens further with every layer; count its layers as steps, as many as the path needs.
+#
+# Short paths carry gradients well, and few steps keep a parallel machine busy: that is why the Transformer has attention in
+# place of recurrence. (Its price was 3.6's $n^2$.)
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+
+# %%
+def steps_and_path(kind, tokens, kernel=3):
+    """kind "recurrence", "attention" or "convolution" -> (steps one after the other, longest path), for tokens > 1."""
+    # BEGIN SOLUTION
+    if kind == "attention":
+        return 1, 1
+    if kind == "recurrence":
+        return tokens, tokens - 1
+    layers = math.ceil((tokens - 1) / (kernel - 1))
+    return layers, layers
+    # END SOLUTION
+
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # BEGIN TESTS
+
+
+# %%
+def test_kinds(steps_and_path):
+    import torch
+
+    from regard.course import by_hand, expect, expect_numbers
+
+    answer = by_hand(steps_and_path)
+    got = expect_numbers(answer("attention", 50), 2, of="attention")
+    expect(got, torch.tensor([1.0, 1.0]), {"all pairs meet at once": torch.tensor([50.0, 50.0])}, of="attention")
+    got = expect_numbers(answer("recurrence", 50), 2, of="recurrence")
+    mistakes = {
+        "from token 1 to token n are n − 1 steps": torch.tensor([50.0, 50.0]),
+        "n states have to be computed, the first one, too": torch.tensor([49.0, 49.0]),
+    }
+    expect(got, torch.tensor([50.0, 49.0]), mistakes, of="recurrence over 50 tokens")
+    got = expect_numbers(answer("convolution", 9, 5), 2, of="convolution")
+    expect(got, torch.tensor([2.0, 2.0]), of="convolutions with kernel size 5 over 9 tokens")
+
+
+# %%
+# HIDDEN
+def test_any_length(steps_and_path, SEED):
+    import torch
+
+    from regard.course import Draw, by_hand, expect, expect_numbers
+
+    draw = Draw(SEED)
+    tokens, kernel = draw.size(10, 90), draw.size(2, 7)
+    reach, layers = 1, 0
+    while reach < tokens:
+        reach, layers = reach + kernel - 1, layers + 1
+    answer = by_hand(steps_and_path)
+    got = [expect_numbers(answer(kind, tokens, kernel), 2) for kind in ("recurrence", "attention", "convolution")]
+    right = torch.tensor([[tokens, tokens - 1], [1, 1], [layers, layers]]).float()
+    expect(torch.stack(got), right, of="steps and paths")
+
+
+# %% [raw]
+# # END TESTS
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: block
 # points: 4
 
 # %% [markdown]
-# ## 3.6 A block
+# ## 3.10 A block
 #
 # Attention moves information between tokens. A small network then works on **each token by itself**, with the same
-# weights at every place: $\mathrm{ff}(x) = \max(0,\, x W_1^\top + b_1)\, W_2^\top + b_2$. Around both goes a residual
-# connection and a layer norm, in one of two orders:
+# weights at every place: $\mathrm{ff}(x) = \max(0,\, x W_1^\top + b_1)\, W_2^\top + b_2$. (Attention only averages values;
+# this is where a token is changed by itself, and nonlinearly.) Around both goes a residual connection, which keeps the input
+# and a short way for gradients, and a **layer norm**: each token's features are brought to mean 0 and variance 1, then scaled
+# and shifted by learned numbers, $\frac{x - \bar x}{\sqrt{\mathrm{Var}(x) + \varepsilon}} \odot w + b$. So sub-layers see
+# inputs of one size however many updates were added before, which steadies training; and it needs no batch and no fixed
+# length, as batch norm would. Both come in one of two orders:
 #
 # * **post** (the original Transformer): $x \leftarrow \mathrm{norm}(x + f(x))$
 # * **pre** (most models since): $x \leftarrow x + f(\mathrm{norm}(x))$
@@ -587,11 +984,16 @@ def test_orders(block):
         "the orders are swapped: pre normalizes what goes into a sub-layer": pre,
         "the second sub-layer must work on the result of the first": norm2(norm1(x + attention(x)) + ff(x)),
         "the residual is missing: x + f(x)": norm2(ff(norm1(attention(x)))),
+        "the norms are left out": x + attention(x) + ff(x + attention(x)),
+        "the second norm is left out": post_middle + ff(post_middle),
     }
     expect(by_hand(block)(x, attention, ff, norm1, norm2, "post"), post, mistakes, of="post")
     mistakes = {
         "the orders are swapped: post normalizes the sum": post,
-        "the residual carries the x that came in, not the normalized one": norm1(x) + attention(norm1(x)),
+        "the residual carries the x that came in, not the normalized one": (
+            norm2(norm1(x) + attention(norm1(x))) + ff(norm2(norm1(x) + attention(norm1(x))))
+        ),
+        "the norms are left out": x + attention(x) + ff(x + attention(x)),
     }
     expect(by_hand(block)(x, attention, ff, norm1, norm2, "pre"), pre, mistakes, of="pre")
 
@@ -635,11 +1037,17 @@ def test_a_real_block(block, SEED):
 # | decoder, self-attention | target so far | target so far | causal |
 # | decoder, cross-attention | target so far | **the encoder's output** | none (padding) |
 #
+# The picture shows one layer of each.
+
+# %%
+regard.course.diagram("transformer")
+
+# %% [markdown]
 # Here they are in a small model, untrained. `regard.capture` reads the maps off any PyTorch model.
 
 # %%
 torch.manual_seed(0)
-model = regard.models.Transformer(30, dim=32, heads=4, encoder_depth=1, decoder_depth=1, dropout=0.0).eval()
+model = regard.models.Transformer(30, dim=32, depth=1, heads=4, dropout=0.0).eval()
 with torch.no_grad(), regard.capture(model) as maps:
     model(torch.randint(30, (1, 8)), torch.randint(30, (1, 6)))
 print(maps)
@@ -648,15 +1056,55 @@ for panel, (name, found) in zip(panels, maps.items(), strict=True):
     panel.imshow(found.weights[0, 0], vmin=0, cmap="viridis")
     panel.set_title(name, fontsize=8)
     panel.set(xlabel="key", ylabel="query")
-plt.show()
+regard.course.picture(
+    figure,
+    "Three maps of an untrained Transformer: encoder self-attention, 8 by 8; decoder self-attention, 6 by 6 with an empty "
+    "upper right half; cross-attention, 6 queries by 8 keys.",
+)
 
 # %% [raw]
 # # BEGIN QUESTION
-# name: q7_pool
+# name: recurrence_words
+# points: 4
+# manual: true
+
+# %% [markdown]
+# ## 3.11 The Transformer and what came before, in words
+#
+# How does the Transformer differ from earlier sequence-to-sequence models (RNN, LSTM): in how tokens exchange information, in
+# what can be computed in parallel, in the length of paths, in how order is known? Where in the encoder and in the decoder is
+# self-attention, what does the encoder's output give to the decoder, and what do layer norm and the feed-forward network do?
+
+# %% [raw]
+# # BEGIN SOLUTION
+
+# %% [markdown]
+# **Rubric (4 points).** 1: no recurrence (and no convolution but of kernel size 1); all tokens of a layer at once instead of
+# step by step. 1: constant path length instead of one that grows with the distance; so long dependencies are easier to learn,
+# at a cost of n². 1: order comes from positional encodings, and in the decoder from the causal mask. 1: self-attention in every
+# layer of both, causal in the decoder; the encoder's output gives keys and values to cross-attention in every decoder layer;
+# layer norm keeps the size of features steady around each sub-layer; the feed-forward network changes each token by itself.
+#
+# **Model answer.** An RNN hands a state from token to token: n steps in a row, and a signal between distant tokens passes
+# through all states in between. The Transformer compares all pairs of tokens in each layer: one step, path length one, in
+# parallel, at the price of n² scores. It has no order of its own, so positions are added to the tokens, and the decoder's
+# mask hides the future. Each encoder layer has self-attention and a feed-forward network; each decoder layer has causal
+# self-attention, cross-attention with keys and values from the encoder's output, and a feed-forward network. Residuals keep
+# gradients flowing, layer norm brings the sums back to one size, and the feed-forward network works on every token alone.
+
+# %% [raw]
+# # END SOLUTION
+
+# %% [raw]
+# # END QUESTION
+
+# %% [raw]
+# # BEGIN QUESTION
+# name: pool
 # points: 2
 
 # %% [markdown]
-# ## 3.7 One vector for a sentence
+# ## 3.12 One vector for a sentence
 #
 # An **encoder** alone turns tokens into as many vectors. To classify, one vector is needed. Flattening all of them
 # would fix the number of tokens once and for all. Three ways do not: read off a special *class token*, let a learned
@@ -791,15 +1239,17 @@ for place in asked[row].nonzero()[:, 0].tolist():
     print(f"place {place:2}: said {words[said[row, place]]!r}, it was {words[batch.targets[row, place]]!r}")
 with torch.no_grad(), regard.capture(encoder) as maps:
     encoder(batch.tokens[row : row + 1])
-regard.show(maps, tokens=[words[number] for number in batch.tokens[row].tolist()])
-
-# %%
 figure, panels = plt.subplots(2, 4, figsize=(9, 4.6))
 for panel, weights in zip(panels.flat, torch.cat([found.weights[0] for found in maps.values()]), strict=True):
     panel.imshow(weights, cmap="viridis", vmin=0)
     panel.set_axis_off()
 figure.suptitle("eight heads of your encoder: above the first block, below the second", fontsize=10)
-plt.show()
+regard.course.picture(
+    figure,
+    "Eight maps of the trained encoder, four of each block: some have a diagonal beside the main one (a neighbor), some have "
+    "bright columns (particular words), some are even.",
+    shown=regard.show(maps, tokens=[words[number] for number in batch.tokens[row].tolist()]),
+)
 
 # %% [markdown]
 # Some heads look at a neighbor, some at particular words, some at everything. Heads do specialize, and often a part

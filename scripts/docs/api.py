@@ -8,22 +8,23 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "regard"
-# In the order in which imports point.
+# The order of the packages, as in CONTRIBUTING.
 ORDER = (
-    "reference", "functional", "layers", "models", "convert", "maps", "analysis", "data", "training", "recipes", "claims",
-    "figures", "views", "studio",
+    "reference", "functional", "layers", "models", "convert", "maps", "analysis", "figures", "data", "training",
+    "recipes", "claims", "course", "views", "studio",
 )  # fmt: skip
+NOT_SHOWN = ("cli", "support")  # commands have a page of their own; helpers are for this library's own use
 
 
 def public_names(source: Path = SOURCE) -> dict[str, list[str]]:
-    """For each package its public names: those that it imports from its private modules as themselves."""
-    found = sorted(path.parent.name for path in source.glob("[!_]*/__init__.py") if path.parent.name != "cli")
-    packages = sorted(found, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    """The public names of each package: those that its ``__init__`` re-exports, as in ``import name as name``."""
+    found = {path.parent.name for path in source.glob("[!_]*/__init__.py")} - {*NOT_SHOWN}
+    packages = sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     return {package: _exports(source / package / "__init__.py") for package in packages}
 
 
 def top_level_names(source: Path = SOURCE) -> dict[str, str]:
-    """The names of ``regard`` itself, and the package that each is defined in."""
+    """The names of ``regard`` itself, each with the package that defines it."""
     for node in ast.parse((source / "__init__.py").read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "_NAMES":
             found: dict[str, str] = ast.literal_eval(node.value)
@@ -32,10 +33,10 @@ def top_level_names(source: Path = SOURCE) -> dict[str, str]:
 
 
 def _exports(path: Path) -> list[str]:
-    """Names in ``from regard.x._y import name as name``, and functions and classes defined right there."""
+    """Names in ``from regard.x import name as name``, and functions and classes defined right there."""
     names = []
     for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and "._" in (node.module or ""):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard."):
             names += [
                 alias.name for alias in node.names if alias.name == alias.asname and not alias.name.startswith("_")
             ]
@@ -45,7 +46,7 @@ def _exports(path: Path) -> list[str]:
 
 
 def links(names: Mapping[str, list[str]]) -> dict[str, str]:
-    """Where each name is described: of several places the first that is not the slow, readable one."""
+    """Where each name is described. If several packages have it, the first one other than ``reference``."""
     found: dict[str, str] = {}
     for package, public in names.items():
         for name in public:
@@ -67,10 +68,10 @@ def pages(source: Path = SOURCE) -> dict[str, str]:
 
 
 def _commands() -> str:
-    """What each command of the command line says about itself."""
+    """The help text of each command."""
     from regard.cli import commands, main
 
-    parts = ["# The command line\n", "What `regard COMMAND --help` says.\n"]
+    parts = ["# The command line\n", "The output of `regard COMMAND --help`.\n"]
     for name, what in commands().items():
         said = io.StringIO()
         with redirect_stdout(said), suppress(SystemExit):
@@ -84,10 +85,10 @@ def _commands() -> str:
 def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
     lines = [
         "# API reference\n",
-        "Generated from the docstrings; every example in them runs as a test. Public is what a package exports; modules",
-        "that begin with an underscore are not.\n",
+        "Generated from the docstrings. Every example in them runs as a test. Names that a package exports are public;",
+        "modules that begin with an underscore are private.\n",
         "## The names of `regard` itself\n",
-        "Loaded on first use, so that `import regard` is quick.\n",
+        "They are loaded on first use, so `import regard` is quick.\n",
         "| name | is |",
         "|---|---|",
     ]
@@ -111,5 +112,5 @@ def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Roles as code: the summary stands outside any docstring's own links."""
+    """Replace Sphinx roles by code, because the summary stands outside the docstring."""
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)

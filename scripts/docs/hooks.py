@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent))
 import api  # noqa: E402
+import theorems  # noqa: E402
 import theory  # noqa: E402
 from mathml import MathML  # noqa: E402
 
@@ -61,6 +62,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put tables and files in the place of their markers."""
     up = "../" * page.file.src_uri.count("/")
     markdown = results.replace_tables(markdown, f"{up}results/", results.load())
+    if theorems.MARKER in markdown:
+        markdown = markdown.replace(theorems.MARKER, theorems.listed())
     return _INCLUDE.sub(lambda found: _fenced(ROOT / found[1]), markdown)
 
 

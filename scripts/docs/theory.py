@@ -3,9 +3,8 @@
 import io
 from functools import cache
 
-from regard.claims import SOURCES, TOPICS, Row, Verification, answers, misconceptions, verify
-from regard.claims._page import picture
-from regard.claims._prose import inline_html
+from regard.claims import SOURCES, TOPICS, Row, Theorem, Verification, answers, misconceptions, picture, verify
+from regard.claims.prose import inline_html
 
 WORDS = {
     "temperature": "The inverse temperature β, from no attention at all to a hard choice.",
@@ -33,7 +32,7 @@ def pages() -> dict[str, str]:
     made = {f"theory/{topic}.md": _topic(topic) for topic in TOPICS}
     made["theory/claims.md"] = _ledger()
     made["misconceptions.md"] = misconceptions(found())
-    made["questions.md"] = answers(found())
+    made |= {f"questions/{name}.md": text for name, text in answers(found()).items()}
     return made
 
 
@@ -60,14 +59,16 @@ def _ledger() -> str:
         f"{len(found())} statements about attention, from five pieces of good teaching material, each decided by a check "
         f"that also rejects a wrong variant of it: {counts['holds']} hold, {counts['holds under']} hold under a condition "
         f"that went without saying, {counts['fails']} fail as they stand. This page was computed when the site was built; "
-        f"`regard verify` computes it for you.\n",
+        f"`regard verify` computes it for you. {sum(bool(row.proved) for row in found())} have theorems that a "
+        f"[proof assistant](proofs.md) has checked.\n",
         sources + "\n",
-        "| claim | in | verdict | the statement |",
-        "|---|---|---|---|",
+        "| claim | in | verdict | machine-checked | the statement |",
+        "|---|---|---|---|---|",
     ]
     for row in found():
         link = f"[`{row.claim.id}`]({row.claim.topic}.md#{row.claim.id})"
-        lines.append(f"| {link} | {row.claim.source} | {_verdict(row)} | {_cell(row.claim.statement)} |")
+        checked = f"[{len(row.proved)}]({row.claim.topic}.md#{row.claim.id})" if row.proved else ""
+        lines.append(f"| {link} | {row.claim.source} | {_verdict(row)} | {checked} | {_cell(row.claim.statement)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -90,13 +91,19 @@ def _entry(row: Row) -> str:
     path = f"pictures/{claim.id}.png"
     if f"theory/{path}" in pictures():
         parts.append(f"![What was measured for {claim.id}]({path})\n")
-    evidence = (
-        "it trains something: `regard verify --slow --id " + claim.id + "`" if not row.ran else _code(row.evidence)
-    )
+    evidence = "it trains a model: `regard verify --slow --id " + claim.id + "`" if not row.ran else _code(row.evidence)
     parts.append(f"*Evidence:* {evidence}\n")
     rejected = "" if row.mutant is None else f" {_code(row.mutant.line)}"
     parts.append(f"*Rejected by the same check:* {claim.mutant.text}.{rejected}\n")
+    if row.proved:
+        parts.append("*Machine-checked:*\n")
+        parts.append("".join(f"- {_checked(theorem, claim.id)}\n" for theorem in row.proved))
     return "\n".join(parts)
+
+
+def _checked(theorem: Theorem, claim: str) -> str:
+    says = " ".join(inline_html(theorem.says).split()).replace("*", "&#42;").replace("_", "&#95;")
+    return f"{theorem.word(claim)}: {says} ([{theorem.title}](proofs.md#{theorem.name}))"
 
 
 def _verdict(row: Row) -> str:

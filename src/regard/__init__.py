@@ -1,7 +1,7 @@
 """regard: see, prove and speed up attention.
 
-Every public name is loaded on first use, so that ``import regard`` is quick and an extra that is not
-installed is only missed where it is needed.
+Every public name is loaded on first use. So ``import regard`` is quick, and a missing extra is reported only where it
+is needed.
 
 >>> import regard
 >>> regard.softargmax(torch.tensor([0.0, 0.0]))
@@ -27,6 +27,7 @@ _NAMES = {
     "separable_attention": "regard.functional",
     "load_run": "regard.training",
     "locality": "regard.analysis",
+    "plan_for": "regard.functional",
     "prune_heads": "regard.analysis",
     "relevance": "regard.analysis",
     "replace_heads": "regard.analysis",
@@ -49,6 +50,7 @@ _MODULES = {
     "models",
     "recipes",
     "reference",
+    "studio",
     "training",
     "views",
 }
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from regard import models as models
     from regard import recipes as recipes
     from regard import reference as reference
+    from regard import studio as studio
     from regard import training as training
     from regard import views as views
     from regard.analysis import cost as cost
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from regard.convert import convert_network as convert_network
     from regard.functional import attention as attention
     from regard.functional import gaussian_attention as gaussian_attention
+    from regard.functional import plan_for as plan_for
     from regard.functional import separable_attention as separable_attention
     from regard.functional import softargmax as softargmax
     from regard.layers import GaussianAttention as GaussianAttention

@@ -1,66 +1,42 @@
-"""Where a layer says what it attended to, for whoever listens. Nobody listening costs one look at a flag.
+"""``observe``: how a layer declares the attention that it computes. Without a listener it costs one test of a flag.
 
-Attention that runs through ``scaled_dot_product_attention`` or a softmax followed by a product is seen without any
-help. A layer whose map exists in neither form (a Gaussian head never builds it, an alignment may be a sigmoid) calls
-:func:`observe` with its heads' output and a function that builds the map, and uses what comes back::
+:func:`regard.capture` recognizes attention that runs through ``scaled_dot_product_attention``, or through a softmax that
+is followed by a product, without any help. A layer that never forms its map (a Gaussian head), or that computes it from
+several parts (a gate between two maps), declares it::
 
-    heads = observe(self, heads, lambda: dense_map(...), value=value, grid=grid)   # (batch, heads, queries, width)
+    heads = observe(self, lambda: self.mix(value, grid), lambda: self.weights(grid), value=value, grid=grid)
 
-The function is called only if a listener wants the map. A listener may return another output (a gated or replaced
-head), which is why the layer must go on with the returned tensor. Imports point here, never from here: this module
-knows nothing of the layers nor of :mod:`regard.maps`.
+This module is below all layers: it knows neither them nor :mod:`regard.maps`, which re-exports what is public here.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo  # torch.compiler.disable would load the compiler, which takes seconds
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler, which takes seconds
 
-
-@dataclass(frozen=True)
-class Observation:
-    """What a layer reports: one attention, by one module, once.
-
-    Attributes:
-        module: the layer that attends; its path in the model becomes the map's name.
-        output: ``(batch, heads, queries, width)``, the heads' outputs before they are merged; ``(batch, queries,
-            width)`` stands for a single head.
-        weights: builds the map, ``(batch or 1, heads, queries, keys)``, or ``(batch or 1, queries, keys)`` for a
-            single head; before dropout.
-        value: ``(batch, heads or a divisor of it, keys, width)``, so that weights @ value can be checked against
-            output; None where the output is not that product.
-        kind: what made the map, in a word or two: "gaussian", "alignment".
-        grid: the shape the tokens lie on, where the layer knows it.
-        prefix: tokens before the grid's (class, registers), where the layer knows it.
-        query_grid: the shape the queries lie on where that is not the keys' grid.
-    """
-
-    module: nn.Module | None
-    output: Tensor
-    weights: Callable[[], Tensor]
-    value: Tensor | None
-    kind: str
-    grid: tuple[int, ...] | None
-    prefix: int | None
-    query_grid: tuple[int, ...] | None
+Result = TypeVar("Result")
+Grid = tuple[int, ...]
 
 
 @runtime_checkable
 class Observer(Protocol):
-    def observed(self, seen: Observation) -> Tensor:
-        """Take note of it, and return the output the layer shall go on with."""
+    """A listener of :func:`observe`."""
+
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
+        """Take the arguments of :func:`observe`, and return the output with which the layer continues."""
         ...
 
 
-# A listener hears its own thread (or task) alone. The flag beside it is a plain boolean for every thread, because
-# that is what a compiled graph can guard on: with nobody listening the whole call is compiled away.
+# Listeners belong to one thread (or task). The flag is a plain boolean for all threads, because a compiled graph can
+# guard on it: without listeners the whole call is compiled away.
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("regard_observers", default=())
+_hidden: ContextVar[bool] = ContextVar("regard_hidden", default=False)
+_grid: ContextVar[Grid | None] = ContextVar("regard_grid", default=None)
 _lock = threading.Lock()
 _listeners = 0
 _listening = False
@@ -68,26 +44,44 @@ _listening = False
 
 def observe(
     module: nn.Module | None,
-    output: Tensor,
+    output: Tensor | Callable[[], Tensor],
     weights: Callable[[], Tensor],
     *,
     value: Tensor | None = None,
     kind: str = "attention",
-    grid: tuple[int, ...] | None = None,
+    grid: Grid | None = None,
     prefix: int | None = None,
-    query_grid: tuple[int, ...] | None = None,
+    query_grid: Grid | None = None,
 ) -> Tensor:
-    """Tell listeners what ``module`` attended to; returns the output to go on with (see :class:`Observation`).
+    """Declare one attention, and return the output with which the layer must continue.
+
+    A listener may return another output (:func:`regard.replace_heads` does), so use the returned tensor.
+
+    Args:
+        module: the layer that attends. Its path in the model becomes the name of the map. None stands for the module
+            that is running.
+        output: ``(batch, heads, queries, width)``, the heads' outputs before they are merged, or ``(batch, queries,
+            width)`` for a single head. Better, a function without arguments that computes it: attention inside this
+            function is a part of what is declared here, and is not captured by itself.
+        weights: computes the map, ``(batch or 1, heads, queries, keys)``, or ``(batch or 1, queries, keys)`` for a
+            single head, before dropout. It is called only if a listener wants the map.
+        value: ``(batch, heads or a divisor of it, keys, width)``, to compare weights @ value with the output; None if
+            the output is not this product.
+        kind: one or two words for the kind of attention, such as "gaussian".
+        grid: the shape on which the keys lie, if the layer knows it.
+        prefix: how many tokens (class, registers) stand before those of the grid.
+        query_grid: the shape on which the queries lie, if it is not that of the keys.
 
     >>> value = torch.ones(1, 1, 2, 3)
-    >>> heads = observe(None, value, lambda: torch.eye(2).expand(1, 1, 2, 2), value=value)
-    >>> heads is value
+    >>> heads = observe(None, lambda: 2 * value, lambda: 2 * torch.eye(2).expand(1, 1, 2, 2), value=value)
+    >>> torch.equal(heads, 2 * value)
     True
     """
     if not _listening:
-        return output
-    seen = Observation(module, output, weights, value, kind, grid, prefix, query_grid)
-    return _tell_uncompiled(seen) if torch.compiler.is_compiling() else _tell(seen)
+        return output() if callable(output) else output
+    tell = _tell_uncompiled if torch.compiler.is_compiling() else _tell
+    about = {"value": value, "kind": kind, "grid": grid, "prefix": prefix, "query_grid": query_grid}
+    return tell(module, output, weights, about)
 
 
 def is_observed() -> bool:
@@ -95,21 +89,70 @@ def is_observed() -> bool:
     return _listening
 
 
-@_disable_dynamo  # which loads the compiler when it is first called: seconds that an eager model shall not wait
-def _tell_uncompiled(seen: Observation) -> Tensor:
-    return _tell(seen)
+@_disable_dynamo  # the first call imports the compiler, which takes seconds: eager models use _tell itself
+def _tell_uncompiled(*args: Any) -> Tensor:
+    return _tell(*args)
 
 
-def _tell(seen: Observation) -> Tensor:
-    output = seen.output
+def _tell(
+    module: nn.Module | None,
+    output: Tensor | Callable[[], Tensor],
+    weights: Callable[[], Tensor],
+    about: dict[str, Any],
+) -> Tensor:
+    found = unobserved(output) if callable(output) else output
+    if _hidden.get():
+        return found
     for observer in _observers.get():
-        output = observer.observed(Observation(**{**vars(seen), "output": output}))
-    return output
+        found = observer.observed(module, found, weights, **about)
+    return found
+
+
+def unobserved(function: Callable[..., Result], *args: Any) -> Result:
+    """``function(*args)``, during which nothing counts as attention: it computes a part of a map, or only a map.
+
+    >>> unobserved(torch.softmax, torch.zeros(2), -1)
+    tensor([0.5000, 0.5000])
+    """
+    if not _listening:
+        return function(*args)
+    token = _hidden.set(True)
+    try:
+        return function(*args)
+    finally:
+        _hidden.reset(token)
+
+
+def on_grid(grid: Grid, function: Callable[..., Result], /, *args: Any, **options: Any) -> Result:
+    """``function(*args, **options)``, during which the tokens lie on ``grid``, without prefix tokens.
+
+    For models whose grid changes with the input or from block to block: maps then know their grid.
+
+    >>> on_grid((2, 3), torch.zeros, 1)
+    tensor([0.])
+    """
+    if not _listening:
+        return function(*args, **options)
+    token = _grid.set(grid)
+    try:
+        return function(*args, **options)
+    finally:
+        _grid.reset(token)
+
+
+def is_hidden() -> bool:
+    """Whether :func:`unobserved` is running: what is computed now is not attention by itself."""
+    return _hidden.get()
+
+
+def current_grid() -> Grid | None:
+    """The grid of the innermost :func:`on_grid`, if there is one."""
+    return _grid.get()
 
 
 @contextmanager
 def listen(observer: Observer) -> Iterator[None]:
-    """Hear every :func:`observe` of this thread inside the block; blocks may be nested, the outer one hears first."""
+    """Pass every :func:`observe` of this thread to ``observer``, inside the block. Of nested ones the outer comes first."""
     global _listeners, _listening
     with _lock:
         _listeners += 1

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_fl
 import regard
 from regard.analysis import cost
 from regard.layers import AdditiveAttention, GatedPositionalAttention, GaussianAttention, RelativeAttention
-from regard.models import ImageEncoder, ResNet18, Seq2SeqRNN, TextImageFusion, Transformer, VisionTransformer
+from regard.models import ImageEncoder, ResNet18, Seq2SeqRNN, Transformer, VisionTransformer
 
 
 def torch_flops(model, *inputs, **options):
@@ -73,20 +73,11 @@ def test_attention_counts_every_pair_twice(heads, width, queries, keys, masked, 
 BOTH = {
     "resnet": (lambda: ResNet18(3, width=4), [(2, 3, 16, 16)], None),
     "vit": (lambda: VisionTransformer(8, 4, 3, dim=16, depth=2, heads=2, pool="attention"), [(2, 3, 8, 8)], None),
-    "gaussian": (lambda: ImageEncoder(8, 3, dim=18, depth=2), [(2, 3, 8, 8)], None),
-    "gaussian-large": (lambda: ImageEncoder(32, 3, dim=18, depth=1), [(2, 3, 32, 32)], None),
-    "relative": (lambda: ImageEncoder(8, 3, dim=18, depth=2, attention="relative"), [(2, 3, 8, 8)], None),
+    "gaussian": (lambda: ImageEncoder(8, 2, 3, dim=18, depth=2), [(2, 3, 8, 8)], None),
+    "gaussian-large": (lambda: ImageEncoder(32, 2, 3, dim=18, depth=1), [(2, 3, 32, 32)], None),
+    "relative": (lambda: ImageEncoder(8, 2, 3, dim=18, depth=2, attention="relative"), [(2, 3, 8, 8)], None),
     "gru": (lambda: Seq2SeqRNN(9, dim=4, hidden=5, depth=2), [(2, 7), (2, 5)], torch.int64),
-    "transformer": (
-        lambda: Transformer(9, dim=8, heads=2, encoder_depth=1, decoder_depth=1),
-        [(2, 7), (2, 5)],
-        torch.int64,
-    ),
-    "fusion": (
-        lambda: TextImageFusion(9, 8, 4, text_dim=8, image_dim=12, heads=2),
-        [(2, 7), (2, 1, 8, 8)],
-        [torch.int64, None],
-    ),
+    "transformer": (lambda: Transformer(9, dim=8, depth=1, heads=2), [(2, 7), (2, 5)], torch.int64),
 }
 
 
@@ -252,7 +243,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_other_inputs():
-    model = Transformer(9, dim=8, heads=2, encoder_depth=0, decoder_depth=1)
+    model = Transformer(9, dim=8, depth=(0, 1), heads=2)
     by_shape = cost(model, [None, (2, 5)], dtype=torch.int64)
     assert cost(model, [None, torch.ones(2, 5, dtype=torch.int64)]).multiply_adds == by_shape.multiply_adds
     assert cost(nn.ReLU(), (3, 4)).multiply_adds == 0

@@ -13,11 +13,11 @@ from regard.analysis import Head, Locality, trajectory
 from regard.analysis._fit import fit_gaussians
 from regard.functional import gaussian_weights
 from regard.layers import GaussianAttention
-from regard.maps import Call, Map, Maps
+from regard.maps import AttentionRecord, Map, Maps
 
 
 def maps_of(weights, name="attn", **more):
-    return Maps([Map(name, [Call(weights, weights.shape[0], None, None, None, "kernel", "sdpa", **more)])])
+    return Maps([Map(name, [AttentionRecord.given(weights, **more)])])
 
 
 @settings(max_examples=15)
@@ -282,9 +282,11 @@ def test_replacing_says_what_does_not_fit():
         regard.replace_heads(model, [Head("Gaussians", 5, (0.0, 0.0), 1.0, 1.0, 1.0, (), 0.0)], grid=(4, 4))(x)
     with pytest.raises(ValueError, match="fitted with 0 prefix tokens, not 1"):
         regard.replace_heads(model, [head], grid=(4, 4), prefix=1)
-    with pytest.raises(TypeError, match=r"what regard\.locality found"):
+    with pytest.raises(TypeError, match=r"the result of regard\.locality"):
         regard.replace_heads(model, [3])
-    with pytest.raises(TypeError, match=r"heads must be what regard\.locality found, or some of it, got 3 \(int\)"):
+    with pytest.raises(
+        TypeError, match=r"heads must be the result of regard\.locality, or a part of it, got 3 \(int\)"
+    ):
         regard.replace_heads(model, 3)
     other = Head("elsewhere", 0, (0.0, 0.0), 1.0, 1.0, 1.0, (), 0.0)
     with pytest.warns(UserWarning, match="heads of elsewhere were not replaced"):

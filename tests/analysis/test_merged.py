@@ -5,8 +5,7 @@ import torch
 
 import regard
 from regard.analysis import importance
-from regard.maps import Call, Layout, Map, Maps
-from regard.maps._layout import merged_rows
+from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
 from regard.models import ImageEncoder
 
 KINDS = ["gaussian", "gated", "relative", "relative-content", "content"]
@@ -14,7 +13,7 @@ KINDS = ["gaussian", "gated", "relative", "relative-content", "content"]
 
 def encoder(attention="gaussian", **options):
     options = {"dim": 18, "depth": 4, "heads": 9, "attention": attention, "merge": (2,), **options}
-    return ImageEncoder((16, 32), 5, **options).double().eval()
+    return ImageEncoder((16, 32), 2, 5, **options).double().eval()
 
 
 def captured(model, images, **options):
@@ -98,7 +97,7 @@ def test_prefix_tokens_stay_themselves_where_others_are_merged():
 def test_rollout_refuses_where_grids_do_not_tell_what_became_one(before, after, says):
     tokens = (16, 4 if after is None else after.tokens)
     calls = [
-        Call(torch.rand(1, 1, n, n).softmax(-1), 1, None, None, None, "kernel", "sdpa", layout=layout)
+        AttentionRecord.given(torch.rand(1, 1, n, n).softmax(-1), layout=layout)
         for n, layout in zip(tokens, (before, after), strict=True)
     ]
     with pytest.raises(ValueError, match=says):

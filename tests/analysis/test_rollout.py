@@ -11,16 +11,11 @@ from torch import nn
 
 import regard
 from regard.analysis import distance, entropy
-from regard.maps import Call, Layout, Map, Maps
+from regard.maps import AttentionRecord, Layout, Map, Maps
 
 
 def maps_of(*tensors, **more):
-    return Maps(
-        [
-            Map(f"layer.{i}", [Call(w, w.shape[0], None, None, None, "kernel", "sdpa", **more)])
-            for i, w in enumerate(tensors)
-        ]
-    )
+    return Maps([Map(f"layer.{i}", [AttentionRecord.given(w, **more)]) for i, w in enumerate(tensors)])
 
 
 @given(
@@ -177,7 +172,7 @@ def test_relevance_says_what_it_needs():
         regard.relevance(model, x, "a")
     with pytest.raises(TypeError, match=r"only must be a pattern such as .*, got 3 \(int\)"):
         regard.relevance(model, x, only=3)
-    with pytest.raises(ValueError, match="no attention of Linear"):
+    with pytest.raises(ValueError, match="Linear computed no attention"):
         regard.relevance(nn.Linear(8, 3), x[:, 0], 0)
     with pytest.raises(ValueError, match="pass a function of the output"):
         regard.relevance(nn.Identity(), x, 0)
@@ -205,7 +200,7 @@ def test_distance_leaves_prefix_tokens_out():
     weights = torch.full((1, 1, 5, 5), 0.2)
     found = distance(maps_of(weights), grid=(2, 2), prefix=1)["layer.0"]
     torch.testing.assert_close(found, torch.tensor([(0 + 1 + 1 + math.sqrt(2)) / 4]))
-    with pytest.raises(ValueError, match="only where tokens attend to each other"):
+    with pytest.raises(ValueError, match="distances need self-attention"):
         distance(maps_of(torch.rand(1, 1, 2, 4)), grid=(2, 2))
 
 

@@ -169,7 +169,7 @@ def merged_maps():
     from regard.models import ImageEncoder
 
     torch.manual_seed(3)
-    model = ImageEncoder(32, 5, dim=24, depth=4, heads=3, attention="content", merge=(2,))
+    model = ImageEncoder(32, 2, 5, dim=24, depth=4, heads=3, attention="content", merge=(2,))
     for name, weight in model.blocks.named_parameters():
         if "attention" in name and weight.ndim == 2:
             weight.data *= 4
@@ -180,10 +180,10 @@ def merged_maps():
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
     """A finished training of a small network of Gaussian heads."""
-    from regard.training import AdamW, Encoder, ImageTask, Recipe
+    from regard.training import AdamWSettings, ImageEncoderSettings, ImageTask, Recipe
 
     task = ImageTask("fashion-mini", validation=20, limit=64)
-    network = Encoder(patch=4, dim=18, depth=2, hidden=8)
-    recipe = Recipe("small", task, network, AdamW(2e-2, center_factor=5.0), epochs=4, batch_size=16)
+    network = ImageEncoderSettings(patch_size=4, dim=18, depth=2, hidden=8)
+    recipe = Recipe("small", task, network, AdamWSettings(2e-2, center_factor=5.0), epochs=4, batch_size=16)
     folder = tmp_path_factory.mktemp("runs") / "small"
     return regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.maps import Call, Map, Maps
+from regard.maps import AttentionRecord, Check, Map, Maps
 
 pytestmark = pytest.mark.browser
 
@@ -83,19 +83,19 @@ class TestHeads:
         assert len(seen) == 3
 
     def test_full_matrices_one_axis_and_heads_without_end(self, open_file, look):
-        from regard.training import Trajectory
+        from regard.training import HeadTrajectory
 
         turned = torch.tensor([[2.0, 1.5], [1.5, 2.0]]).expand(2, 4, 2, 2)
         straight = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).expand(2, 4, 2, 2)
         center = torch.tensor([[-1.0, -1], [-1, 1], [1, -1], [1, 1]]).expand(2, 4, 2)
         pictures = []
         for sharpness in (turned, straight, -straight):
-            page = open_file(regard.show(Trajectory((0, 9), ("a",), (6, 9), (center,), (sharpness,))))
+            page = open_file(regard.show(HeadTrajectory((0, 9), ("a",), (6, 9), (center,), (sharpness,))))
             pictures.append(look.pixels(page, ".rg-panels"))
         page.get_by_label("whole grid").check()
         assert len({*pictures, look.pixels(page, ".rg-panels")}) == 4
         assert "4 heads spread without end" in page.locator(".rg-footer").inner_text()
-        text = Trajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
+        text = HeadTrajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
         page = open_file(regard.show(text))
         look.point(page, ".rg-panels", 0.5, 0.9)
         assert "head 2 · looks" in look.subtitle(page)
@@ -216,9 +216,8 @@ class TestImage:
             assert name in page.locator(".rg-residuals").inner_text()
 
     def test_a_map_that_is_wrong_is_marked(self, open_file):
-        wrong = Call(
-            torch.rand(1, 1, 4, 4).softmax(-1), 1, torch.tensor(0.5), None, torch.tensor(1e-5), "kernel", "sdpa"
-        )
+        check = Check("kernel", torch.tensor(0.5), torch.tensor(1e-5))
+        wrong = AttentionRecord.given(torch.rand(1, 1, 4, 4).softmax(-1), kind="sdpa", check=check)
         page = open_file(regard.show(Maps([Map("attn", [wrong])]), grid=(2, 2)))
         assert (
             "residual 5.0e-1 against the kernel, more than rounding explains"
@@ -230,7 +229,7 @@ class TestImage:
             keys = grid[0] * grid[1]
             weights = torch.rand(1, 2, len(rows) if rows else keys, keys).softmax(-1)
             layout = regard.maps.Layout(grid, 0)
-            return Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout)
+            return AttentionRecord.given(weights, rows=rows, layout=layout)
 
         maps = Maps([Map("large", [of((4, 6))]), Map("small", [of((2, 3))]), Map("rows", [of((2, 3), (0, 4))])])
         page = open_file(regard.show(maps, image=torch.rand(3, 16, 24)))
@@ -312,14 +311,14 @@ class TestMergedTokens:
         assert f"“(0, 0)” looks at “({best // 16}, {best % 16})” {said(float(row.max()))}" in look.subtitle(page)
 
     def test_heads_of_merged_layers_share_one_scale_of_the_image(self, open_file, look):
-        from regard.training import Trajectory
+        from regard.training import HeadTrajectory
 
         def at(row, column):
             return torch.tensor([[[float(row), float(column)]]])
 
         sharpness = (torch.full((1, 1), 9.0),) * 3
         centers = at(0, 4), at(0, 2), at(0, -1)
-        found = Trajectory((0,), ("a", "b", "c"), None, centers, sharpness, ((16, 16), (8, 8), (8, 8)))
+        found = HeadTrajectory((0,), ("a", "b", "c"), None, centers, sharpness, ((16, 16), (8, 8), (8, 8)))
         page = open_file(regard.show(found))
         scale = page.get_by_label("one scale for all layers")
         assert scale.is_checked()

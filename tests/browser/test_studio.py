@@ -29,7 +29,7 @@ def serving(folder, **options):
     from regard.studio._serve import listen
 
     listening = listen("127.0.0.1", 0)
-    app = create_app(folder, **{"example": False, **options})
+    app = create_app(folder, **{"example": None, **options})
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -1,14 +1,14 @@
 import pytest
 
 import regard
-from regard.training import Encoder, ImageTask, Recipe
+from regard.training import ImageEncoderSettings, ImageTask, Recipe
 
 
 @pytest.fixture(scope="session")
 def image_run(tmp_path_factory):
     """A finished run of a tiny network of Gaussian heads."""
     task = ImageTask("fashion-mini", validation=20, limit=32)
-    recipe = Recipe("tiny", task, Encoder(patch=4, dim=9, depth=2, hidden=4), epochs=1, batch_size=16)
+    recipe = Recipe("tiny", task, ImageEncoderSettings(patch_size=4, dim=9, depth=2, hidden=4), epochs=1, batch_size=16)
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     return regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
 

@@ -12,7 +12,7 @@ from regard.models import ResNet18
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    model = ResNet18(classes=3, width=4).eval()
+    model = ResNet18(num_classes=3, width=4).eval()
     model.save_pretrained(tmp_path / "resnet")
     return model, tmp_path
 

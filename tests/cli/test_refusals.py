@@ -7,21 +7,22 @@ import zlib
 import pytest
 
 from regard.cli import main
+from regard.training import Run
 
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_numbers_are_shown_though_they_cannot_be_kept(image_run, capsys, monkeypatch, as_json):
-    def refuse(path, content):
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(run, name, content):
+        raise PermissionError(13, "Permission denied", str(run.folder / name))
 
-    monkeypatch.setattr("regard.training._run.write_whole", refuse)
+    monkeypatch.setattr(Run, "write", refuse)
     assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu", *["--json"] * as_json]) == 1
     shown = capsys.readouterr()
     if as_json:
         assert json.loads(shown.out)["targets"] == 1000
     else:
-        assert "of 1,000 test samples" in shown.out
-    assert "could not be kept in the run's folder" in shown.err
+        assert "test accuracy (1,000 images)" in shown.out
+    assert "could not be saved in the run's folder" in shown.err
     assert "evaluation.json" in shown.err
 
 
@@ -41,4 +42,4 @@ def test_a_machine_without_a_card_is_a_message(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     words = ["train", "demo", "--smoke", "--accelerator", "cuda", "--folder", str(tmp_path / "run")]
     assert main(words) == 1
-    assert "accelerator is 'cuda', and this machine has cpu only" in capsys.readouterr().err
+    assert "accelerator is 'cuda', but this machine has only cpu" in capsys.readouterr().err

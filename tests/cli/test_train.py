@@ -16,7 +16,7 @@ from PIL import Image
 
 import regard
 from regard.cli import _demo, _train, main
-from regard.training import Encoder, ImageTask, Recipe
+from regard.training import ImageEncoderSettings, ImageTask, Recipe, attention_maps
 
 SMOKE = ["--smoke", "--accelerator", "cpu", "--no-tensorboard"]
 
@@ -37,7 +37,7 @@ class TestTrain:
 
     def test_any_field_can_be_set(self):
         recipe, options = _train.parse(
-            regard.recipes.get("cifar10-speedrun"),
+            regard.recipes.get("cifar10-transformer"),
             shlex.split(
                 "--epochs 3 --network.dim 36 --task.augmentation.crop 2 --optimizer.center-factor 2 --clip 0.5 "
                 "--task.validation 0 --no-compile --schedule.decay cosine --folder x --resume auto --seeds 5"
@@ -46,7 +46,7 @@ class TestTrain:
         assert (recipe.epochs, recipe.network.dim, recipe.task.augmentation.crop) == (3, 36, 2)
         assert (recipe.optimizer.center_factor, recipe.clip, recipe.task.validation) == (2.0, 0.5, 0)
         assert (recipe.compile, recipe.schedule.decay) == (False, "cosine")
-        named = regard.recipes.get("cifar10-speedrun")
+        named = regard.recipes.get("cifar10-transformer")
         assert recipe.optimizer.matrix_learning_rate == named.optimizer.matrix_learning_rate  # what was not set stays
         assert options.for_train()["resume"] == "auto"
         assert (options.folder, options.seeds) == (Path("x"), 5)
@@ -92,7 +92,9 @@ class TestTrain:
             running.send_signal(signal.SIGINT)
             _, said = running.communicate(timeout=120)
         assert running.returncode == 130
-        found = re.search(r"stopped at step (\d+), and saved there. To go on: python -m regard\.cli (.*)", said)
+        found = re.search(
+            r"stopped at step (\d+) and saved a checkpoint there. To resume: python -m regard\.cli (.*)", said
+        )
         assert found, said
         step, again = int(found[1]), found[2].split()
         assert again[-4:] == ["--folder", "runs/case-rnn", "--resume", "auto"]
@@ -106,7 +108,7 @@ class TestEvaluate:
     def test_it_prints_accuracy_with_and_without_flip_averaging(self, image_run, capsys):
         assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu"]) == 0
         text = capsys.readouterr().out
-        assert "of 1,000 test samples" in text
+        assert "test accuracy (1,000 images)" in text
         assert "averaged over each image and its mirror image" in text
 
     def test_as_json(self, image_run, capsys):
@@ -118,10 +120,10 @@ class TestEvaluate:
         words = ["evaluate", str(case_runs[1].folder), "--accelerator", "cpu", "--lengths", "4", "7"]
         assert main(words) == 0
         text = capsys.readouterr().out
-        assert "sentences of 4," in text
-        assert "sentences of 7," in text
+        assert "in sentences of 4\n" in text
+        assert "in sentences of 7\n" in text
         assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu", "--lengths", "4"]) == 1
-        assert "--lengths is for runs of the case task" in capsys.readouterr().err
+        assert "--lengths is for runs of case conversion" in capsys.readouterr().err
 
     def test_what_is_no_run_is_a_message(self, tmp_path, capsys):
         assert main(["evaluate", str(tmp_path)]) == 1
@@ -149,7 +151,7 @@ class TestReport:
         assert main(["report", str(image_run.folder), "--output", str(output)]) == 0
         page = output.read_text()
         assert _stands_alone(page)
-        for words in ("How it went", "Where its heads look", "What it attends to", f"{10:,}"):
+        for words in ("Learning curves", "Where its heads look", "What it attends to", f"{10:,}"):
             assert words in page
         assert page.count("data:image/png;base64,") == 6
 
@@ -157,7 +159,7 @@ class TestReport:
         output = tmp_path / "report.html"
         words = ["report", str(image_run.folder), "--output", str(output), "--samples"]
         assert main([*words, "10"]) == 0
-        assert "on 10 held-out images" in output.read_text()
+        assert "on 10 validation images" in output.read_text()
         assert "Of 18 heads" in output.read_text()
         assert main([*words, "0"]) == 0
         assert "How many heads it needs" not in output.read_text()
@@ -173,7 +175,7 @@ class TestReport:
             with Image.open(output) as opened:
                 assert opened.width > 300
         else:
-            assert "Taken for:" in output.read_text()
+            assert "Classified as:" in output.read_text()
             assert _stands_alone(output.read_text())
 
     def test_accuracy_against_length_of_several_runs(self, case_runs, tmp_path):
@@ -189,7 +191,7 @@ class TestReport:
     def test_a_sequence_model_shows_its_alignment(self, case_runs, tmp_path):
         output = tmp_path / "case.html"
         assert main(["report", str(case_runs[1].folder), "--output", str(output)]) == 0
-        assert 'alt="alignment"' in output.read_text()
+        assert 'alt="attention/alignment_0"' in output.read_text()
 
     def test_mistakes_are_messages(self, image_run, case_runs, photo, tmp_path, capsys):
         run = str(image_run.folder)
@@ -197,17 +199,17 @@ class TestReport:
         text.write_text("no image")
         wrong = {
             "is not an image": ["report", run, "--image", str(text)],
-            "looks at images": ["report", str(case_runs[0].folder), "--image", str(photo)],
+            "networks that take images": ["report", str(case_runs[0].folder), "--image", str(photo)],
             "a row and a column of the grid of tokens, (7, 7), got (9, 0)": [
                 *("report", run, "--image", str(photo), "--query", "9", "0")
             ],
             "must end in .html": ["report", run, "--output", str(tmp_path / "x.pdf")],
-            "several runs are compared with --lengths": ["report", run, run],
+            "several runs can be compared with --lengths": ["report", run, run],
         }
         for words, arguments in wrong.items():
             assert main(arguments) == 1
             said = capsys.readouterr().err
-            assert words.replace("looks at images", "networks that look at images") in said
+            assert words in said
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +221,7 @@ def merged(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regard.figures, "heads", lambda *args, **options: grids.append(args[2]) or draw(*args, **options))
         task = ImageTask("fashion-mini", validation=10, limit=16)
-        network = Encoder(patch=2, dim=9, depth=2, hidden=4, merge=(1,))
+        network = ImageEncoderSettings(patch_size=2, dim=9, depth=2, hidden=4, merge=(1,))
         recipe = Recipe("merged", task, network, epochs=1, batch_size=16)
         regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=True, progress=False)
     return folder, grids
@@ -227,7 +229,7 @@ def merged(tmp_path_factory):
 
 class TestMerging:
     def test_the_command_line_says_where(self):
-        recipe, _ = _train.parse(regard.recipes.get("cifar10-speedrun"), ["--network.merge", "1", "3"])
+        recipe, _ = _train.parse(regard.recipes.get("cifar10-transformer"), ["--network.merge", "1", "3"])
         assert recipe.network.merge == (1, 3)
         assert _train.parse(recipe, ["--network.merge"])[0].network.merge == ()
         assert _train.parse(recipe, [])[0].network.merge == (1, 3)
@@ -250,13 +252,9 @@ class TestMerging:
         assert main([*words, "14", "12"]) == 1
         assert "a row and a column of the grid of tokens, (14, 14), got (14, 12)" in capsys.readouterr().err
 
-        from regard.training._pictures import attention_of, image_attention
-
-        network, inputs = regard.load_run(merged[0]).network(), torch.randn(1, 1, 28, 28)
-        figure = image_attention(network, inputs, torch.zeros(1, 28, 28, dtype=torch.uint8), query=(13, 4))
-        for layer, (found, place) in enumerate(
-            zip(attention_of(network, inputs).values(), (13 * 14 + 4, 6 * 7 + 2), strict=True)
-        ):
+        maps = attention_maps(regard.load_run(merged[0]).network(), torch.randn(1, 1, 28, 28))
+        figure = regard.figures.image_attention(maps, torch.zeros(1, 28, 28, dtype=torch.uint8), query=(13, 4))
+        for layer, (found, place) in enumerate(zip(maps.values(), (13 * 14 + 4, 6 * 7 + 2), strict=True)):
             line = figure.axes[10 * layer : 10 * layer + 10]
             side = found.grid[0]
             [marked] = line[0].patches
@@ -273,7 +271,7 @@ class TestDemo:
         for _ in range(2):  # a second demo replaces the first
             assert main(["demo", "--smoke", "--folder", str(folder)]) == 0
         text = capsys.readouterr().out
-        for words in ("1054, 852, -396", "test images right", "layers became convolution", "claims decided"):
+        for words in ("1054, 852, -396", "Test accuracy", "layers became convolution", "claims verified"):
             assert words in text
         page = (folder / "report.html").read_text()
         assert _stands_alone(page)
@@ -284,7 +282,7 @@ class TestDemo:
     def test_it_does_not_touch_a_folder_that_is_not_its_own(self, tmp_path, capsys):
         (tmp_path / "thesis.txt").write_text("years of work")
         assert main(["demo", "--folder", str(tmp_path)]) == 1
-        assert "holds something else" in capsys.readouterr().err
+        assert "holds something other" in capsys.readouterr().err
         assert (tmp_path / "thesis.txt").exists()
         with pytest.raises(FileExistsError):
             _demo.prepare(tmp_path)
@@ -319,4 +317,4 @@ class TestBench:
 
         monkeypatch.setattr(_bench, "benchmarks", dict)
         assert main(["bench", "list"]) == 1
-        assert "run from a checkout" in capsys.readouterr().err
+        assert "benchmarks run from a checkout" in capsys.readouterr().err

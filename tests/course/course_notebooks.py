@@ -1,37 +1,36 @@
-"""What the tests of the course share: notebooks built once, answers run in this process, and grading as Otter does it."""
+"""What the tests of the course share: notebooks built once, packages of checks, and one process that runs answers."""
 
 import atexit
-import gc
 import importlib.util
 import shutil
+import sys
 import tempfile
-import threading
 import warnings
-import zipfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of ipylab, which otter imports
-    from otter.api import grade_submission
-    from otter.nbmeta_config import NBMetadataConfig
-    from otter.test_files import create_test_file
+from regard.course.grading import Marks, Package, Result, Sandbox, Submission, grade
 
 ROOT = Path(__file__).parents[2]
-SEED = 11
+SECRET = "eleven"
+IMPORTS = "import math\n\nimport matplotlib.pyplot as plt\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn"
 
 
 @cache
 def build() -> ModuleType:
     """notebooks/build.py, which is a script."""
-    spec = importlib.util.spec_from_file_location("course_build", ROOT / "notebooks" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of ipylab, which otter imports
+        spec = importlib.util.spec_from_file_location("course_build", ROOT / "notebooks" / "build.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.path.remove(str(ROOT / "notebooks"))
+        import otter.assign  # noqa: F401
     return module
 
 
@@ -40,14 +39,10 @@ NAMES = build().names()
 
 @cache
 def built(name: str) -> Path:
-    """Student's and solved notebook and the autograder, with its tests unpacked beside it."""
+    """Student's and solved notebook."""
     outer = Path(tempfile.mkdtemp(prefix="regard-course-"))
     atexit.register(shutil.rmtree, outer, ignore_errors=True)
-    folder = outer / name
-    build().assign(name, folder, seed=SEED)
-    with zipfile.ZipFile(folder / "autograder.zip") as archive:
-        archive.extractall(folder / "autograder")
-    return folder
+    return build().assign(name, outer / name)
 
 
 def notebook(name: str, form: str) -> NotebookNode:
@@ -55,52 +50,50 @@ def notebook(name: str, form: str) -> NotebookNode:
 
 
 @cache
-def questions(name: str) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in (built(name) / "autograder" / "tests").glob("*.py")))
+def package(name: str, secret: str = SECRET) -> Package:
+    return build().package(name, built(name), secret)
 
 
 @cache
-def _answers(name: str) -> str:
-    """The imports and the right answers of a notebook, without pictures and training."""
-    first, *rest = [cell for cell in notebook(name, "solved").cells if cell.cell_type == "code"]
-    lines = first.source.split("\n")
-    start = lines.index("import math")
-    kept = [line for line in lines[start:] if not line.startswith(("%", "grader", "import otter"))]
-    solutions = [cell.source for cell in rest if "otter_assign_solution_cell" in cell.metadata.get("tags", [])]
-    return "\n\n".join(["\n".join(kept), *solutions])
+def source_package(name: str, secret: str = SECRET) -> Package:
+    """The same without building a notebook: no cell is known as given."""
+    return build().assignment.package(build().SOURCES / f"{name}.py", secret)
 
 
-def answer_to(name: str, question: str) -> str:
-    """The cell that answers a question: the one before its check."""
-    cells = [cell.source for cell in notebook(name, "solved").cells if cell.cell_type == "code"]
-    return cells[cells.index(f'grader.check("{question}")') - 1]
+def questions(name: str) -> tuple[str, ...]:
+    """Those that checks grade."""
+    return tuple(each.name for each in source_package(name).questions if not each.manual)
 
 
-def check(name: str, question: str, code: str = "", seed: int = SEED) -> Any:
-    """Otter's result for one question: the right answers, after which ``code`` has run."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(_answers(name) + "\n\n" + code, f"<{name}>", "exec"), names)
-    names["SEED"] = seed
-    tests = create_test_file(str(built(name) / "autograder" / "tests" / f"{question}.py"), NBMetadataConfig())
-    tests.run(names)
-    return tests
+def question(name: str, wanted: str):
+    return next(each for each in source_package(name).questions if each.name == wanted)
 
 
-def grade(submission: NotebookNode, name: str, folder: Path) -> Any:
-    """What ``otter run`` says about a notebook, in a kernel of its own."""
-    path = folder / f"{name}.ipynb"
-    nbformat.write(submission, path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # Otter's thread leaves a socket open
-        results = grade_submission(str(path), str(built(name) / "autograder.zip"), quiet=True)
-        for thread in threading.enumerate():
-            if "serve_until_stopped" in thread.name:
-                thread.join()
-        gc.collect()
-    return results
+@cache
+def sandbox(seconds: float = 10.0) -> Sandbox:
+    """One for all tests: what it forks is fresh each time."""
+    found = Sandbox(IMPORTS, seconds=seconds, memory=400 * 2**20)
+    atexit.register(found.close)
+    return found
 
 
-def errors(executed: NotebookNode) -> list[str]:
-    """What went wrong in the cells of a notebook that was run."""
-    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    return [f"{output.ename}: {output.evalue}" for output in outputs if output.output_type == "error"]
+def marks_of(
+    name: str, cells: Iterable[str], *, seconds: float = 10.0, student: str = "ada", secret: str = SECRET
+) -> Marks:
+    """The marks of a notebook with these code cells."""
+    submission = Submission([("code", cell) for cell in cells])
+    return grade(submission, source_package(name, secret), sandbox(seconds), student)
+
+
+def result_of(name: str, wanted: str, cells: Iterable[str], *, seconds: float = 10.0, secret: str = SECRET) -> Result:
+    """The result of one question."""
+    submission = Submission([("code", cell) for cell in cells])
+    return grade(submission, source_package(name, secret), sandbox(seconds), "ada", only=(wanted,)).results[0]
+
+
+def right_cells(name: str) -> list[str]:
+    return [each.reference for each in source_package(name).questions if not each.manual]
+
+
+def messages(result: Result) -> str:
+    return "\n".join(outcome.message for outcome in result.outcomes)

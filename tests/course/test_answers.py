@@ -1,26 +1,66 @@
 """Right answers pass whatever the seed; each wrong one is told what is wrong; ready-made ones earn nothing."""
 
 import re
+from functools import cache
 
 import course_notebooks as course
 import pytest
-from wrong_answers import CHEATS, WRONG
+from wrong_answers import CHEATS, PUBLIC, WRONG
 
-SEEDS = (0, 1, 2, 2026, 2**31 - 1)
+from regard.course.grading import checks_of, seed_for
+
+STUDENTS = ("ada", "alan", "grace", "emmy", "")
 CASES = [(name, case) for name, cases in WRONG.items() for case in cases]
+SLIPS = [(name, case) for name, cases in PUBLIC.items() for case in cases]
 TRICKS = [(name, question, code) for name, tricks in CHEATS.items() for question, code in tricks]
 
 
-def messages(result):
-    return "\n".join(each.message for each in result.test_case_results)
+@cache
+def _right(name):
+    """The names that the imports and all right answers define: a notebook's, in this process."""
+    names = {"__name__": "__main__"}
+    source = "\n\n".join([course.IMPORTS, "import regard", *course.right_cells(name)])
+    exec(compile(source, f"<{name}>", "exec"), names)
+    return source
+
+
+def outcomes(name, question, code="", *, student="ada", hidden=True, numbers=0):
+    """By check, what it said about the notebook after ``code``; None where it passed."""
+    names = {"__name__": "__main__"}
+    exec(compile(_right(name) + "\n\n" + code, "<cell>", "exec"), names)
+    names |= {"SEED": course.source_package(name).seed(student), "NUMBERS": numbers}
+    found = {}
+    for check in checks_of(course.question(name, question).checks):
+        if check.hidden and not hidden:
+            continue
+        try:
+            check.run(**{argument: names.get(argument, ...) for argument in check.arguments})
+            found[check.title] = None
+        except Exception as error:
+            found[check.title] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def words(found):
+    return "\n".join(filter(None, found.values()))
 
 
 @pytest.mark.parametrize("name", course.NAMES)
 def test_right_answers_pass_whatever_the_seed(name):
     for question in course.questions(name):
-        for seed in SEEDS:
-            result = course.check(name, question, seed=seed)
-            assert result.passed_all, f"{question}, seed {seed}: {messages(result)}"
+        for student in STUDENTS:
+            found = outcomes(name, question, student=student)
+            assert not words(found), f"{question}, {student}: {words(found)}"
+
+
+def test_numbers_of_a_student_change_the_answer_and_its_check():
+    from regard.course import numbers
+
+    seed = seed_for("s", "3-transformer", "numbers", "ada")
+    sizes = numbers("3-transformer", seed)
+    values = ", ".join(str(sizes[f"count_{part}"]) for part in ("heads", "in", "hidden", "value", "out"))
+    assert words(outcomes("3-transformer", "parameters", numbers=seed))
+    assert not words(outcomes("3-transformer", "parameters", f"my_layer = parameters({values})", numbers=seed))
 
 
 def test_every_question_has_a_wrong_answer():
@@ -28,21 +68,40 @@ def test_every_question_has_a_wrong_answer():
         assert {case.question for case in WRONG[name]} == set(course.questions(name))
 
 
+def _changed(name, case):
+    answer = course.question(name, case.question).reference
+    assert case.right in answer, answer
+    return answer.replace(case.right, case.wrong)
+
+
 @pytest.mark.parametrize(
     ("name", "case"), CASES, ids=[f"{name[0]}-{case.question}-{case.advice}" for name, case in CASES]
 )
 def test_wrong_answers_are_told_what_is_wrong(name, case):
-    answer = course.answer_to(name, case.question)
-    assert case.right in answer
-    result = course.check(name, case.question, answer.replace(case.right, case.wrong))
-    assert result.score < result.possible
-    assert re.search(case.advice, messages(result)), messages(result)
+    found = outcomes(name, case.question, _changed(name, case))
+    assert re.search(case.advice, words(found)), words(found)
+
+
+@pytest.mark.parametrize(("name", "case"), SLIPS, ids=[f"{name[0]}-{case.advice}" for name, case in SLIPS])
+def test_public_checks_catch_common_slips(name, case):
+    found = outcomes(name, case.question, _changed(name, case), hidden=False)
+    assert re.search(case.advice, words(found)), words(found)
 
 
 @pytest.mark.parametrize(
     ("name", "question", "code"), TRICKS, ids=[f"{name[0]}-{question}" for name, question, _ in TRICKS]
 )
 def test_ready_made_answers_earn_nothing(name, question, code):
-    result = course.check(name, question, code)
-    assert result.score == 0, messages(result)
-    assert re.search("your answer calls (regard|torch)'s .*write", messages(result)), messages(result)
+    found = outcomes(name, question, code)
+    assert all(found.values()), found
+    assert re.search("your answer calls (regard|torch)'s .*write", words(found)), words(found)
+
+
+def test_grading_says_the_same_as_the_notebook():
+    name, question = course.NAMES[0], "attention"
+    code = course.question(name, question).reference.replace("1 / math.sqrt(query.shape[-1])", "1.0")
+    result = course.result_of(name, question, [code])
+    here = outcomes(name, question, code)
+    assert [outcome.passed for outcome in result.outcomes] == [message is None for message in here.values()]
+    assert 0 < result.points < result.possible
+    assert "the scores are not divided by √d" in course.messages(result)

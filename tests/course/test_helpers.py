@@ -1,13 +1,22 @@
 """The helpers of the checks: answers under watch, messages, and where checks are found."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 import regard
-from regard.course import Draw, ReadyMadeError, by_hand, checks, expect, expect_choice
+from regard.course import (
+    Draw,
+    Notebook,
+    ReadyMadeError,
+    by_hand,
+    diagram,
+    expect,
+    expect_choice,
+    picture,
+    public_checks,
+)
+from regard.course.grading._codec import Unreadable, pack, unpack
 
 x = torch.linspace(-1, 1, 8).reshape(1, 1, 2, 4)
 
@@ -109,7 +118,7 @@ def test_what_is_equal_passes_in_any_dtype():
         (None, "no answer yet"),
         ("a", "give a set"),
         ({"c"}, "not one of the names offered"),
-        (set(), "lacks 'a'"),
+        (set(), "think again about 'a'"),
         ({"a", "b"}, "thought"),
     ],
 )
@@ -129,27 +138,95 @@ def test_draws_depend_on_the_seed_alone():
 
 def test_checks_come_from_the_folder_beside_the_notebook_or_from_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    inside = Path(checks("1-attention-by-hand"))
-    assert (inside / "q3_attention.py").is_file()
+    name = "1-attention-by-hand"
+    inside = public_checks(name)
+    assert "attention" in inside
     (tmp_path / "tests").mkdir()
-    assert Path(checks("1-attention-by-hand")) == inside
-    (tmp_path / "tests" / "q3_attention.py").touch()
-    assert checks("1-attention-by-hand") == "tests"
-    (tmp_path / "tests" / "conftest.py").touch()  # somebody's own test suite
-    assert Path(checks("1-attention-by-hand")) == inside
+    (tmp_path / "tests" / "attention.py").write_text("somebody's own")
+    assert public_checks(name) == inside
+    (tmp_path / "tests" / name).mkdir()
+    (tmp_path / "tests" / name / "attention.py").write_text("the teacher's own")
+    assert public_checks(name) == {"attention": "the teacher's own"}
     with pytest.raises(ValueError, match="1-attention-by-hand"):
-        checks("6-nothing")
+        public_checks("6-nothing")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_notebook_in_colab_has_no_file_and_finds_its_checks(tmp_path, monkeypatch):
-    import otter
-    from otter.check import utils
+def right_scores(hidden, w_query, w_key):
+    return (hidden @ w_query.T) @ (hidden @ w_key.T).T
 
+
+def test_a_notebook_says_that_hidden_checks_remain_and_quotes_only_the_students_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(utils.IPythonInterpreter.COLAB.value, "running", lambda: True)
-    grader = otter.Notebook(tests_dir=checks("1-attention-by-hand"))
-    assert grader.interpreter is utils.IPythonInterpreter.COLAB
-    names = {"scores_of": lambda hidden, w_query, w_key: (hidden @ w_query.T) @ (hidden @ w_key.T).T}
-    assert grader.check("q1_scores", global_env=names).passed_all
-    assert not grader.check("q2_softargmax", global_env=names).passed_all
+    grader = Notebook("1-attention-by-hand")
+    passed = grader.check("scores", {"scores_of": right_scores})
+    assert passed.passed
+    assert repr(passed) == "scores: public checks passed; hidden ones remain"
+    assert "hidden ones remain" in passed._repr_html_()
+    names = {}
+    source = "def softargmax(scores, beta=1.0):\n    return scores + torch.ones(99)\n"
+    exec(compile(source, "<cell 3>", "exec"), {"torch": torch}, names)
+    monkeypatch.setattr("linecache.getline", lambda *_, **__: "return scores + torch.ones(99)")
+    failed = repr(grader.check("softargmax", names))
+    assert "in your line" in failed
+    for secret in ("expect(", "mistakes", "softmax(-1)", "assert"):
+        assert secret not in failed
+    assert "nothing there yet" in repr(grader.check("pencil", {}))
+    with pytest.raises(ValueError, match="scores"):
+        grader.check("nothing")
+
+
+def test_a_notebook_takes_names_from_its_caller():
+    names = {"__name__": "__main__", "scores_of": right_scores, "grader": Notebook("1-attention-by-hand")}
+    exec('found = grader.check("scores")', names)
+    assert names["found"].passed
+
+
+def test_pictures_keep_their_words_and_the_view():
+    from matplotlib.figure import Figure
+
+    class Shown:
+        def _repr_mimebundle_(self, **_):
+            return {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "a view"}
+
+    figure = Figure()
+    figure.add_subplot()
+    data, metadata = picture(figure, "What there   is to see.", shown=Shown())._repr_mimebundle_()
+    assert data["text/plain"] == metadata["image/png"]["alt"] == "What there is to see."
+    assert data["image/png"].startswith(b"\x89PNG")
+    assert "application/vnd.jupyter.widget-view+json" in data
+    for name in ("attention", "sequences", "transformer", "vision", "convolution"):
+        assert len(diagram(name).alt) > 100
+    with pytest.raises(ValueError, match="vision"):
+        diagram("nothing")
+
+
+def test_answers_must_leave_their_arguments_alone():
+    with pytest.raises(AssertionError, match="argument 1 in place"):
+        by_hand(lambda x: x.add_(1))(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, ..., True, 3, -2.5, float("inf"), "text", (1, [2.0, {"a": {3}}]), torch.ones(2, 3), torch.zeros(0, 4),
+     torch.arange(3), torch.tensor([True, False]), torch.ones(2).double(), torch.ones(2, dtype=torch.bfloat16)],
+)  # fmt: skip
+def test_values_survive_the_way_between_processes(value):
+    back = unpack(pack(value))
+    if isinstance(value, torch.Tensor):
+        assert back.shape == value.shape
+        assert torch.equal(back.double(), value.double())
+    else:
+        assert back == value
+        assert type(back) is type(value)
+
+
+def test_objects_arrive_as_their_name_and_rubbish_is_refused():
+    class Strange:
+        pass
+
+    assert repr(unpack(pack(Strange()))) == "a Strange"
+    for rubbish in (b"", b"\0" * 8, pack(1)[:-1], pack(1) + b"x", pack(torch.ones(3))[:-4]):
+        with pytest.raises(Unreadable):
+            unpack(rubbish)
+    with pytest.raises(ValueError, match="larger"):
+        pack(torch.zeros(1).expand(2**40))

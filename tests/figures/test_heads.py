@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import figures
-from regard.figures._heads import mass_contour
+from regard.figures._gaussian_heads import mass_contour
 
 
 def positive(seed):
@@ -135,8 +135,8 @@ def test_trained_parameters_can_be_passed_as_they_are(tmp_path):
         ({"center": [torch.ones(2, 2)], "sharpness": []}, ValueError, "center has 1 layers but sharpness has 0"),
         ({"grid": (8,)}, ValueError, r"center has shape \(2, 2\) but grid \(8,\) has 1 axes"),
         ({"grid": [(8, 8), None]}, ValueError, "grid has 2 entries, but there are 1 layers"),
-        ({"grid": [(8, 0)]}, ValueError, "grid must hold whole numbers of 1 or more"),
-        ({"grid": 8}, TypeError, "grid must be a tuple with the size of each axis"),
+        ({"grid": [(8, 0)]}, ValueError, "grid must have sizes of 1 or more"),
+        ({"grid": 8}, TypeError, "grid must be a sequence of sizes"),
         ({"titles": ["a", "b"]}, ValueError, "titles has 2 entries, but there are 1 layers"),
         ({"columns": 0}, ValueError, "columns must be 1 or more, got 0"),
     ],

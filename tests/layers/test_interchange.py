@@ -223,7 +223,7 @@ def test_what_torch_has_and_we_do_not_is_refused(user_errors):
     with pytest.raises(TypeError, match="got Linear"):
         MultiHeadAttention.from_torch(nn.Linear(4, 4))
     doubling = type("Doubling", (nn.MultiheadAttention,), {"forward": lambda self, *inputs: None})
-    with pytest.raises(TypeError, match="module is a Doubling, whose own forward"):
+    with pytest.raises(TypeError, match="module is a Doubling, which replaces forward"):
         MultiHeadAttention.from_torch(doubling(4, 2))
 
 

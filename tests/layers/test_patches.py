@@ -17,7 +17,7 @@ from regard.layers import PatchEmbedding
 )
 def test_each_token_is_a_linear_map_of_its_patch(patch, rows, columns, channels, bias):
     layer = PatchEmbedding(patch, 5, channels=channels, bias=bias).double()
-    height, width = layer.patch
+    height, width = layer.patch_size
     images = torch.randn(2, channels, rows * height, columns * width, dtype=torch.float64)
     tokens = layer(images)
     assert layer.grid(rows * height, columns * width) == (rows, columns)
@@ -40,10 +40,10 @@ def test_bad_input_is_named(user_errors):
     ):
         with pytest.raises(ValueError, match=message):
             layer(torch.zeros(shape))
-    with pytest.raises(TypeError, match=r"patch must be a number or \(height, width\)"):
+    with pytest.raises(TypeError, match=r"patch_size must be a number or \(height, width\)"):
         PatchEmbedding((1, 2, 3), 4)
     with pytest.raises(ValueError, match="dim must be 1 or more"):
         PatchEmbedding(2, 0)
     with pytest.raises(TypeError, match="images is a float64 tensor"):
         layer(torch.zeros(1, 1, 2, 3, dtype=torch.float64))
-    assert "patch=(2, 3), dim=4, channels=1" in repr(layer)
+    assert "patch_size=(2, 3), dim=4, channels=1" in repr(layer)

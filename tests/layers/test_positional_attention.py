@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard import reference
 from regard.layers import GatedPositionalAttention, GaussianAttention, GaussianHeads, RelativeAttention
-from regard.layers._gaussian import shift_grid
+from regard.layers._gaussian_heads import shift_grid
 
 grids = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 

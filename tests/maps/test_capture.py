@@ -72,7 +72,7 @@ def test_rows_that_do_not_exist_are_missed_with_the_reason(model, x):
 def test_many_rows_are_computed_in_parts(model, x, monkeypatch):
     with regard.capture(model) as whole:
         model(x)
-    monkeypatch.setattr("regard.maps._capture._CHUNK", 1)
+    monkeypatch.setattr(regard.maps.Capture, "chunk_bytes", 1)
     for rows in (None, [3, 1, 0]):
         with regard.capture(model, rows=rows) as maps:
             model(x)
@@ -129,7 +129,7 @@ def test_streamed_maps_lie_on_disk_and_can_be_read_later(model, x, tmp_path):
                 assert torch.equal(one.weights, other.weights)
                 assert one.agrees
     assert len(list((tmp_path / "maps").glob("*.map"))) == 6
-    with pytest.raises(ValueError, match="holds maps already"):
+    with pytest.raises(ValueError, match="already contains maps"):
         regard.capture(model, stream=tmp_path / "maps")
 
 
@@ -167,7 +167,7 @@ def test_a_capture_is_used_once(model, x):
     capture = regard.capture(model)
     with capture:
         model(x)
-    with pytest.raises(RuntimeError, match="used already"), capture:
+    with pytest.raises(RuntimeError, match="already used"), capture:
         pass
 
 
@@ -183,7 +183,7 @@ def test_wrong_arguments_are_refused_with_what_would_fit(model):
         ({"only": [3]}, TypeError, r"only must be a pattern"),
         ({"grid": 1.5}, ValueError, r"grid must be whole numbers.*got 1\.5"),
         ({"prefix": "one"}, ValueError, "prefix must be the number of tokens"),
-        ({"stream": 1.5}, TypeError, "stream must be a folder's path"),
+        ({"stream": 1.5}, TypeError, "stream must be the path of a folder"),
         ({"heads": [0.5]}, TypeError, "heads must be a whole number"),
         ({"budget": "lots"}, ValueError, "budget must be a number of bytes"),
         ({"budget": -1}, ValueError, "budget must be a number of bytes"),

@@ -286,7 +286,7 @@ def test_what_is_not_understood_is_missed_with_the_reason(flash):
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(q, q, q)
     assert not maps
-    assert "flash_attn_with_kvcache is not understood" in maps.missed[0].reason
+    assert "flash_attn_with_kvcache is not supported" in maps.missed[0].reason
 
 
 @pytest.mark.parametrize("bias", [None, "tensor", "object"])

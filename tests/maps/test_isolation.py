@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.maps import _process
+from regard.maps import Capture, sources
 
 
 def untouched():
@@ -23,7 +23,7 @@ def untouched():
         F.scaled_dot_product_attention,
         F.multi_head_attention_forward.__code__,
         torch._C._len_torch_function_stack(),
-        _process._watched,
+        tuple(sys.meta_path),
     )
 
 
@@ -99,13 +99,12 @@ def test_threads_capture_at_once_and_do_not_see_each_other(networks, x):
         thread.join()
     assert [len(found[i]) for i in range(3)] == [1, 2, 3]
     assert all(len(one.calls) == 1 and one.agrees for maps in found.values() for one in maps.values())
-    assert untouched()[:-2] == before[:-2]
-    assert _process._watched == 0
+    assert untouched() == before
 
 
 def test_the_same_model_in_two_threads_overlapping_in_any_order(model, x):
     first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
-    found = {}
+    found, before = {}, untouched()
 
     def first():
         with regard.capture(model) as maps:
@@ -124,7 +123,7 @@ def test_the_same_model_in_two_threads_overlapping_in_any_order(model, x):
         model(x)
     thread.join()
     assert len(maps) == len(found["first"]) == 3
-    assert _process._watched == 0
+    assert untouched() == before
 
 
 def test_gradients_flow_as_before_and_maps_hold_no_graph(model, x):
@@ -252,11 +251,17 @@ def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):
         raise RuntimeError("not enough memory")
 
     plain = model(x)
-    monkeypatch.setattr("regard.maps._seen.Scores.__call__", broken)
+    attended = Capture.attended
+
+    def attended_without_memory(self, record):
+        record.computation.weights = broken
+        return attended(self, record)
+
+    monkeypatch.setattr(Capture, "attended", attended_without_memory)
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         assert torch.equal(model(x), plain)
     assert "could not be computed (RuntimeError: not enough memory)" in maps.missed[0].reason
-    monkeypatch.setattr("regard.maps.sources._sdpa.seen_sdpa", broken)
+    monkeypatch.setitem(sources.TORCH_FUNCTIONS, "scaled_dot_product_attention", broken)
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         assert torch.equal(model(x), plain)
     assert "is not understood (RuntimeError" in maps.missed[0].reason

@@ -1,4 +1,4 @@
-"""Captured maps as a mapping, as a table, as a picture and as a file."""
+"""Captured maps as a mapping, as a table and as a file."""
 
 import math
 
@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regard
-from regard.maps import Call, Layout, Map, Maps, Windows
-from regard.maps._layout import given_layout, inferred_layout
+from regard.maps import AttentionRecord, Check, Layout, Map, Maps, Windows, given_layout, inferred_layout
 
 
-def call(weights, **more):
-    about = {"against": "kernel", "kind": "sdpa", "error": torch.tensor(1e-7), "logsumexp_error": None}
-    about |= {"allowed": torch.tensor(1e-5), "batch": weights.shape[0], **more}
-    return Call(stored=weights, **about)
+def record(weights, error=1e-7, **more):
+    check = Check("kernel", None if error is None else torch.tensor(error), torch.tensor(1e-5))
+    return AttentionRecord.given(weights, kind="sdpa", check=check, **more)
 
 
 def random_maps(names=("blocks.0.attn", "blocks.1.attn", "head.attn"), shape=(2, 3, 5, 5), **more):
-    return Maps([Map(name, [call(torch.randn(shape).softmax(-1), **more)]) for name in names])
+    return Maps([Map(name, [record(torch.randn(shape).softmax(-1), **more)]) for name in names])
 
 
 def test_maps_are_found_by_name_number_slice_and_pattern():
@@ -62,37 +60,21 @@ def test_the_table_shows_what_is_there_and_what_is_not():
 
 
 def test_the_residual_of_a_map_is_its_worst():
-    found = Map("a", [call(torch.ones(1, 1, 1, 1), error=torch.tensor(x)) for x in (0.1, 0.3, 0.2)])
-    found.calls.append(call(torch.ones(1, 1, 1, 1), error=None))
+    found = Map("a", [record(torch.ones(1, 1, 1, 1), error=x) for x in (0.1, 0.3, 0.2)])
+    found.calls.append(record(torch.ones(1, 1, 1, 1), error=None))
     assert found.residual == pytest.approx(0.3)
     assert not found.agrees
-    assert math.isnan(Map("b", [call(torch.ones(1, 1, 1, 1), error=None)]).residual)
-    found.calls.append(call(torch.ones(1, 1, 1, 1), error=torch.tensor(math.nan)))  # an output that is no number
+    assert math.isnan(Map("b", [record(torch.ones(1, 1, 1, 1), error=None)]).residual)
+    found.calls.append(record(torch.ones(1, 1, 1, 1), error=math.nan))  # an output that is no number
     assert math.isnan(found.residual)
     assert math.isnan(Maps([found]).residual)
-    assert Maps([Map("b", [call(torch.ones(1, 1, 1, 1), error=None)]), random_maps()[0]]).residual < 1
-
-
-def test_pictures_show_every_head():
-    pytest.importorskip("matplotlib")
-    maps = random_maps(shape=(2, 3, 5, 5), layout=Layout((2, 2), 1))
-    figure = maps[0].plot(sample=1)
-    drawn = [panel for panel in figure.axes if panel.images]
-    assert len(drawn) == 3
-    assert torch.allclose(torch.as_tensor(drawn[2].images[0].get_array()), maps[0].weights[1, 2])
-    on_image = [panel for panel in maps[0].plot(query=0).axes if panel.images]
-    expected = maps[0].weights[0, 1, 0, 1:].reshape(2, 2)
-    assert torch.allclose(torch.as_tensor(on_image[1].images[0].get_array()), expected)
-    with pytest.raises(ValueError, match="batch size 2"):
-        maps[0].plot(sample=2)
-    with pytest.raises(ValueError, match="number of queries 5"):
-        maps[0].plot(query=5)
+    assert Maps([Map("b", [record(torch.ones(1, 1, 1, 1), error=None)]), random_maps()[0]]).residual < 1
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16", "uint8"])
 def test_saved_maps_come_back(tmp_path, dtype):
     maps = random_maps(layout=Layout((2, 2), 1), kernel="flash", rows=(0, 1, 2, 3, 4))
-    maps["head.attn"].calls.append(call(torch.rand(1, 3, 2, 7), heads=(0, 2, 4)))
+    maps["head.attn"].calls.append(record(torch.rand(1, 3, 2, 7), heads=(0, 2, 4)))
     maps.missed.append(regard.maps.Missed("decoder", "nested", (2, 3), 4))
     maps.notes.append("a note")
     path = maps.save(tmp_path / "deep" / "maps", dtype=dtype)
@@ -105,17 +87,19 @@ def test_saved_maps_come_back(tmp_path, dtype):
             allowed = {None: 0.0, "float32": 0.0, "float16": 1e-3, "bfloat16": 4e-3, "uint8": 0.51}[dtype]
             bound = allowed * (step if dtype == "uint8" else torch.ones(()))
             assert ((one.weights.float() - other.weights).abs() <= bound).all()
-            for field in ("against", "kind", "kernel", "rows", "heads", "layout", "batch"):
+            for field in ("against", "kind", "kernel", "rows", "heads", "layout", "shape"):
                 assert getattr(one, field) == getattr(other, field)
             assert one.residual == pytest.approx(other.residual)
 
 
 def test_windows_and_maps_kept_once_are_saved_as_they_are(tmp_path):
     windows = Windows((4, 4), (2, 2), (1, 1))
+    shared = record(torch.rand(1, 2, 4, 4))
+    shared.shape = (3, 2, 4, 4)  # one map for a batch of three
     maps = Maps(
         [
-            Map("swin", [call(torch.rand(8, 2, 4, 4), windows=windows, layout=Layout((4, 4), 0))]),
-            Map("gaussian", [call(torch.rand(1, 2, 4, 4), batch=3)]),
+            Map("swin", [record(torch.rand(8, 2, 4, 4), windows=windows, layout=Layout((4, 4), 0))]),
+            Map("gaussian", [shared]),
         ]
     )
     again = Maps.load(maps.save(tmp_path / "maps.safetensors"))
@@ -134,7 +118,7 @@ def test_other_files_are_refused(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match=r"not one that maps\.save wrote"):
+    with pytest.raises(ValueError, match=r"maps\.save did not write it"):
         Maps.load(tmp_path / "other.safetensors")
     with pytest.raises(FileNotFoundError, match="no maps at"):
         Maps.load(tmp_path / "nothing")

@@ -147,7 +147,7 @@ def test_hard_attention_is_seen_too(x):
 
 
 def test_our_vision_transformer_says_its_grid_and_prefix():
-    model = VisionTransformer(classes=5, image_size=32, patch=8, dim=16, depth=2, heads=2, registers=2)
+    model = VisionTransformer(32, 8, 5, dim=16, depth=2, heads=2, registers=2)
     for size in ((32, 32), (16, 40)):
         with torch.no_grad(), regard.capture(model.eval()) as maps:
             model(torch.randn(1, 3, *size))
@@ -205,7 +205,7 @@ def test_alignments_of_a_recurrent_translator_are_seen_once(kind, return_weights
 
 
 def test_our_transformer_attends_to_itself_and_across():
-    model = Transformer(13, dim=16, heads=2, hidden=16, encoder_depth=1, decoder_depth=1).eval()
+    model = Transformer(13, dim=16, depth=1, heads=2, hidden=16).eval()
     source, target = torch.randint(0, 13, (2, 5)), torch.randint(0, 13, (2, 4))
     with torch.no_grad(), regard.capture(model) as maps:
         model(source, target)

@@ -279,7 +279,7 @@ def test_a_call_of_the_operator_itself_is_not_lost_silently():
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         model(heads(1, 1, 3, 8))
     assert not maps
-    assert "not known here" in maps.missed[0].reason
+    assert "regard does not know" in maps.missed[0].reason
 
 
 def test_what_has_no_values_is_missed_with_the_reason():

@@ -8,17 +8,19 @@ import torch
 from torch import Tensor
 
 from regard.models import (
+    AttentionSettings,
     ImageEncoder,
     Pretrained,
     ResNet18,
     Seq2SeqRNN,
     TextEncoder,
-    TextImageFusion,
     Transformer,
     VisionTransformer,
     character_gpt,
 )
-from regard.models._image_encoder import ATTENTIONS
+from regard.models._image_attention import ATTENTIONS
+
+PAPER = AttentionSettings(full_width=True, second_output=True)
 
 
 class Case(NamedTuple):
@@ -43,7 +45,7 @@ def _keep() -> Tensor:
 
 
 def _image_encoder(attention: str) -> Callable[[], Case]:
-    return lambda: Case(ImageEncoder(8, 3, dim=18, depth=2, heads=9, attention=attention), (_image(),), {})
+    return lambda: Case(ImageEncoder(8, 2, 3, dim=18, depth=2, heads=9, attention=attention), (_image(),), {})
 
 
 MODELS: dict[str, Callable[[], Case]] = {
@@ -55,14 +57,14 @@ MODELS: dict[str, Callable[[], Case]] = {
     ),
     **{f"image-{kind}": _image_encoder(kind) for kind in ATTENTIONS},
     "image-paper": lambda: Case(
-        ImageEncoder(8, 3, dim=10, depth=2, heads=9, head_dim="full", norm="post", second_output=True), (_image(),), {}
+        ImageEncoder(8, 2, 3, dim=10, depth=2, heads=9, attention=PAPER, norm="post"), (_image(),), {}
     ),
-    "image-merged": lambda: Case(ImageEncoder(8, 3, dim=18, depth=2, heads=9, merge=(1,)), (_image(),), {}),
+    "image-merged": lambda: Case(ImageEncoder(8, 2, 3, dim=18, depth=2, heads=9, merge=(1,)), (_image(),), {}),
     "text": lambda: Case(
-        TextEncoder(11, length=7, classes=3, dim=16, depth=2, heads=2), (_tokens(7),), {"keep": _keep()}
+        TextEncoder(11, num_classes=3, length=7, dim=16, depth=2, heads=2), (_tokens(7),), {"keep": _keep()}
     ),
     "transformer": lambda: Case(
-        Transformer(11, dim=16, heads=2, hidden=24, encoder_depth=2, decoder_depth=2, source_vocabulary=12),
+        Transformer(11, dim=16, depth=2, heads=2, hidden=24, source_vocab_size=12),
         (_tokens(7), _tokens(5)),
         {"source_keep": _keep()},
     ),
@@ -74,14 +76,9 @@ MODELS: dict[str, Callable[[], Case]] = {
         {"source_keep": _keep()},
     ),
     "lstm-additive": lambda: Case(
-        Seq2SeqRNN(11, dim=8, hidden=12, depth=2, cell="lstm", positions="sine", source_vocabulary=12),
+        Seq2SeqRNN(11, dim=8, hidden=12, depth=2, cell="lstm", positions="sine", source_vocab_size=12),
         (_tokens(7), _tokens(5)),
         {"source_keep": _keep()},
-    ),
-    "fusion": lambda: Case(
-        TextImageFusion(11, (14, 28), 7, text_dim=16, image_dim=24, heads=2),
-        (_tokens(7), torch.randn(2, 1, 14, 28)),
-        {"keep": _keep()},
     ),
     "resnet": lambda: Case(ResNet18(3, width=4), (_image(),), {}),
 }

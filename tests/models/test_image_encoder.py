@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.layers import AbsolutePositionalEmbedding, GaussianAttention, PatchEmbedding
-from regard.models import ImageEncoder, paper_image_encoder
-from regard.models._image_encoder import ATTENTIONS, KINDS, space_to_depth
+from regard.models import AttentionSettings, ImageEncoder, paper_image_encoder
+from regard.models._image_attention import ATTENTIONS, KINDS
+from regard.models._image_encoder import space_to_depth
 
+PAPER = AttentionSettings(full_width=True, second_output=True)
 SMALL = {"dim": 18, "depth": 2, "heads": 9, "hidden": 20}
 
 
@@ -23,9 +25,8 @@ SMALL = {"dim": 18, "depth": 2, "heads": 9, "hidden": 20}
 )
 def test_shapes(attention, norm, rows, columns, patch, channels, second_output):
     size = (rows * patch, columns * patch)
-    model = ImageEncoder(
-        size, 5, patch=patch, channels=channels, attention=attention, norm=norm, second_output=second_output, **SMALL
-    )
+    settings = AttentionSettings(attention, second_output=second_output)
+    model = ImageEncoder(size, patch, 5, channels=channels, attention=settings, norm=norm, **SMALL)
     images = torch.randn(2, channels, *size)
     logits, intermediates = model(images, return_intermediates=True)
     assert logits.shape == (2, 5)
@@ -54,7 +55,7 @@ def test_the_papers_parameter_count(attention, expected):
 
 def test_the_papers_block_is_the_formula():
     """x ← norm(x + W₂(Σ_h A_h x W_h + b) + b₂), then the feed-forward network, with heads as wide as the token."""
-    model = ImageEncoder(8, 3, dim=10, depth=1, heads=4, hidden=12, head_dim="full", norm="post", second_output=True)
+    model = ImageEncoder(8, 2, 3, dim=10, depth=1, heads=4, hidden=12, attention=PAPER, norm="post")
     model = model.double().eval()
     block = model.blocks[0]
     x = torch.randn(2, 16, 10, dtype=torch.float64)
@@ -76,13 +77,13 @@ def test_pixels_are_grouped_as_a_strided_convolution_would():
 
 @pytest.mark.parametrize("attention", ["gaussian", "gaussian-full", "gated", "content"])
 def test_takes_other_sizes(attention):
-    model = ImageEncoder(8, 3, attention=attention, **SMALL).eval()
+    model = ImageEncoder(8, 2, 3, attention=attention, **SMALL).eval()
     for size in ((8, 8), (4, 10), (12, 12)):
         assert model(torch.randn(1, 3, *size)).shape == (1, 3)
 
 
 def test_heads_start_where_they_are_asked_to():
-    model = ImageEncoder(8, 3, init="grid", **SMALL)
+    model = ImageEncoder(8, 2, 3, attention=AttentionSettings(init="grid"), **SMALL)
     layers = [module for module in model.modules() if isinstance(module, GaussianAttention)]
     assert len(layers) == 2
     assert {tuple(center) for center in layers[0].center.tolist()} == {(r, c) for r in (-1, 0, 1) for c in (-1, 0, 1)}
@@ -90,7 +91,7 @@ def test_heads_start_where_they_are_asked_to():
 
 def test_only_content_attention_adds_absolute_positions():
     for attention in ATTENTIONS:
-        model = ImageEncoder(8, 3, attention=attention, **SMALL)
+        model = ImageEncoder(8, 2, 3, attention=attention, **SMALL)
         has = any(isinstance(module, AbsolutePositionalEmbedding) for module in model.modules())
         assert has == (attention == "content")
 
@@ -99,26 +100,28 @@ def test_only_content_attention_adds_absolute_positions():
     ("arguments", "message"),
     [
         ({"attention": "fourier"}, "attention must be one of 'gaussian'"),
-        ({"attention": "content", "head_dim": "full"}, "head_dim must be a number or None, or 'full' for"),
-        ({"head_dim": "wide"}, "head_dim must be a number or None"),
-        ({"attention": "gated", "head_dim": 4}, "'gated' splits dim between its heads"),
-        ({"image_size": 9}, "image height is 9, which is not a multiple of patch, 2"),
+        ({"attention": {"kind": "content", "full_width": True}}, "full_width is for attention by position alone"),
+        ({"attention": {"full_width": True, "head_dim": 4}}, "head_dim is 4, but with full_width"),
+        ({"attention": {"head_dim": "wide"}}, "head_dim must be a whole number"),
+        ({"attention": {"kind": "gated", "head_dim": 4}}, "'gated' splits dim between its heads"),
+        ({"attention": 3}, "attention must be a kind such as 'gaussian' or AttentionSettings, got 3"),
+        ({"image_size": 9}, "image height is 9, which is not a multiple of 2"),
         ({"image_size": "8"}, "image_size must be a number or"),
-        ({"classes": 2.0}, "classes must be a whole number"),
+        ({"num_classes": 2.0}, "num_classes must be a whole number"),
         ({"norm": "none"}, "norm must be one of 'pre', 'post'"),
-        ({"heads": 8, "init": "grid", "head_dim": 2}, "heads=8 is no such number"),
+        ({"heads": 8, "attention": {"init": "grid", "head_dim": 2}}, "heads=8 is no such number"),
     ],
 )
 def test_says_what_is_wrong_with_an_argument(arguments, message, user_errors):
     with pytest.raises((TypeError, ValueError), match=message):
-        ImageEncoder(**{"image_size": 8, "classes": 3, **SMALL, **arguments})
+        ImageEncoder(**{"image_size": 8, "patch_size": 2, "num_classes": 3, **SMALL, **arguments})
 
 
 def test_says_what_is_wrong_with_an_image(user_errors):
-    model = ImageEncoder(8, 3, **SMALL)
+    model = ImageEncoder(8, 2, 3, **SMALL)
     with pytest.raises(ValueError, match="must have 3 channels"):
         model(torch.ones(1, 1, 8, 8))
     with pytest.raises(ValueError, match="image width is 7"):
         model(torch.ones(1, 3, 8, 7))
     with pytest.raises(ValueError, match="does not fit into extent"):
-        ImageEncoder(8, 3, attention="relative", **SMALL)(torch.ones(1, 3, 16, 16))
+        ImageEncoder(8, 2, 3, attention="relative", **SMALL)(torch.ones(1, 3, 16, 16))

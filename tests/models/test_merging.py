@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.models import ImageEncoder
-from regard.models._image_encoder import KINDS
+from regard.models import AttentionSettings, ImageEncoder
+from regard.models._image_attention import KINDS
 from regard.models._merging import TokenMerging, checked_merge, grids_of_blocks
 
 SMALL = {"dim": 18, "depth": 3, "heads": 9, "hidden": 20}
@@ -43,7 +43,7 @@ def test_gradients_are_those_of_finite_differences():
 
 
 def test_gradients_of_a_whole_encoder_are_those_of_finite_differences():
-    model = ImageEncoder(4, 2, channels=1, patch=1, dim=2, depth=2, heads=1, hidden=2, merge=(1,)).double()
+    model = ImageEncoder(4, 1, 2, channels=1, dim=2, depth=2, heads=1, hidden=2, merge=(1,)).double()
     images = torch.randn(1, 1, 4, 4, dtype=torch.float64, requires_grad=True)
     reduction = model.merging["1"].reduction.weight.detach().clone().requires_grad_()
 
@@ -66,8 +66,9 @@ def test_each_block_sees_the_grid_that_it_is_said_to_see(attention, norm, merge,
     merge = tuple(sorted(merge))
     side = patch * 2 ** len(merge)
     size = (rows * side, columns * side)
-    options = {"attention": attention, "norm": norm, "second_output": second_output, "merge": merge}
-    model = ImageEncoder(size, 5, patch=patch, **options, **SMALL).eval()
+    settings = AttentionSettings(attention, second_output=second_output)
+    options = {"attention": settings, "norm": norm, "merge": merge}
+    model = ImageEncoder(size, patch, 5, **options, **SMALL).eval()
     images = torch.randn(2, 3, *size)
     logits, levels = model(images, return_intermediates=True)
     assert logits.shape == (2, 5)
@@ -83,13 +84,13 @@ def test_each_block_sees_the_grid_that_it_is_said_to_see(attention, norm, merge,
 @settings(max_examples=6)
 @given(attention=st.sampled_from(["gaussian", "gated", "content"]), rows=st.integers(1, 3), columns=st.integers(1, 3))
 def test_other_sizes_of_images_are_taken(attention, rows, columns):
-    model = ImageEncoder(8, 3, attention=attention, merge=(1,), **SMALL).eval()
+    model = ImageEncoder(8, 2, 3, attention=attention, merge=(1,), **SMALL).eval()
     _, levels = model.forward_intermediates(torch.randn(1, 3, 4 * rows, 4 * columns))
     assert [level.shape[1] for level in levels] == [4 * rows * columns, rows * columns, rows * columns]
 
 
 def test_the_encoder_is_its_parts_in_order():
-    model = ImageEncoder((8, 16), 3, merge=(1, 2), **SMALL).double().eval()
+    model = ImageEncoder((8, 16), 2, 3, merge=(1, 2), **SMALL).double().eval()
     images = torch.randn(2, 3, 8, 16, dtype=torch.float64)
     _, (first, second, third) = model.forward_intermediates(images)
     again = model.blocks[1](model.merging["1"](first, (4, 8)), grid=(2, 4))
@@ -100,14 +101,14 @@ def test_the_encoder_is_its_parts_in_order():
 def test_without_merging_it_is_the_encoder_it_was():
     """No names of merging in its state, the same draws, and the same answers: older checkpoints load."""
     torch.manual_seed(1)
-    plain = ImageEncoder(8, 3, **SMALL)
+    plain = ImageEncoder(8, 2, 3, **SMALL)
     torch.manual_seed(1)
-    without = ImageEncoder(8, 3, merge=[], **SMALL)
+    without = ImageEncoder(8, 2, 3, merge=[], **SMALL)
     assert plain.state_dict().keys() == without.state_dict().keys()
     assert not any("merging" in name for name in plain.state_dict())
     images = torch.randn(2, 3, 8, 8)
     assert torch.equal(without(images), plain(images))
-    merged = ImageEncoder(8, 3, merge=(1,), **SMALL).state_dict()
+    merged = ImageEncoder(8, 2, 3, merge=(1,), **SMALL).state_dict()
     extra = {"merging.1.norm.weight", "merging.1.norm.bias", "merging.1.reduction.weight"}
     assert merged.keys() - plain.state_dict().keys() == extra
 
@@ -137,15 +138,13 @@ def test_grids_halve_where_tokens_are_merged(rows, columns, depth, data):
 )
 def test_says_what_is_wrong_with_merge(merge, message, user_errors):
     with pytest.raises((TypeError, ValueError), match=message):
-        ImageEncoder(8, 3, merge=merge, **SMALL)
+        ImageEncoder(8, 2, 3, merge=merge, **SMALL)
 
 
 def test_says_what_is_wrong_with_a_size(user_errors):
-    with pytest.raises(
-        ValueError, match="image height is 12, which is not a multiple of 8: patch is 2, and tokens are"
-    ):
-        ImageEncoder(12, 3, merge=(0, 1), **SMALL)
-    model = ImageEncoder(8, 3, merge=(1,), **SMALL)
+    with pytest.raises(ValueError, match=r"image height is 12, which is not a multiple of 8 \(patch_size is 2, tokens"):
+        ImageEncoder(12, 2, 3, merge=(0, 1), **SMALL)
+    model = ImageEncoder(8, 2, 3, merge=(1,), **SMALL)
     with pytest.raises(ValueError, match="image width is 6, which is not a multiple of 4"):
         model(torch.ones(1, 3, 8, 6))
     for tokens, grid in ((6, (3, 2)), (6, (2, 3)), (8, (2, 2))):

@@ -28,7 +28,7 @@ def test_the_configuration_says_how_to_build_it(folder):
     config = json.loads((folder / "config.json").read_text())
     assert config == {
         "class": "ResNet18",
-        "arguments": {"classes": 3, "channels": 3, "width": 2, "stem": "cifar"},
+        "arguments": {"num_classes": 3, "channels": 3, "width": 2, "stem": "cifar"},
         "regard": regard.__version__,
     }
     with safe_open(folder / "model.safetensors", framework="pt") as file:
@@ -36,7 +36,7 @@ def test_the_configuration_says_how_to_build_it(folder):
 
 
 def test_arguments_can_be_changed_when_loading(tmp_path):
-    model = ImageEncoder((8, 12), 3, dim=18, depth=1, dropout=0.5)
+    model = ImageEncoder((8, 12), 2, 3, dim=18, depth=1, dropout=0.5)
     model.save_pretrained(tmp_path)
     loaded = ImageEncoder.from_pretrained(tmp_path, dropout=0.0)
     assert loaded.dropout.p == 0.0
@@ -56,17 +56,17 @@ def test_a_failed_write_leaves_the_old_files(folder, monkeypatch):
     def full_disk(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full_disk)
+    monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         ResNet18(4, width=2).save_pretrained(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_files_of_two_saves_are_not_taken_for_one_model(tmp_path):
-    pre = ImageEncoder(8, 3, dim=18, depth=1, norm="post")
+    pre = ImageEncoder(8, 2, 3, dim=18, depth=1, norm="post")
     pre.save_pretrained(tmp_path / "a")
     # As if the process had died between the two files: the same shapes, another meaning.
-    model = ImageEncoder(8, 3, dim=18, depth=1, norm="post", dropout=0.1)
+    model = ImageEncoder(8, 2, 3, dim=18, depth=1, norm="post", dropout=0.1)
     model.save_pretrained(tmp_path / "b")
     (tmp_path / "a" / "model.safetensors").replace(tmp_path / "b" / "model.safetensors")
     with pytest.raises(ValueError, match="of two different models"):
@@ -99,7 +99,7 @@ def test_says_what_is_wrong_with_the_configuration(folder, user_errors):
     with pytest.raises(ValueError, match="ResNet18 does not take color"):
         ResNet18.from_pretrained(folder, color=True)
     with pytest.raises(ValueError, match=r"fc\.weight is \(3, 16\) instead of \(7, 16\)"):
-        ResNet18.from_pretrained(folder, classes=7)
+        ResNet18.from_pretrained(folder, num_classes=7)
     edit(folder, **{"class": "ResNet99"})
     with pytest.raises(ValueError, match="names the class 'ResNet99', which is not known here"):
         Pretrained.from_pretrained(folder)
@@ -138,7 +138,7 @@ class Mine(Pretrained):
 
 class Wider(ResNet18):
     def __init__(self, factor=2):
-        super().__init__(classes=3, width=2 * factor)
+        super().__init__(num_classes=3, width=2 * factor)
 
 
 def test_classes_of_ones_own_can_be_saved(tmp_path):

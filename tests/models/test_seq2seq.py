@@ -8,7 +8,7 @@ from torch import nn
 
 from regard import reference
 from regard.models import Seq2SeqRNN
-from regard.models._recurrent import run_padded, unrolled
+from regard.models._padded_sequences import run_padded, unrolled
 from regard.models._seq2seq import ATTENTIONS, CELLS, POSITIONS
 
 KINDS = {
@@ -30,7 +30,7 @@ def small(cell, attention, positions, depth, **options):
 
 @given(**KINDS, source_tokens=st.integers(1, 6), tokens=st.integers(1, 5))
 def test_shapes_and_alignment(cell, attention, positions, depth, source_tokens, tokens):
-    model = small(cell, attention, positions, depth, source_vocabulary=7)
+    model = small(cell, attention, positions, depth, source_vocab_size=7)
     source, target = torch.randint(7, (3, source_tokens)), torch.randint(9, (3, tokens))
     scores = model(source, target)
     assert scores.shape == (3, tokens, 9)

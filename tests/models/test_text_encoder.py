@@ -13,7 +13,7 @@ SMALL = {"dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 
 @given(norm=st.sampled_from(["pre", "post"]), tokens=st.integers(1, 6), classes=st.integers(1, 4))
 def test_shapes(norm, tokens, classes):
-    model = TextEncoder(11, length=6, classes=classes, norm=norm, **SMALL).eval()
+    model = TextEncoder(11, length=6, num_classes=classes, norm=norm, **SMALL).eval()
     numbers = torch.randint(11, (3, tokens))
     scores, intermediates = model(numbers, return_intermediates=True)
     assert scores.shape == (3, tokens, 11)
@@ -25,7 +25,7 @@ def test_shapes(norm, tokens, classes):
 
 
 def test_padding_is_not_seen():
-    model = TextEncoder(11, length=6, classes=3, **SMALL).double().eval()
+    model = TextEncoder(11, length=6, num_classes=3, **SMALL).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     numbers, keep = torch.randint(11, (2, 6)), torch.arange(6) < torch.tensor([[6], [4]])
@@ -65,13 +65,13 @@ def test_bad_input(user_errors):
     model = TextEncoder(11, length=6, **SMALL)
     numbers = torch.zeros(2, 6, dtype=torch.int64)
     calls = [
-        (lambda: model(numbers, head="classes"), "classes=0: it has no head"),
+        (lambda: model(numbers, head="classes"), "num_classes=0: it has no head"),
         (lambda: model(numbers, head="words"), "head must be one of 'tokens', 'classes'"),
         (lambda: model(numbers.double()), "tokens must be token numbers"),
         (lambda: model(numbers - 1), "tokens holds numbers from -1"),
         (lambda: model(torch.zeros(2, 7, dtype=torch.int64)), "7 tokens from 0 go beyond the learned positions"),
         (lambda: model(numbers, keep=torch.ones(2, 5, dtype=torch.bool)), r"keep has shape \(2, 5\)"),
-        (lambda: TextEncoder(11, classes=True), "classes must be a whole number"),
+        (lambda: TextEncoder(11, num_classes=True), "num_classes must be a whole number"),
     ]
     for call, message in calls:
         with pytest.raises((TypeError, ValueError), match=message):

@@ -9,7 +9,7 @@ from torch import nn
 from regard.models import Transformer, character_gpt
 from regard.models._transformer import POSITIONS
 
-SMALL = {"dim": 8, "heads": 2, "hidden": 12, "encoder_depth": 2, "decoder_depth": 2}
+SMALL = {"dim": 8, "heads": 2, "hidden": 12, "depth": 2}
 
 
 def randomized(model: nn.Module) -> nn.Module:
@@ -51,16 +51,15 @@ def test_torch_weights_give_torch_outputs(norm, activation, bias, padded):
 @given(
     norm=st.sampled_from(["pre", "post"]),
     positions=st.sampled_from(POSITIONS),
-    tied=st.booleans(),
     decoder_only=st.booleans(),
     prompt=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=12)
-def test_the_cache_changes_no_token(norm, positions, tied, decoder_only, prompt, seed):
+def test_the_cache_changes_no_token(norm, positions, decoder_only, prompt, seed):
     torch.manual_seed(seed)
-    sizes = {**SMALL, "encoder_depth": 0} if decoder_only else SMALL
-    model = randomized(Transformer(9, norm=norm, positions=positions, length=12, tied=tied, **sizes))
+    sizes = {**SMALL, "depth": (0, 2)} if decoder_only else SMALL
+    model = randomized(Transformer(9, norm=norm, positions=positions, length=12, **sizes))
     source = None if decoder_only else torch.randint(9, (3, 6))
     keep = None if decoder_only else torch.arange(6) < torch.tensor([[6], [4], [1]])
     start = torch.randint(9, (3, prompt))
@@ -107,11 +106,10 @@ def test_weights_of_every_block():
     assert tuple(map(len, gpt(None, target, return_weights=True)[1])) == (0, 3, 0)
 
 
-def test_tied_weights_are_the_embedding():
-    tied, free = Transformer(9, tied=True, **SMALL), Transformer(9, tied=False, **SMALL)
-    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (tied, free)]
-    assert counts[1] - counts[0] == 9 * 8
-    assert "output.weight" not in tied.state_dict()
+def test_the_embedding_is_also_the_output_layer():
+    model, vectors = Transformer(9, **SMALL).double(), torch.randn(2, 3, 8, dtype=torch.float64)
+    expected = vectors @ model.embedding.weight.T + model.output_bias
+    torch.testing.assert_close(model.scores(vectors), expected)
 
 
 def test_parameter_count_of_the_original():
@@ -134,15 +132,16 @@ def test_generation_stops_when_all_have_ended():
     [
         ({"positions": "learned"}, "length is needed for learned positions"),
         ({"positions": "rotary"}, "positions must be one of"),
-        ({"encoder_depth": -1}, "encoder_depth must be a whole number of 0 or more"),
-        ({"encoder_depth": 0, "source_vocabulary": 5}, "with encoder_depth=0 there is no source"),
-        ({"decoder_depth": 0}, "decoder_depth must be 1 or more"),
-        ({"vocabulary": 0}, "vocabulary must be 1 or more"),
+        ({"depth": (-1, 1)}, "depth of the encoder must be a whole number of 0 or more"),
+        ({"depth": (0, 1), "source_vocab_size": 5}, r"source_vocab_size is 5, but depth \(0, 1\) has no encoder"),
+        ({"depth": (1, 0)}, "depth of the decoder must be 1 or more"),
+        ({"depth": (1, 2, 3)}, "depth must be a number of blocks or a pair"),
+        ({"vocab_size": 0}, "vocab_size must be 1 or more"),
     ],
 )
 def test_says_what_is_wrong_with_an_argument(arguments, message, user_errors):
     with pytest.raises((TypeError, ValueError), match=message):
-        Transformer(**{"vocabulary": 9, **SMALL, **arguments})
+        Transformer(**{"vocab_size": 9, **SMALL, **arguments})
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
@@ -154,7 +153,7 @@ def test_says_what_is_wrong_with_an_input(user_errors):
         (lambda: model(source, target[0]), r"target has shape \(2,\), but must be \(batch, tokens\)"),
         (lambda: model(source, target > 0), "target must be token numbers"),
         (lambda: model(None, target), "memory is needed"),
-        (lambda: gpt(source, target), "encoder_depth=0: it encodes no source"),
+        (lambda: gpt(source, target), "this model has no encoder: it takes no source"),
         (lambda: gpt.decode(target, torch.ones(2, 3, 8)), "this model has no encoder"),
         (lambda: model(source, target, source_keep=source), "keep must be a boolean tensor"),
         (lambda: model(source, target, source_keep=target > 0), r"keep has shape \(2, 2\), but the tokens are"),

@@ -112,6 +112,7 @@ def test_takes_other_image_sizes(positions):
         ({"pre_norm": True}, "norm_pre"),
         ({"act_layer": torch.nn.ReLU}, "activation is ReLU"),
         ({"global_pool": "max"}, "pooling is 'max'"),
+        ({"norm_layer": torch.nn.LayerNorm}, "its norm is LayerNorm.*eps=1e-05"),
     ],
 )
 def test_refuses_what_it_cannot_represent(timm, options, message, user_errors):
@@ -137,7 +138,7 @@ def test_refuses_other_models(timm, user_errors):
         ({"image_size": (8, 8, 8)}, "image_size must be a number or"),
         ({"pool": "max"}, "pool must be one of 'class'"),
         ({"positions": "rotary"}, "positions must be one of 'learned'"),
-        ({"classes": -1}, "classes must be a whole number of 0 or more"),
+        ({"num_classes": -1}, "num_classes must be a whole number of 0 or more"),
         ({"registers": 1.5}, "registers must be a whole number of 0 or more"),
         ({"heads": 3}, "which 3 heads do not divide"),
         ({"depth": 0}, "depth must be 1 or more"),
@@ -145,7 +146,7 @@ def test_refuses_other_models(timm, user_errors):
 )
 def test_says_what_is_wrong_with_an_argument(arguments, message, user_errors):
     with pytest.raises((TypeError, ValueError), match=message):
-        VisionTransformer(**{"image_size": 32, "patch": 4, "classes": 10, **SMALL, **arguments})
+        VisionTransformer(**{"image_size": 32, "patch_size": 4, "num_classes": 10, **SMALL, **arguments})
 
 
 def test_says_what_is_wrong_with_an_image(user_errors):

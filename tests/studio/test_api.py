@@ -1,8 +1,10 @@
 """What the API tells about runs, compared with the library."""
 
 import json
+import os
 import shutil
 import struct
+import time
 
 import pytest
 import torch
@@ -11,11 +13,10 @@ from starlette.testclient import TestClient
 
 import regard
 from regard.data import CaseTask, load
-from regard.studio import _runs, create_app
-from regard.studio._files import EXAMPLE
-from regard.studio._images import to_png
-from regard.training import Checkpoints
-from regard.training._pictures import attention_of
+from regard.studio import create_app
+from regard.studio._image_files import to_png
+from regard.studio._run_folders import EXAMPLE
+from regard.training import Checkpoints, attention_maps
 
 
 def payload(answer):
@@ -96,12 +97,13 @@ def test_metrics_come_from_an_offset_on(client, trained, runs, client_of):
     assert (cut["anew"], cut["lines"]) == (True, [{"step": 1}])
 
 
-def test_whether_a_run_is_still_training_is_told_by_what_it_writes(runs, client_of, monkeypatch):
+def test_whether_a_run_is_still_training_is_told_by_what_it_writes(runs, client_of):
     client = client_of(runs)
     (runs / "gaussian" / "summary.json").unlink()
     (runs / "gaussian" / "metrics.jsonl").touch()
     assert client.get("/api/runs/gaussian").json()["state"] == "training"
-    monkeypatch.setattr(_runs, "SILENT", -1.0)
+    long_ago = time.time() - 1000
+    os.utime(runs / "gaussian" / "metrics.jsonl", (long_ago, long_ago))
     assert client.get("/api/runs/gaussian").json()["state"] == "stopped"
 
 
@@ -148,7 +150,7 @@ def test_image_attention_is_what_capture_sees(client, trained, name):
     inputs = regard.data.normalize(data.test().images[7:8], data.mean, data.std)
     header, arrays = payload(client.get(f"/api/runs/{name}/images/test/7/attention"))
     assert header["view"] == "image"
-    assert_same_maps(header, arrays, attention_of(network, inputs))
+    assert_same_maps(header, arrays, attention_maps(network, inputs))
     assert torch.equal(arrays["image"], data.test().images[7].permute(1, 2, 0).expand(-1, -1, 3))
     told = header["meta"]["studio"]
     chances = network(inputs).softmax(-1)[0]
@@ -158,7 +160,7 @@ def test_image_attention_is_what_capture_sees(client, trained, name):
 
 
 def test_a_run_that_merges_tokens_shows_each_layer_on_its_own_grid(client_of, tmp_path):
-    recipe = regard.recipes.get("cifar10-speedrun").smoke()
+    recipe = regard.recipes.get("cifar10-transformer").smoke()
     run = regard.train(recipe, folder=tmp_path / "merged", accelerator="cpu", tensorboard=False, progress=False)
     client = client_of(tmp_path)
     [listed] = client.get("/api/runs").json()
@@ -169,7 +171,7 @@ def test_a_run_that_merges_tokens_shows_each_layer_on_its_own_grid(client_of, tm
     assert [layer["grid"] for layer in header["meta"]["layers"]] == [[14, 14], [7, 7]]
     data = recipe.task.data_set
     inputs = regard.data.normalize(data.test().images[7:8], data.mean, data.std)
-    assert_same_maps(header, arrays, attention_of(run.network(), inputs))
+    assert_same_maps(header, arrays, attention_maps(run.network(), inputs))
 
 
 def test_an_image_that_is_sent_is_seen_like_the_same_one_of_the_test_set(client):
@@ -219,7 +221,7 @@ def test_a_sentence_is_written_and_the_alignment_is_what_capture_sees(client, tr
     said = [vocabulary.tokens[number] for number in network(source, heard)[0].argmax(-1).tolist()]
     assert said == meta["tokens"]["target"]
     keep = torch.ones_like(source, dtype=torch.bool)
-    assert_same_maps(header, arrays, attention_of(network, source, heard, source_keep=keep))
+    assert_same_maps(header, arrays, attention_maps(network, source, heard, source_keep=keep))
     sides = {layer["name"]: (layer["asks"], layer["reads"]) for layer in meta["layers"]}
     if name == "case-rnn":
         assert sides == {"attention": ("target", "source")}
@@ -239,7 +241,7 @@ def test_masked_words_are_guessed(client):
 @pytest.mark.parametrize(
     ("name", "text", "status", "words"),
     [
-        ("case-rnn", "naïve", 400, "has the character 'ï'"),
+        ("case-rnn", "naïve", 400, "contains the character 'ï'"),
         ("case-rnn", "", 422, "text"),
         ("case-rnn", "a" * 161, 422, "text"),
         ("text", "word " * 9, 400, "trained on 8 at a time"),
@@ -284,12 +286,11 @@ def test_weights_in_half_precision_load(runs, client_of):
     assert client_of(runs).get("/api/runs/gaussian/images/test/0/attention").status_code == 200
 
 
-def test_the_example_comes_last_with_its_images(example, trained, tmp_path, monkeypatch):
+def test_the_example_comes_last_with_its_images(example, trained):
     (example / "images").mkdir()
-    (example / "images" / "cat-1.png").write_bytes(to_png(torch.zeros(3, 40, 30, dtype=torch.uint8)))
-    monkeypatch.setattr(_runs, "EXAMPLE", example)
-    monkeypatch.setattr(_runs, "takes_shipped", lambda shape: True)
-    client = TestClient(create_app(trained), base_url="http://127.0.0.1")
+    (example / "images" / "cat-1.png").write_bytes(to_png(torch.zeros(1, 40, 30, dtype=torch.uint8)))
+    (example / "images" / "dog-2.png").write_bytes(to_png(torch.zeros(3, 40, 30, dtype=torch.uint8)))  # it takes gray
+    client = TestClient(create_app(trained, example=example), base_url="http://127.0.0.1")
     last = client.get("/api/runs").json()[-1]
     assert (last["id"], last["example"], last["title"]) == ("example", True, "example")
     assert client.get("/api/runs/example").json()["samples"] == {"shipped": 1, "test": 1000}
@@ -316,9 +317,10 @@ def test_the_example_that_comes_with_the_package_shows_something_at_once(tmp_pat
     assert sum(file.stat().st_size for file in EXAMPLE.rglob("*") if file.is_file()) <= 4 * 2**20
 
 
-def test_without_an_example_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.studio._files.EXAMPLE", tmp_path / "absent")
-    client = TestClient(create_app(tmp_path), base_url="http://127.0.0.1")
+@pytest.mark.parametrize("example", [None, "absent"])
+def test_without_an_example_there_is_none(tmp_path, example):
+    folder = None if example is None else tmp_path / example
+    client = TestClient(create_app(tmp_path, example=folder), base_url="http://127.0.0.1")
     assert client.get("/api/runs").json() == []
     assert client.get("/api/runs/example").status_code == 404
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.studio._errors import Refused
-from regard.studio._files import Folder, read_piece
+from regard.studio._run_folders import Folder, read_piece
 
 OUTSIDE = (
     "..",
@@ -35,7 +35,7 @@ def test_no_id_leads_out_of_the_folder(client, id, rest):
 
 @given(st.text(max_size=40))
 def test_an_id_is_looked_up_and_never_made_into_a_path(trained, id):
-    folder = Folder(trained, example=False)
+    folder = Folder(trained, example=None)
     if id in folder.places():
         assert folder.place(id).folder.parent == trained.resolve()
     else:
@@ -60,9 +60,9 @@ def test_a_file_that_leads_out_is_not_read(runs, client_of, tmp_path, file):
     for path in ("", "/metrics", "/heads", "/images/test/0/attention"):
         answer = client.get(f"/api/runs/gaussian{path}")
         assert answer.status_code == 403, path
-        assert "leads out of the folder" in answer.json()["error"]
+        assert "outside the folder" in answer.json()["error"]
     listed = {run["id"]: run for run in client.get("/api/runs").json()}
-    assert "leads out" in listed["gaussian"]["problem"]
+    assert "outside the folder" in listed["gaussian"]["problem"]
     assert listed["vit"]["problem"] is None
 
 

@@ -6,13 +6,14 @@ from starlette.websockets import WebSocketDisconnect
 
 from regard.studio import create_app
 from regard.studio._guard import HEADERS, Guard
+from regard.studio._run_folders import Folder
 
 TOKEN = "a-secret"
 
 
 @pytest.fixture
 def guarded(tmp_path):
-    app = create_app(tmp_path, names=("studio.lan",), addresses=True, token=TOKEN, example=False)
+    app = create_app(tmp_path, names=("studio.lan",), addresses=True, token=TOKEN, example=None)
     return TestClient(app, base_url="http://studio.lan:9000", follow_redirects=False)
 
 
@@ -31,7 +32,7 @@ def guarded(tmp_path):
 def test_a_request_under_another_name_is_refused(client, host):
     answer = client.get("/api/runs", headers={"host": host})
     assert answer.status_code == 421
-    assert answer.json()["error"].startswith("this server does not answer under the name")
+    assert answer.json()["error"].startswith("this server does not answer to the host name")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost", "LOCALHOST:8642", "[::1]:8642", "[::1]"])
@@ -47,7 +48,7 @@ def test_a_page_from_elsewhere_is_refused(client, origin):
     for method in ("GET", "POST"):
         answer = client.request(method, "/api/about", headers={"origin": origin})
         assert answer.status_code == 403, method
-        assert "elsewhere" in answer.json()["error"]
+        assert "other sites" in answer.json()["error"]
 
 
 def test_the_page_itself_may_ask(client):
@@ -130,18 +131,18 @@ def test_there_is_no_way_in_by_web_socket(client):
 def test_other_methods_are_refused_in_words(client):
     answer = client.delete("/api/runs")
     assert answer.status_code == 405
-    assert answer.json() == {"error": "DELETE is not for this address"}
+    assert answer.json() == {"error": "DELETE is not allowed at this address"}
 
 
 def test_a_mistake_of_ours_is_a_sentence_not_a_stack_trace(tmp_path, monkeypatch):
     def broken(self):
         raise RuntimeError("a secret of the machine")
 
-    monkeypatch.setattr("regard.studio._files.Folder.places", broken)
+    monkeypatch.setattr(Folder, "places", broken)
     client = TestClient(create_app(tmp_path), base_url="http://127.0.0.1", raise_server_exceptions=False)
     answer = client.get("/api/runs")
     assert answer.status_code == 500
-    assert answer.json() == {"error": "something went wrong inside regard; the terminal that runs it says what"}
+    assert answer.json() == {"error": "an error occurred in regard; the terminal that runs the studio shows it"}
 
 
 def test_names_of_hosts_are_read_as_browsers_write_them():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.studio._errors import Refused
-from regard.studio._images import FORMATS, MOST_BYTES, SHOWN, decode, fit, to_png, to_tensor
+from regard.studio._image_files import FORMATS, MOST_BYTES, SHOWN, decode, fit, to_png, to_tensor
 
 
 def encoded(image, kind, **options):

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -25,8 +26,12 @@ def served(monkeypatch):
         found["app"], found["bound"] = self.config.app, sockets[0].getsockname()
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    monkeypatch.setattr("regard.studio._serve.warm_up", lambda address, token: None)
+    monkeypatch.setattr(urllib.request, "urlopen", _refused)  # nobody would answer the requests that warm it up
     return found
+
+
+def _refused(*arguments, **options):
+    raise OSError("nothing is served")
 
 
 def test_by_default_only_this_machine_is_answered(served, tmp_path):
@@ -46,7 +51,7 @@ def test_elsewhere_a_random_token_is_asked_for(served, tmp_path):
         app = served["app"]
         assert said[0].endswith(f"/?token={app.token}")
         assert len(app.token) >= 32
-        assert "can look at these runs" in said[1]
+        assert "can see these runs" in said[1]
         assert app.may_be_called("10.0.0.7:80")
         assert app.may_be_called("lab.lan")
         assert not app.may_be_called("evil.example")
@@ -56,9 +61,7 @@ def test_elsewhere_a_random_token_is_asked_for(served, tmp_path):
 
 def test_the_browser_is_opened_at_the_whole_address(served, tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr(
-        "regard.studio._serve.threading.Timer", lambda seconds, call, arguments: _Now(opened, arguments)
-    )
+    monkeypatch.setattr(threading, "Timer", lambda seconds, call, arguments: _Now(opened, arguments))
     serve(tmp_path, port=0, say=lambda text: None)
     assert opened == [address_of("127.0.0.1", served["bound"][1])]
 
@@ -71,13 +74,12 @@ class _Now:
         self.opened += self.arguments
 
 
-def test_a_taken_port_is_named_or_passed_over(monkeypatch):
+def test_a_taken_port_is_named_or_passed_over():
     with listen("127.0.0.1", 0) as first:
         taken = first.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{taken}"):
             listen("127.0.0.1", taken)
-        monkeypatch.setattr("regard.studio._serve.PORT", taken)
-        with listen("127.0.0.1", None) as second:
+        with listen("127.0.0.1", None, first=taken) as second:
             assert second.getsockname()[1] > taken
     assert PORT == 8642
     assert address_of("::1", 8642, "x") == "http://[::1]:8642/?token=x"
@@ -85,7 +87,7 @@ def test_a_taken_port_is_named_or_passed_over(monkeypatch):
 
 def test_wrong_words_are_refused(capsys, tmp_path):
     assert main(["studio", str(tmp_path / "absent")]) == 1
-    assert "is not a folder; one that holds runs would fit" in capsys.readouterr().err
+    assert "is not a folder; a folder that contains runs would fit" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["studio", str(tmp_path), "--port", "99999"])
     assert "--port must be 0 to 65535" in capsys.readouterr().err

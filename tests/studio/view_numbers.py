@@ -14,7 +14,7 @@ import regard
 from regard.convert._bounds import shift_leak, tail
 from regard.convert._from_conv import ConvolutionalAttention
 from regard.functional._axis import axis_matrix
-from regard.maps import Call, Layout, Map, Maps
+from regard.maps import AttentionRecord, Layout, Map, Maps
 from regard.reference import convolution, worked_example
 
 FILE = Path(__file__).parents[2] / "frontend" / "test" / "numbers.json"
@@ -164,7 +164,7 @@ def _rollout() -> list[dict[str, Any]]:
         weights = [torch.randn(1, 2, each.tokens, each.tokens).double().mul(2).softmax(-1) for each in layers]
         weights[0][:, :, 1] = 0  # nothing to attend to
         maps = Maps(
-            Map(f"layer{number}", [Call(each, 1, None, None, None, "nothing", "given", layout=layout)])
+            Map(f"layer{number}", [AttentionRecord.given(each, layout=layout)])
             for number, (each, layout) in enumerate(zip(weights, layers, strict=True))
         )
         cases.append(

@@ -28,7 +28,18 @@ def train_toy(toy, tmp_path):
 
     count = iter(range(1000))
 
-    def run(task=None, network=None, *, folder=None, resume=False, log_every=4, save_every=None, keep=2, **changes):
+    def run(
+        task=None,
+        network=None,
+        *,
+        folder=None,
+        resume=False,
+        log_every=4,
+        save_every=None,
+        keep=2,
+        listeners=(),
+        **changes,
+    ):
         return regard.train(
             toy.toy_recipe(task, network, **changes),
             folder=folder or tmp_path / f"run{next(count)}",
@@ -38,6 +49,7 @@ def train_toy(toy, tmp_path):
             save_every=save_every,
             keep=keep,
             tensorboard=False,
+            listeners=listeners,
         )
 
     return run

@@ -9,12 +9,12 @@ import torch
 from toy_training import ToyTask, toy_recipe
 
 import regard
-from regard.training import Muon
+from regard.training import MuonSettings
 
 CASES = {
     "plain": {},
     "unequal": {"task": ToyTask(unequal=True), "accumulate": 3, "clip": 0.5, "average": 0.9},
-    "muon": {"optimizer": Muon(1e-2, matrix_learning_rate=0.02)},
+    "muon": {"optimizer": MuonSettings(1e-2, matrix_learning_rate=0.02)},
     "uneven": {"accumulate": 6},  # more parts than a process has samples
 }
 

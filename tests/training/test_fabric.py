@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.training import _fabric
+from regard.training import start_fabric
 
 
 class TestWhatTheMachineHas:
@@ -17,15 +17,15 @@ class TestWhatTheMachineHas:
     @pytest.mark.parametrize("accelerator", ["cuda", "gpu", "mps"])
     def test_an_accelerator_that_is_not_there_is_named_with_what_is(self, cards, user_errors, accelerator):
         cards(0)
-        with pytest.raises(ValueError, match=f"accelerator is '{accelerator}', and this machine has cpu only"):
-            _fabric.start(accelerator=accelerator)
+        with pytest.raises(ValueError, match=f"accelerator is '{accelerator}', but this machine has only cpu"):
+            start_fabric(accelerator=accelerator)
 
     @pytest.mark.parametrize("accelerator", ["auto", "cuda"])
     def test_more_devices_than_there_are(self, cards, user_errors, accelerator):
         cards(2)
-        with pytest.raises(ValueError, match="devices is 3, and this machine has 2 of cuda"):
-            _fabric.start(accelerator=accelerator, devices=3)
+        with pytest.raises(ValueError, match="devices is 3, but this machine has 2 cuda"):
+            start_fabric(accelerator=accelerator, devices=3)
 
     def test_a_name_that_is_none(self, user_errors):
         with pytest.raises(ValueError, match=r"accelerator must be one of 'auto', .*, got 'abacus'"):
-            _fabric.start(accelerator="abacus")
+            start_fabric(accelerator="abacus")

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 import regard
-from regard.training import Encoder, ImageTask, Muon, Recipe
-from regard.training._loop import Loop
+from regard.training import ImageEncoderSettings, ImageTask, MuonSettings, Recipe
+from regard.training.events import Stepped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")]
 
 
 def _recipe(**changes):
     task = ImageTask("fashion-mini", validation=100, limit=512)
-    network = Encoder(patch=4, dim=36, depth=2, hidden=36, init="grid")
-    settings = {"optimizer": Muon(2e-3, matrix_learning_rate=0.01), "epochs": 3, "batch_size": 64, "clip": 1.0}
+    network = ImageEncoderSettings(patch_size=4, dim=36, depth=2, hidden=36, init="grid")
+    settings = {"optimizer": MuonSettings(2e-3, matrix_learning_rate=0.01), "epochs": 3, "batch_size": 64, "clip": 1.0}
     return Recipe("gpu", task, network, **{**settings, **changes})
 
 
@@ -24,22 +24,25 @@ def _losses(run):
 @pytest.mark.parametrize("changes", [{}, {"average": 0.9, "accumulate": 2, "precision": "bf16"}])
 def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch, changes):
     steps = []
+    actual = torch.manual_seed
 
-    def take_step(loop, actual=Loop._take_step):
+    def begin(seed):  # the first thing that a step does
         torch.cuda.set_sync_debug_mode("error" if len(steps) > 2 else "default")
-        try:
-            actual(loop)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        steps.append(loop.step)
+        return actual(seed)
 
-    monkeypatch.setattr(Loop, "_take_step", take_step)
-    regard.train(_recipe(**changes), folder=tmp_path / "run", accelerator="cuda", tensorboard=False)
+    def end(event):
+        if isinstance(event, Stepped):
+            torch.cuda.set_sync_debug_mode("default")
+            steps.append(event.step)
+
+    monkeypatch.setattr(torch, "manual_seed", begin)
+    options = {"accelerator": "cuda", "tensorboard": False, "listeners": [end]}
+    regard.train(_recipe(**changes), folder=tmp_path / "run", **options)
     assert len(steps) == 24
 
 
 def test_the_run_is_that_of_the_cpu_but_for_rounding(tmp_path):
-    recipe = _recipe(optimizer=regard.training.SGD(0.02))
+    recipe = _recipe(optimizer=regard.training.SGDSettings(0.02))
     runs = [
         regard.train(recipe, folder=tmp_path / kind, accelerator=kind, tensorboard=False) for kind in ("cpu", "cuda")
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.training import SGD, AdamW, Muon, NonFiniteError, Schedule
+from regard.training import AdamWSettings, MuonSettings, NonFiniteError, ScheduleSettings, SGDSettings
 from regard.training._average import Average
 
 
@@ -48,7 +48,7 @@ def test_accumulating_parts_is_the_whole_batch(train_toy, toy, parts):
 
 
 def test_the_loop_is_the_plain_one_written_out(train_toy, toy):
-    recipe = toy.toy_recipe(optimizer=SGD(0.1, weight_decay=0.01, center_factor=3.0, momentum=0.5), clip=0.05)
+    recipe = toy.toy_recipe(optimizer=SGDSettings(0.1, weight_decay=0.01, center_factor=3.0, momentum=0.5), clip=0.05)
     run = regard.train(recipe, folder=train_toy(epochs=1).folder / "again", accelerator="cpu", tensorboard=False)
 
     torch.manual_seed(regard.data.random_number(2**63, recipe.seed, "parameters"))
@@ -76,7 +76,7 @@ def test_the_loop_is_the_plain_one_written_out(train_toy, toy):
         for parameter in network.parameters():
             parameter.grad *= min(1.0, 0.05 / (norm.item() + 1e-6))
         for group in optimizer.param_groups:
-            group["lr"] = 0.1 * group["times"] * Schedule(warm_up=0.2).factor(step, total)
+            group["lr"] = 0.1 * group["times"] * ScheduleSettings(warm_up=0.2).factor(step, total)
         optimizer.step()
         losses.append(loss.item())
     torch.testing.assert_close(_losses(run), torch.tensor(losses), rtol=1e-5, atol=1e-6)
@@ -84,7 +84,9 @@ def test_the_loop_is_the_plain_one_written_out(train_toy, toy):
         torch.testing.assert_close(_parameters(run)[name], parameter.detach(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(1e-2), SGD(0.03), Muon(1e-2, matrix_learning_rate=0.05)], ids=type)
+@pytest.mark.parametrize(
+    "optimizer", [AdamWSettings(1e-2), SGDSettings(0.03), MuonSettings(1e-2, matrix_learning_rate=0.05)], ids=type
+)
 def test_every_optimizer_learns(train_toy, toy, optimizer):
     losses = _losses(train_toy(toy.ToyTask(samples=60), optimizer=optimizer, epochs=12, evaluate_every=12))
     assert losses[-10:].mean() < 0.85 * losses[:5].mean()
@@ -148,8 +150,11 @@ class TestNonFinite:
         with pytest.raises(NonFiniteError):
             train_toy(toy.ToyTask(poisoned=7), folder=tmp_path / "run", save_every=1, log_every=100)
         run = regard.load_run(tmp_path / "run")
-        if run.checkpoints.steps():
-            assert all(value.isfinite().all() for value in run.checkpoint().tensors.values())
+        step, _ = self._first(toy, 7)
+        assert step > 1
+        assert run.checkpoints.steps() == list(range(max(1, step - 2), step))  # none of the bad step or a later one
+        for saved in run.checkpoints.steps():
+            assert all(value.isfinite().all() for value in run.checkpoint(saved).tensors.values())
 
     def test_by_choice_it_leaves_such_steps_out_and_says_so(self, train_toy, toy, capfd):
         step, _ = self._first(toy, 7)
@@ -165,7 +170,7 @@ class TestNonFinite:
     def test_a_step_that_leaves_what_layers_refuse_is_told(self, train_toy, toy, tmp_path, user_errors, rate, choice):
         # The loss was finite; the layer then refuses the sharpness that the step left, without knowing of steps.
         with pytest.raises(NonFiniteError, match=r"at step 1 the update left .*sharpness") as stopped:
-            train_toy(optimizer=AdamW(rate), folder=tmp_path / "run", non_finite=choice, log_every=100)
+            train_toy(optimizer=AdamWSettings(rate), folder=tmp_path / "run", non_finite=choice, log_every=100)
         _, loader = self._first(toy, 7)
         assert stopped.value.step == 1
         assert stopped.value.indices == loader.index(0, 0).tolist()
@@ -173,7 +178,7 @@ class TestNonFinite:
 
     def test_it_is_told_where_the_last_step_did_it(self, train_toy, toy, user_errors):
         with pytest.raises(NonFiniteError, match="at step 1 the update left"):  # evaluation comes next, no step
-            train_toy(toy.ToyTask(samples=6), optimizer=AdamW(1e3), epochs=1)
+            train_toy(toy.ToyTask(samples=6), optimizer=AdamWSettings(1e3), epochs=1)
 
     def test_other_errors_stay_what_they_are(self, train_toy, toy):
         class Strict(toy.ToyTask):
@@ -216,5 +221,5 @@ def test_held_out_samples_are_scored_without_dropout_and_smoothing(toy):
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(user_errors, train_toy, toy):
-    with pytest.raises(ValueError, match="batch_size 100 is more than the 24 samples"):
+    with pytest.raises(ValueError, match="batch_size 100 is larger than the 24 samples"):
         train_toy(batch_size=100)

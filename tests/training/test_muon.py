@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from regard.training import ImageTask, Muon, ResNet
+from regard.training import ImageTask, MuonSettings, ResNet18Settings
 from regard.training._muon import StackedMuon, orthogonal
 
 SHAPES = [(8, 24), (8, 24), (24, 8), (16, 16), (5, 3), (1, 7)]
@@ -65,11 +65,26 @@ def test_filters_are_stepped_as_the_matrices_they_are(layout):
 
 def test_convolutions_go_to_muon_where_they_shall_but_never_depthwise_ones():
     def matrices(network, **options):
-        built = Muon(**options).build(network)
+        built = MuonSettings(**options).build(network)
         return sum(len(group["params"]) for group in built[0].param_groups) if len(built) > 1 else 0
 
     network = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Linear(8, 8))
     assert matrices(network) == 1
     assert matrices(network, convolutions=True) == 2
-    resnet = ResNet().build(ImageTask("fashion-mini"))
+    resnet = ResNet18Settings().build(ImageTask("fashion-mini"))
     assert matrices(resnet, convolutions=True) == 19  # all but the first, whose images are gray
+
+
+def test_matrices_that_keep_their_norm_take_the_step_from_there():
+    weights = [torch.nn.Parameter(5 * torch.randn(shape)) for shape in SHAPES]
+    optimizer = StackedMuon(weights, lr=0.0, weight_decay=0.0, keep_norm=True)
+    before = [weight.detach().clone() for weight in weights]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    for weight, old in zip(weights, before, strict=True):
+        torch.testing.assert_close(weight.detach(), old * weight.shape[0] ** 0.5 / old.norm())
+    optimizer.param_groups[0]["lr"] = 0.1
+    scaled = [weight.detach().clone() for weight in weights]
+    optimizer.step()
+    assert all(not torch.equal(weight, old) for weight, old in zip(weights, scaled, strict=True))

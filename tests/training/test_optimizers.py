@@ -8,20 +8,16 @@ from torch import nn
 
 from regard.layers import LayerNorm
 from regard.models import ImageEncoder, ResNet18, Seq2SeqRNN, TextEncoder, VisionTransformer
-from regard.training import SGD, AdamW, Muon
-from regard.training._optimizers import (
-    optimizer_state,
-    parameters_of,
-    restore_optimizers,
-    set_learning_rates,
-)
+from regard.training import AdamWSettings, MuonSettings, SGDSettings
+from regard.training._optimizer_settings import parameters_of
+from regard.training._optimizer_state import optimizer_state, restore_optimizers, set_learning_rates
 
 MODELS = {
-    "gaussian": lambda: ImageEncoder(8, 3, dim=8, depth=2, heads=4, hidden=8),
-    "diagonal": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-diagonal"),
-    "full": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-full"),
-    "gated": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="gated"),
-    "relative": lambda: ImageEncoder(8, 3, dim=8, depth=1, heads=4, hidden=8, attention="relative-content"),
+    "gaussian": lambda: ImageEncoder(8, 2, 3, dim=8, depth=2, heads=4, hidden=8),
+    "diagonal": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-diagonal"),
+    "full": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="gaussian-full"),
+    "gated": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="gated"),
+    "relative": lambda: ImageEncoder(8, 2, 3, dim=8, depth=1, heads=4, hidden=8, attention="relative-content"),
     "class token": lambda: VisionTransformer(8, 4, 3, dim=8, depth=1, heads=2, hidden=8, registers=2),
     "attention pooling": lambda: VisionTransformer(
         8, 4, 3, dim=8, depth=1, heads=2, hidden=8, pool="attention", positions="relative"
@@ -31,9 +27,9 @@ MODELS = {
     "text": lambda: TextEncoder(9, length=6, dim=8, depth=1, heads=2, hidden=8),
 }
 OPTIMIZERS = {
-    "adamw": AdamW(1e-2, weight_decay=0.1, center_factor=5.0),
-    "sgd": SGD(1e-2, weight_decay=0.1, center_factor=5.0),
-    "muon": Muon(1e-2, weight_decay=0.1, center_factor=5.0, matrix_weight_decay=0.3),
+    "adamw": AdamWSettings(1e-2, weight_decay=0.1, center_factor=5.0),
+    "sgd": SGDSettings(1e-2, weight_decay=0.1, center_factor=5.0),
+    "muon": MuonSettings(1e-2, weight_decay=0.1, center_factor=5.0, matrix_weight_decay=0.3),
 }
 
 
@@ -149,10 +145,10 @@ def test_shared_parameters_are_named_once():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: AdamW(-1.0), "learning_rate must be a finite number of 0 or more"),
-        (lambda: AdamW(1e-3, weight_decay=float("nan")), "weight_decay must be"),
-        (lambda: AdamW(betas=(0.9, 1.0)), "betas must lie in"),
-        (lambda: SGD(momentum=2.0), "momentum must lie in"),
+        (lambda: AdamWSettings(-1.0), "learning_rate must be a finite number of 0 or more"),
+        (lambda: AdamWSettings(1e-3, weight_decay=float("nan")), "weight_decay must be"),
+        (lambda: AdamWSettings(betas=(0.9, 1.0)), "betas must lie in"),
+        (lambda: SGDSettings(momentum=2.0), "momentum must lie in"),
     ],
 )
 def test_what_does_not_fit_is_refused(user_errors, build, words):

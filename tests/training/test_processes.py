@@ -42,7 +42,7 @@ def test_two_processes_have_the_loss_curve_of_one_with_the_same_batch(two_proces
     if name == "unequal":  # the last batches' halves ask for different numbers of predictions
         changes = {"task": toy.ToyTask(unequal=True), "accumulate": 1, "clip": 0.5, "average": 0.9}
     if name == "muon":
-        changes = {"optimizer": regard.training.Muon(1e-2, matrix_learning_rate=0.02)}
+        changes = {"optimizer": regard.training.MuonSettings(1e-2, matrix_learning_rate=0.02)}
     alone, together = train_toy(epochs=6, **changes), regard.load_run(two_processes / name)
     for names in (("loss", "accuracy", "gradient_norm"), ("validation_loss", "validation_accuracy")):
         expected = _curve(alone, *names)
@@ -85,10 +85,10 @@ class TestEngineModule:
         for name in ("lightning_fabric", "lightning"):
             monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(ImportError, match=r"pip install 'regard\[train\]'"):
-            _fabric.start()
+            _fabric.start_fabric()
 
 
 @pytest.mark.parametrize(("name", "value"), [("devices", 0), ("nodes", -1)])
 def test_how_many_must_be_one_or_more(user_errors, name, value):
     with pytest.raises(ValueError, match=f"{name} must be 1 or more, got {value}"):
-        _fabric.start(**{name: value})
+        _fabric.start_fabric(**{name: value})

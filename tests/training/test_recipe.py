@@ -9,18 +9,32 @@ from hypothesis import strategies as st
 
 import regard
 from regard.data import Augmentation
-from regard.training import SGD, AdamW, Encoder, ImageTask, Muon, Recipe, Schedule
-from regard.training._recipe import decode, differences, encode
+from regard.training import (
+    AdamWSettings,
+    ImageEncoderSettings,
+    ImageTask,
+    MuonSettings,
+    Recipe,
+    ScheduleSettings,
+    SGDSettings,
+    decode,
+    differences,
+    encode,
+)
 
 positive = st.floats(1e-6, 1.0, allow_nan=False)
 
 
 @given(positive, positive, st.text(max_size=5), st.one_of(st.none(), positive), st.integers(0, 2**40))
 def test_json_gives_back_the_very_same_recipe(rate, share, word, clip, seed):
-    schedule = Schedule(share, "linear", rate)
-    optimizer = (AdamW(rate, share), SGD(rate, momentum=share / 2), Muon(rate, apart=(word, "x")))[seed % 3]
+    schedule = ScheduleSettings(share, "linear", rate)
+    optimizer = (
+        AdamWSettings(rate, share),
+        SGDSettings(rate, momentum=share / 2),
+        MuonSettings(rate, apart=(word, "x")),
+    )[seed % 3]
     task = ImageTask("fashion-mini", augmentation=Augmentation(crop=2, flip="alternate", mixup=0.3))
-    recipe = Recipe("any", task, Encoder(hidden=None), optimizer, schedule, clip=clip, seed=seed)
+    recipe = Recipe("any", task, ImageEncoderSettings(hidden=None), optimizer, schedule, clip=clip, seed=seed)
     assert decode(json.loads(json.dumps(encode(recipe)))) == recipe
 
 
@@ -31,18 +45,18 @@ def test_it_cannot_be_changed():
 
 
 def test_an_unknown_kind_or_field_is_refused():
-    known = encode(Schedule())
-    with pytest.raises(ValueError, match="of the kind 'Pickle', which is not known"):
+    known = encode(ScheduleSettings())
+    with pytest.raises(ValueError, match="unknown kind of part 'Pickle'"):
         decode({**known, "kind": "Pickle"})
-    with pytest.raises(ValueError, match="Schedule has no field cooldown"):
+    with pytest.raises(ValueError, match="ScheduleSettings has no field cooldown"):
         decode({**known, "cooldown": 0.1})
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"kind": "Recipe"}, "Recipe lacks name, task, network: is the file whole?"),
-        ({"kind": "Recipe", "name": "any", "task": 3, "network": 4}, "Recipe: task must be a Task, got 3"),
+        ({"kind": "Recipe"}, "Recipe lacks name, task, network: is the file complete?"),
+        ({"kind": "Recipe", "name": "any", "task": 3, "network": 4}, "Recipe: task must be of type Task, got 3"),
     ],
 )
 def test_a_file_that_does_not_hold_a_recipe_is_refused_as_a_value(user_errors, written, said):
@@ -51,8 +65,8 @@ def test_a_file_that_does_not_hold_a_recipe_is_refused_as_a_value(user_errors, w
 
 
 def test_what_json_cannot_hold_is_refused():
-    with pytest.raises(TypeError, match="a recipe holds numbers, words"):
-        encode(Schedule(final=1e-3).__class__)
+    with pytest.raises(TypeError, match="a recipe holds numbers, strings"):
+        encode(ScheduleSettings(final=1e-3).__class__)
 
 
 def test_differences_are_named_by_their_path():
@@ -61,7 +75,9 @@ def test_differences_are_named_by_their_path():
     found = differences(encode(left), encode(right))
     assert sorted(line.partition(":")[0] for line in found) == ["epochs", "optimizer.weight_decay"]
     assert differences(encode(left), encode(left)) == []
-    assert differences(encode(left), encode(dataclasses.replace(left, optimizer=SGD()))) == ["optimizer: AdamW and SGD"]
+    assert differences(encode(left), encode(dataclasses.replace(left, optimizer=SGDSettings()))) == [
+        "optimizer: AdamWSettings and SGDSettings"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +98,7 @@ def test_a_value_that_does_not_fit_is_refused(user_errors, changes, words):
 
 
 def test_a_part_of_the_wrong_kind_is_refused(user_errors):
-    with pytest.raises(TypeError, match="optimizer must be a Optimizer, got Schedule"):
-        dataclasses.replace(regard.recipes.get("demo"), optimizer=Schedule())
+    with pytest.raises(TypeError, match="optimizer must be of type OptimizerSettings, got Schedule"):
+        dataclasses.replace(regard.recipes.get("demo"), optimizer=ScheduleSettings())
     with pytest.raises(TypeError, match=r"as regard\.recipes\.get\('demo'\) returns, got 'demo'"):
         regard.train("demo")

@@ -19,11 +19,12 @@ import pytest
 import torch
 
 import regard
-from regard.training import DamagedCheckpointError, DiskFullError, TrainingInterrupted, _checkpoints, _lines
-from regard.training._engine import _resume_command
-from regard.training._loop import Loop
+from regard.training import DamagedCheckpointError, DiskFullError, TrainingInterrupted
+from regard.training._json_lines import JsonLines, read_lines
+from regard.training._machine import resume_command
 from regard.training._run import RunLock
 from regard.training._stop import StopRequest
+from regard.training.events import Stepped
 
 
 def test_killed_at_any_moment_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
@@ -125,31 +126,34 @@ def test_what_a_run_came_to_before_goes_when_it_goes_on(train_toy, copied):
     class Stopped(Exception):
         pass
 
-    def stop(loop):
-        raise Stopped
+    def stop(event):
+        if isinstance(event, Stepped):
+            raise Stopped
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_take_step", stop)
-        with pytest.raises(Stopped):
-            train_toy(save_every=3, folder=copied.folder, resume="auto")
+    with pytest.raises(Stopped):
+        train_toy(save_every=3, folder=copied.folder, resume="auto", listeners=[stop])
     assert copied.summary is None
     assert copied.evaluation is None
 
 
-def test_a_best_checkpoint_is_kept_wherever_else_is_saved(train_toy, monkeypatch):
+def test_a_best_checkpoint_is_kept_wherever_else_is_saved(train_toy, toy):
     accuracies = iter([0.2, 0.9, 0.5])
-    scores = "regard.training._loop.score"
-    monkeypatch.setattr(scores, lambda *a, **o: regard.training.Score(1.0, next(accuracies), 10))
-    run = train_toy(epochs=3, save_every=5, keep=1)
+
+    class Scripted(toy.ToyTask):
+        def outcome(self, network, batch):
+            found = super().outcome(network, batch)
+            return found if network.training else found._replace(correct=torch.tensor(10 * next(accuracies)))
+
+    run = train_toy(Scripted(), epochs=3, save_every=5, keep=1)
     assert run.checkpoints.steps() == [8, 12]
     assert run.checkpoints.best() == 8
 
 
 def test_channels_last_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
     task = regard.training.ImageTask("fashion-mini", validation=20, limit=64, channels_last=True)
-    for optimizer in (regard.training.SGD(0.1), regard.training.Muon(1e-2, convolutions=True)):
+    for optimizer in (regard.training.SGDSettings(0.1), regard.training.MuonSettings(1e-2, convolutions=True)):
         recipe = regard.training.Recipe(
-            "last", task, regard.training.ResNet(width=4), optimizer, epochs=2, batch_size=16
+            "last", task, regard.training.ResNet18Settings(width=4), optimizer, epochs=2, batch_size=16
         )
         folder = tmp_path / type(optimizer).__name__
         options = {"accelerator": "cpu", "tensorboard": False, "save_every": 3, "keep": 9}
@@ -166,7 +170,7 @@ def test_channels_last_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_e
 def test_what_is_not_a_run_is_not_overwritten(train_toy, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "metrics.jsonl").write_text("mine")
-    with pytest.raises(FileExistsError, match="no run of ours"):
+    with pytest.raises(FileExistsError, match="not written by regard"):
         train_toy(folder=tmp_path / "other", resume="auto")
     assert (tmp_path / "other" / "metrics.jsonl").read_text() == "mine"
 
@@ -184,17 +188,17 @@ class TestFullDisk:
         self, train_toy, whole, tmp_path, monkeypatch
     ):
         folder = tmp_path / "full"
-        written = []
+        calls = itertools.count(1)
 
-        def write_through(path, content, actual=_checkpoints.write_through):
-            written.append(path)
-            if len(written) == 4:  # the second checkpoint's second file
-                path.write_bytes(content[:10])
+        def fsync(handle, actual=os.fsync):
+            path = Path(f"/proc/self/fd/{handle}").readlink()
+            if path.name == "state.json" and next(calls) == 2:  # of the second checkpoint
+                os.truncate(path, 10)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            actual(path, content)
+            actual(handle)
 
         with monkeypatch.context() as patch:
-            patch.setattr(_checkpoints, "write_through", write_through)
+            patch.setattr(os, "fsync", fsync)
             with pytest.raises(DiskFullError, match=r"checkpoint of step 4.*No space left.*Nothing written before"):
                 train_toy(save_every=3, folder=folder)
         run = regard.load_run(folder)
@@ -214,7 +218,7 @@ class TestFullDisk:
         assert _same(train_toy(save_every=3, folder=folder, resume="auto"), whole)
 
     def test_a_line_that_does_not_fit_is_not_left_in_half(self, tmp_path, monkeypatch):
-        lines = _lines.Lines(tmp_path / "metrics.jsonl")
+        lines = JsonLines(tmp_path / "metrics.jsonl")
         lines.add({"step": 1})
 
         class Full(io.FileIO):
@@ -227,16 +231,20 @@ class TestFullDisk:
             with pytest.raises(DiskFullError, match=r"next lines of metrics\.jsonl"):
                 lines.add({"step": 2})
         lines.add({"step": 3})
-        assert list(_lines.read_lines(lines.path)) == [{"step": 1}, {"step": 3}]
+        assert list(read_lines(lines.path)) == [{"step": 1}, {"step": 3}]
 
 
 class TestStopping:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_asked_to_stop_it_saves_where_it_is_and_says_how_to_go_on(self, train_toy, whole, tmp_path, number):
         folder = tmp_path / "stopped"
-        asked = StopAt(5, number)
-        with pytest.raises(TrainingInterrupted, match=r"stopped at step 5.*resume='auto'") as stopped, asked:
-            train_toy(folder=folder)
+
+        def ask(event):
+            if event == Stepped(5):
+                os.kill(os.getpid(), number)
+
+        with pytest.raises(TrainingInterrupted, match=r"stopped at step 5.*resume='auto'") as stopped:
+            train_toy(folder=folder, listeners=[ask])
         assert stopped.value.step == 5
         assert regard.load_run(folder).checkpoints.steps()[-1] == 5
         resumed = train_toy(folder=folder, resume="auto")
@@ -266,34 +274,13 @@ class TestStopping:
                 "/lib/regard/cli/__main__.py train toy --name 'a b'",
                 "python -m regard.cli train toy --name 'a b' --folder {seed} --resume auto",
             ),
-            ("notebook.py", "regard.train(recipe, folder={seed!r}, resume='auto'), with the recipe of 'toy' as it was"),
+            ("notebook.py", "regard.train(recipe, folder={seed!r}, resume='auto') with the same recipe, 'toy'"),
         ],
     )
-    def test_the_command_to_go_on_is_the_one_that_was_typed(self, toy, monkeypatch, typed, named):
+    def test_the_command_to_resume_is_the_one_that_was_typed(self, monkeypatch, typed, named):
         monkeypatch.setattr(sys, "argv", shlex.split(typed))
         expected = named.format(seed="runs/toy-seeds/seed-0", all="runs/toy-seeds")
-        assert _resume_command(toy.toy_recipe(), Path("runs/toy-seeds/seed-0")) == expected
-
-
-class StopAt:
-    """Send this process a signal when the loop has taken so many steps."""
-
-    def __init__(self, step, number):
-        self.step, self.number = step, number
-
-    def __enter__(self):
-        self.patch = pytest.MonkeyPatch()
-        steps = itertools.count(1)
-
-        def take_step(loop, actual=Loop._take_step):
-            actual(loop)
-            if next(steps) == self.step:
-                os.kill(os.getpid(), self.number)
-
-        self.patch.setattr(Loop, "_take_step", take_step)
-
-    def __exit__(self, *error):
-        self.patch.undo()
+        assert resume_command("toy", 0, Path("runs/toy-seeds/seed-0")) == expected
 
 
 class TestResumeWords:
@@ -316,18 +303,18 @@ class TestResumeWords:
         with pytest.raises(ValueError, match="epochs: 3 and 4"):
             train_toy(folder=copied.folder, resume="auto", epochs=4)
 
-    def test_a_run_from_before_a_field_existed_goes_on_with_its_default(self, toy, tmp_path):
-        from regard.training._engine import _check_same
-        from regard.training._recipe import encode
-
-        recipe = toy.toy_recipe()
-        begun = encode(recipe)
-        del begun["schedule"]["final"]  # Schedule's own default is what the run was begun with
-        checkpoint = _checkpoints.Checkpoint(tensors={}, state={"recipe": begun, "versions": {}})
-        _check_same(recipe, checkpoint, tmp_path)
-        other = dataclasses.replace(recipe, schedule=dataclasses.replace(recipe.schedule, final=0.1))
+    def test_a_run_from_before_a_field_existed_goes_on_with_its_default(self, train_toy, toy, copied):
+        checkpoint = copied.checkpoint(9)
+        state = {key: value for key, value in checkpoint.state.items() if key != "tensors"}
+        del state["recipe"]["schedule"]["final"]  # the default is what the run was started with
+        for step in (9, 12):
+            shutil.rmtree(copied.checkpoints.path(step))
+        copied.checkpoints.save(9, checkpoint.tensors, state)
         with pytest.raises(ValueError, match=r"final: 0\.0 and 0\.1"):
-            _check_same(other, checkpoint, tmp_path)
+            train_toy(
+                folder=copied.folder, resume=True, schedule=dataclasses.replace(toy.toy_recipe().schedule, final=0.1)
+            )
+        assert train_toy(folder=copied.folder, resume=True).checkpoints.steps()[-1] == 12
 
     def test_a_path_goes_on_in_another_folder(self, train_toy, whole, tmp_path):
         for path in (whole.checkpoints.path(6), whole.folder):
@@ -373,5 +360,5 @@ def test_logs_that_are_shorter_than_the_checkpoint_says_are_refused(train_toy, c
     run = copied
     shutil.rmtree(run.checkpoints.path(12))
     os.truncate(run.folder / "metrics.jsonl", 10)
-    with pytest.raises(ValueError, match="some of it is missing"):
+    with pytest.raises(ValueError, match="part of it is missing"):
         train_toy(folder=run.folder, resume="auto", save_every=3)

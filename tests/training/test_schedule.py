@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.training import Schedule
+from regard.training import ScheduleSettings
 
 DECAYS = ("cosine", "linear", "constant")
 shares = st.floats(0, 1)
@@ -12,7 +12,7 @@ shares = st.floats(0, 1)
 
 @given(shares, st.sampled_from(DECAYS), shares, st.integers(1, 300))
 def test_it_rises_to_the_peak_and_never_rises_again(warm_up, decay, final, total):
-    schedule = Schedule(warm_up, decay, final)
+    schedule = ScheduleSettings(warm_up, decay, final)
     factors = [schedule.factor(step, total) for step in range(total)]
     warm = round(warm_up * total)
     assert all(0 < factor <= 1 for factor in factors[:warm])
@@ -27,11 +27,11 @@ def test_it_rises_to_the_peak_and_never_rises_again(warm_up, decay, final, total
 
 @given(st.sampled_from(("cosine", "linear")), shares)
 def test_half_way_down_it_is_half_way_between_peak_and_end(decay, final):
-    assert Schedule(0.0, decay, final).factor(500, 1000) == pytest.approx((1 + final) / 2)
+    assert ScheduleSettings(0.0, decay, final).factor(500, 1000) == pytest.approx((1 + final) / 2)
 
 
 def test_it_changes_with_every_step_not_with_every_epoch():
-    factors = [Schedule(0.1, "cosine").factor(step, 100) for step in range(100)]
+    factors = [ScheduleSettings(0.1, "cosine").factor(step, 100) for step in range(100)]
     assert len(set(factors[10:])) == 90
 
 
@@ -46,4 +46,4 @@ def test_it_changes_with_every_step_not_with_every_epoch():
 )
 def test_what_does_not_fit_is_refused(user_errors, settings, words):
     with pytest.raises(ValueError, match=words):
-        Schedule(**settings)
+        ScheduleSettings(**settings)

@@ -6,8 +6,15 @@ from torch import nn
 
 import regard
 from regard.data import CaseTask
-from regard.training import CaseConversion, EncoderDecoder, MaskedLanguage, Recurrent, Text, alignment_of, said_right
-from regard.training._sequences import answers, length_sweep
+from regard.training import (
+    CaseConversion,
+    MaskedLanguage,
+    Seq2SeqRNNSettings,
+    TextEncoderSettings,
+    TransformerSettings,
+    generation_accuracy,
+    sample_figures,
+)
 
 
 class Parrot(nn.Module):
@@ -32,25 +39,26 @@ class Parrot(nn.Module):
 
 
 def test_a_model_that_knows_everything_is_right_everywhere():
-    assert said_right(Parrot(), CaseTask((3, 9), size=20)) == (1.0, 1.0)
+    assert generation_accuracy(Parrot(), CaseTask((3, 9), size=20)) == (1.0, 1.0)
 
 
 def test_characters_are_counted_one_by_one_with_the_end():
     # Sentences of 9 characters and their end; characters 0, 3 and 6 are wrong.
-    assert said_right(Parrot(every=3), CaseTask(9, size=8)) == (pytest.approx(7 / 10), 0.0)
+    assert generation_accuracy(Parrot(every=3), CaseTask(9, size=8)) == (pytest.approx(7 / 10), 0.0)
 
 
 def test_what_is_not_said_is_wrong():
-    assert said_right(Parrot(stop_at=4), CaseTask(9, size=8)) == (pytest.approx(5 / 10), 0.0)  # and its end
+    assert generation_accuracy(Parrot(stop_at=4), CaseTask(9, size=8)) == (pytest.approx(5 / 10), 0.0)  # and its end
 
 
 def test_a_sweep_has_an_entry_for_each_length():
-    assert length_sweep(Parrot(), [4, 7], samples=5) == [(1.0, 1.0)] * 2
+    right = {"characters": 1.0, "sentences": 1.0}
+    assert CaseConversion().by_length(Parrot(), [4, 7], samples=5) == {4: right, 7: right}
     with pytest.raises(ValueError, match="lengths must be 1 or more"):
-        length_sweep(Parrot(), [0])
+        CaseConversion().by_length(Parrot(), [0])
 
 
-@pytest.mark.parametrize("network", [Recurrent(dim=4, hidden=6), EncoderDecoder(dim=8, heads=2)])
+@pytest.mark.parametrize("network", [Seq2SeqRNNSettings(dim=4, hidden=6), TransformerSettings(dim=8, heads=2)])
 def test_loss_and_accuracy_are_those_of_the_tokens_that_count(network):
     task = CaseConversion(3, 8)
     model = network.build(task).eval()
@@ -71,7 +79,7 @@ def test_loss_and_accuracy_are_those_of_the_tokens_that_count(network):
 
 def test_masked_words_count_where_they_are_asked_for():
     task = MaskedLanguage(length=8, limit=400)
-    model = Text(dim=8, depth=1, heads=2).build(task).eval()
+    model = TextEncoderSettings(dim=8, depth=1, heads=2).build(task).eval()
     batch = task.examples("train", torch.device("cpu")).batch(torch.arange(4), seed=0, epoch=0)
     chances = model(batch.tokens).log_softmax(-1)
     asked = batch.targets != -100
@@ -81,23 +89,43 @@ def test_masked_words_count_where_they_are_asked_for():
 
 
 @pytest.mark.parametrize(
-    "network", [Recurrent(dim=4, hidden=6), Recurrent(dim=4, hidden=6, attention="dot"), EncoderDecoder(dim=8, heads=2)]
+    "network",
+    [
+        Seq2SeqRNNSettings(dim=4, hidden=6),
+        Seq2SeqRNNSettings(dim=4, hidden=6, attention="dot"),
+        TransformerSettings(dim=8, heads=2),
+    ],
 )
 def test_an_alignment_says_for_each_character_where_it_was_read(network):
     task = CaseConversion(3, 8)
-    batch = task.examples("validation", torch.device("cpu")).batch(torch.arange(3), seed=0, epoch=0)
-    model = network.build(task)
-    said, weights = alignment_of(model, batch)
-    assert weights.shape == (said.shape[1], batch.source.shape[1])
-    torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
-    assert torch.equal(said[0], answers(model.eval(), batch)[0, : said.shape[1]])
-    assert list(task.pictures(model, task.examples("validation", torch.device("cpu")))) == ["alignment"]
+    model, sample = network.build(task).train(), task.sample("validation", 0)
+    seen = task.attend(model, sample)
+    read, written = seen.tokens
+    assert "".join(read) == task.describe(sample) == task.examples("validation", torch.device("cpu")).example(0)[0]
+    assert seen.alignment.shape == (len(written), len(read))
+    torch.testing.assert_close(seen.alignment.sum(-1), torch.ones(len(written)))
+    # What it writes is what it predicts for what it wrote before.
+    assert seen.decoder_input == ["<begin>", *written[:-1]]
+    heard = torch.tensor([[task.vocabulary.numbers[token] for token in seen.decoder_input]])
+    predicted = model.eval()(sample.batch.source, heard)[0].argmax(-1)
+    assert [task.vocabulary.tokens[number] for number in predicted] == written
+    assert seen.answer["right"] == (seen.answer["said"] == seen.answer["answer"])
+    assert list(sample_figures(task, model)) == ["attention/alignment_0", "attention/alignment_1"]
+
+
+def test_attending_leaves_the_network_in_its_mode():
+    task = CaseConversion(3, 8)
+    model = Seq2SeqRNNSettings(dim=4, hidden=6).build(task)
+    for mode in (True, False):
+        task.attend(model.train(mode), task.sample("train", 1))
+        assert model.training is mode
 
 
 def test_a_model_that_cannot_look_back_has_no_alignment():
     task = CaseConversion(3, 8)
-    model = Recurrent(dim=4, hidden=6, attention="none").build(task)
-    assert task.pictures(model, task.examples("validation", torch.device("cpu"))) == {}
+    model = Seq2SeqRNNSettings(dim=4, hidden=6, attention="none").build(task)
+    assert task.attend(model, task.sample("validation", 0)).alignment is None
+    assert sample_figures(task, model) == {}
 
 
 def test_the_splits_do_not_overlap():

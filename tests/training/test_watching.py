@@ -11,8 +11,20 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import regard
-from regard.training import DiskFullError, Encoder, Heads, ImageTask, Recipe, Recurrent, _progress
+from regard.training import (
+    DiskFullError,
+    HeadPositions,
+    HeadTrajectory,
+    ImageEncoderSettings,
+    ImageTask,
+    Recipe,
+    Seq2SeqRNNSettings,
+)
+from regard.training._json_lines import JsonLines
+from regard.training._listeners import HeadWriter
 from regard.training._meter import StepRecord
+from regard.training._progress import ProgressBar
+from regard.training.events import Evaluated, Logged, Started
 
 
 def test_metrics_have_a_line_for_each_step_and_each_evaluation(train_toy):
@@ -54,7 +66,9 @@ class TestHeads:
     @pytest.mark.parametrize(("kind", "shape"), [("gaussian-diagonal", (9, 2)), ("gaussian-full", (9, 2, 2))])
     def test_every_form_of_sharpness_is_kept(self, tmp_path, kind, shape):
         task = ImageTask("fashion-mini", validation=10, limit=8)
-        recipe = Recipe("tiny", task, Encoder(kind, patch=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8)
+        recipe = Recipe(
+            "tiny", task, ImageEncoderSettings(kind, patch_size=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8
+        )
         run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
         assert run.heads.layers == ("blocks.0.attention",)
         assert run.heads.sharpness[0].shape == (2, *shape)
@@ -64,28 +78,24 @@ class TestHeads:
     )
     def test_every_layer_has_the_grid_it_sees(self, tmp_path, merge, grids):
         from regard.models import ImageEncoder
-        from regard.training._heads import HeadLog, Trajectory
 
-        network = ImageEncoder(16, 2, dim=9, depth=2, hidden=4, merge=merge)
-        log = HeadLog(tmp_path / "heads.jsonl", network, 1)
-        log.note(0)
-        log.write()
-        log.lines.flush()
-        assert Trajectory.read(log.path).grids == grids
+        network = ImageEncoder(16, 2, 2, dim=9, depth=2, hidden=4, merge=merge)
+        writer = HeadWriter(JsonLines(tmp_path / "heads.jsonl"), network, 1)
+        writer(Started(0, 1))
+        writer(Logged(0, [], {}, 0.0))
+        assert HeadTrajectory.read(tmp_path / "heads.jsonl").grids == grids
 
     def test_long_runs_leave_about_two_hundred_moments(self, toy, tmp_path):
-        from regard.training._heads import HeadLog
-
         network = toy.ToyModule(0.0, batch_norm=False)
         for total in (1, 7, 199, 200, 1000, 46_900):
-            log = HeadLog(tmp_path / "heads.jsonl", network, total)
-            due = [step for step in range(total + 1) if log.is_due(step)]
+            writer = HeadWriter(JsonLines(tmp_path / "heads.jsonl"), network, total)
+            due = [step for step in range(total + 1) if writer.is_due(step)]
             assert due[0] == 0
             assert due[-1] == total
             assert len(due) <= 402
 
     def test_a_network_without_such_heads_leaves_no_file(self, tmp_path):
-        recipe = Recipe("tiny", regard.training.CaseConversion(), Recurrent()).smoke()
+        recipe = Recipe("tiny", regard.training.CaseConversion(), Seq2SeqRNNSettings()).smoke()
         run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
         assert run.heads is None
         assert not (run.folder / "heads.jsonl").exists()
@@ -98,11 +108,11 @@ def boards(tmp_path_factory):
     image = Recipe(
         "image",
         ImageTask("fashion-mini", validation=10, limit=16),
-        Encoder(patch=4, dim=9, depth=1, hidden=4),
+        ImageEncoderSettings(patch_size=4, dim=9, depth=1, hidden=4),
         epochs=2,
         batch_size=8,
     )
-    sequence = Recipe("sequence", regard.training.CaseConversion(), Recurrent()).smoke()
+    sequence = Recipe("sequence", regard.training.CaseConversion(), Seq2SeqRNNSettings()).smoke()
     for recipe in (image, sequence):
         folder = tmp_path_factory.mktemp("boards") / recipe.name
         regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=True, log_every=2)
@@ -128,7 +138,7 @@ class TestTensorBoard:
 
     def test_it_has_attention_maps_of_the_same_held_out_images_and_alignments(self, boards):
         assert [event.step for event in boards["image"].Images("attention/image_0")] == [2, 4]
-        assert boards["sequence"].Images("alignment")
+        assert boards["sequence"].Images("attention/alignment_0")
 
     @pytest.mark.parametrize("lost", ["the last checkpoint", "all checkpoints"])
     def test_a_resumed_run_shows_each_step_once(self, toy, tmp_path, lost):
@@ -167,11 +177,13 @@ class TestTerminal:
     def test_the_bar_shows_loss_accuracy_and_speed(self, monkeypatch):
         shown = io.StringIO()
         monkeypatch.setattr(sys, "stderr", shown)
-        with _progress.Progress("toy", total=10, done=0, samples=6, shown=True) as progress:
-            progress.validated(0.87)
-            progress.show([StepRecord(4, 0.5, 0.75, 1.0, 0.1), StepRecord(5, 0.3, 0.25, 1.0, 0.1)], rate=1234.4)
+        bar = ProgressBar("toy", shown=True)
+        bar(Started(0, 10))
+        bar(Evaluated(4, 1, regard.training.Score(0.5, 0.87, 10), 1.0))
+        bar(Logged(5, [StepRecord(4, 0.5, 0.75, 1.0, 0.1), StepRecord(5, 0.3, 0.25, 1.0, 0.1)], {}, 1234.4))
+        bar.close()
         text = shown.getvalue()
-        for words in ("toy", "5/10", "loss 0.400", "train 50.0%", "held out 87.00%", "1,234/s"):
+        for words in ("toy", "5/10", "loss 0.400", "train 50.0%", "validation 87.00%", "1,234/s"):
             assert words in text
 
 
@@ -204,13 +216,20 @@ class TestReading:
     def test_what_is_no_run_is_refused(self, tmp_path):
         with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no recipe\.json"):
             regard.load_run(tmp_path)
-        (tmp_path / "recipe.json").write_text('{"kind": "Schedule"}')
+        (tmp_path / "recipe.json").write_text('{"kind": "ScheduleSettings"}')
         with pytest.raises(ValueError, match="does not hold a recipe"):
             regard.load_run(tmp_path)
 
     def test_the_finished_model_stands_by_itself(self, tmp_path):
         task = ImageTask("fashion-mini", validation=10, limit=8)
-        recipe = Recipe("tiny", task, Encoder(patch=4, dim=9, depth=1, hidden=4), epochs=1, batch_size=8, average=0.5)
+        recipe = Recipe(
+            "tiny",
+            task,
+            ImageEncoderSettings(patch_size=4, dim=9, depth=1, hidden=4),
+            epochs=1,
+            batch_size=8,
+            average=0.5,
+        )
         run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
         alone = regard.models.Pretrained.from_pretrained(run.folder / "model")
         images = torch.randn(2, 1, 28, 28)
@@ -219,7 +238,7 @@ class TestReading:
 
 def test_heads_of_a_moment_stay_as_they_were():
     layer = regard.GaussianAttention(8, 2)
-    before = Heads.of({"": layer})
+    before = HeadPositions.of({"": layer})
     place = layer.center.detach().clone()
     with torch.no_grad():
         layer.positions.center.add_(1)

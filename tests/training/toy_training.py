@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.data import random_below, random_uniform
 from regard.layers import GaussianAttention
-from regard.training import AdamW, Network, Outcome, Recipe, Schedule, Task
+from regard.training import AdamWSettings, NetworkSettings, Outcome, Recipe, ScheduleSettings, Task
 
 GRID, WIDTH, CLASSES = (3, 4), 8, 3
 
@@ -76,7 +76,7 @@ class ToyModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class ToyNetwork(Network):
+class ToyNetwork(NetworkSettings):
     dropout: float = 0.0
     batch_norm: bool = False
 
@@ -84,10 +84,10 @@ class ToyNetwork(Network):
         return ToyModule(self.dropout, self.batch_norm)
 
 
-def toy_recipe(task: Task | None = None, network: Network | None = None, **changes: Any) -> Recipe:
+def toy_recipe(task: Task | None = None, network: NetworkSettings | None = None, **changes: Any) -> Recipe:
     settings: dict[str, Any] = {
-        "optimizer": AdamW(1e-2, weight_decay=0.1, center_factor=5.0),
-        "schedule": Schedule(warm_up=0.2),
+        "optimizer": AdamWSettings(1e-2, weight_decay=0.1, center_factor=5.0),
+        "schedule": ScheduleSettings(warm_up=0.2),
         "epochs": 3,
         "batch_size": 6,
         **changes,

@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard.training import shut_down
-from regard.views._runs import attention_payload, run_payloads
+from regard.views import run_views
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
 
 def test_heads_without_a_center_are_shown_by_what_fits_them(trained):
     run = trained(regard.recipes.get("fashion-vit").smoke())
-    shown = run_payloads(run)
+    shown = run_views(run)
     assert list(shown) == ["heads", "image"]
     meta, steps = shown["heads"].meta, run.checkpoints.steps()
     assert meta["steps"] == steps
@@ -46,7 +46,7 @@ def test_heads_without_a_center_are_shown_by_what_fits_them(trained):
 
 def test_an_image_is_shown_with_the_maps_of_that_image(trained):
     run = trained(regard.recipes.get("fashion-gaussian").smoke())
-    shown = run_payloads(run)
+    shown = run_views(run)
     assert list(shown) == ["heads", "image"]
     assert shown["heads"].meta["steps"] == list(run.heads.steps)
     examples = run.recipe.task.examples("validation", torch.device("cpu"))
@@ -57,9 +57,9 @@ def test_an_image_is_shown_with_the_maps_of_that_image(trained):
 
 def test_layers_with_merged_tokens_are_shown_on_their_own_grids(trained):
     for attention, sizes in (("gaussian", [14, 7]), ("content", [14, 7])):
-        recipe = regard.recipes.get("cifar10-speedrun").smoke()
+        recipe = regard.recipes.get("cifar10-transformer").smoke()
         network = replace(recipe.network, attention=attention, init="normal", head_dim=None, merge=(1,))
-        shown = run_payloads(trained(replace(recipe, name=f"merged-{attention}", network=network)))
+        shown = run_views(trained(replace(recipe, name=f"merged-{attention}", network=network)))
         assert list(shown) == ["heads", "image"]
         for name, payload in shown.items():
             assert [layer["grid"] for layer in payload.meta["layers"]] == [[n, n] for n in sizes], name
@@ -79,32 +79,32 @@ def test_the_report_s_picture_says_the_grid_of_each_layer_where_they_differ():
 
 def test_a_sentence_that_is_read_and_written(trained):
     run = trained(regard.recipes.get("case-transformer").smoke())
-    shown = run_payloads(run)
+    shown = run_views(run)
     assert list(shown) == ["tokens"]
     meta = shown["tokens"].meta
-    assert meta["tokens"]["target"][0] == "<begin>"  # what the decoder was told
+    assert meta["tokens"]["told"] == ["<begin>", *meta["tokens"]["target"][:-1]]  # what the decoder reads
     assert "<pad>" not in meta["tokens"]["source"]
     kinds = {(layer["asks"], layer["reads"]) for layer in meta["layers"]}
-    assert kinds == {("source", "source"), ("target", "target"), ("target", "source")}
+    assert kinds == {("source", "source"), ("target", "told"), ("target", "source")}
 
 
 def test_an_alignment_is_labeled_with_what_is_said(trained):
     run = trained(regard.recipes.get("case-rnn-attention").smoke())
-    payload = attention_payload(run)
+    payload = run_views(run)["tokens"]
     (layer,) = payload.meta["layers"]
     assert (layer["asks"], layer["reads"]) == ("target", "source")
     assert payload.meta["tokens"]["target"][0] != "<begin>"
 
 
 def test_text_with_masked_words(trained):
-    shown = run_payloads(trained(regard.recipes.get("text-mlm").smoke()))
+    shown = run_views(trained(regard.recipes.get("text-mlm").smoke()))
     assert list(shown) == ["heads", "tokens"]
     assert shown["heads"].meta["layers"][0]["axes"] == 1
     assert len(shown["tokens"].meta["tokens"]["text"]) == shown["tokens"].meta["layers"][0]["keys"]
 
 
 def test_what_does_not_attend_has_nothing_to_show(trained):
-    assert run_payloads(trained(regard.recipes.get("case-rnn").smoke())) == {}
+    assert run_views(trained(regard.recipes.get("case-rnn").smoke())) == {}
 
 
 def test_a_task_of_ones_own_shows_its_heads(trained):
@@ -112,6 +112,7 @@ def test_a_task_of_ones_own_shows_its_heads(trained):
     spec = importlib.util.spec_from_file_location("toy_training_of_views", path)
     toy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(toy)
-    shown = run_payloads(trained(toy.toy_recipe()))
-    assert list(shown) == ["heads"]
+    shown = run_views(trained(toy.toy_recipe()))
+    assert list(shown) == ["heads", "tokens"]
     assert shown["heads"].meta["layers"][0]["grid"] == [3, 4]
+    assert shown["tokens"].meta["layers"][0]["keys"] == 12

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 import regard
-from regard.maps import Call, Map, Maps
+from regard.maps import AttentionRecord, Check, Map, Maps
 from regard.models import Seq2SeqRNN, Transformer, VisionTransformer
-from regard.training import Heads, Trajectory
+from regard.training import HeadPositions, HeadTrajectory
 from regard.views import Show
 
 
 def random_maps(layers, heads, queries, keys=None, names="blocks.{}.attn"):
     calls = [torch.randn(1, heads, queries, keys or queries).mul(3).softmax(-1) for _ in range(layers)]
-    made = [Call(w, 1, torch.tensor(1e-7), None, torch.tensor(1e-5), "kernel", "sdpa") for w in calls]
+    made = [AttentionRecord.given(w, check=Check("kernel", torch.tensor(1e-7), torch.tensor(1e-5))) for w in calls]
     return Maps(Map(names.format(i), [call]) for i, call in enumerate(made))
 
 
@@ -92,7 +92,7 @@ class TestImages:
                 tokens = math.prod(grid) + prefix
                 weights = torch.rand(1, 2, 2 if rows else tokens, tokens).softmax(-1)
                 layout = regard.maps.Layout(grid, prefix)
-                made.append(Call(weights, 1, None, None, None, "kernel", "sdpa", rows=rows, layout=layout))
+                made.append(AttentionRecord.given(weights, rows=rows, layout=layout))
             return Maps(Map(f"layer{number}", [call]) for number, call in enumerate(made))
 
         cases = [
@@ -147,7 +147,7 @@ class TestTokens:
         assert payload.meta["rollout"]
 
     def test_a_model_that_reads_and_writes_has_three_kinds_of_maps(self):
-        model = Transformer(20, dim=16, heads=2, encoder_depth=1, decoder_depth=1)
+        model = Transformer(20, dim=16, depth=1, heads=2)
         source, target = torch.randint(20, (1, 5)), torch.randint(20, (1, 5))  # of one length: names must tell
         layers = regard.show(captured(model, source, target), tokens=(list("abcde"), list("ABCDE"))).payload.meta[
             "layers"
@@ -179,7 +179,8 @@ class TestTokens:
         steps = [torch.rand(1, 2, 1, 3 + i).softmax(-1) for i in range(4)]
         first = torch.rand(1, 2, 2, 2).softmax(-1)
         calls = [
-            Call(w, 1, torch.tensor(float(i)), None, None, "kernel", "sdpa") for i, w in enumerate([first, *steps])
+            AttentionRecord.given(w, check=Check("kernel", torch.tensor(float(i))))
+            for i, w in enumerate([first, *steps])
         ]
         payload = regard.show(Maps([Map("attn", calls)]), tokens=list("abcdef")).payload
         (layer,) = payload.meta["layers"]
@@ -190,7 +191,7 @@ class TestTokens:
         assert not whole[:, 2, 3:].any()
 
     def test_calls_that_do_not_are_shown_by_the_latest(self):
-        calls = [Call(torch.rand(1, 1, 3, 3).softmax(-1), 1, None, None, None, "kernel", "sdpa") for _ in range(2)]
+        calls = [AttentionRecord.given(torch.rand(1, 1, 3, 3).softmax(-1)) for _ in range(2)]
         payload = regard.show(Maps([Map("attn", calls)])).payload
         assert payload.meta["layers"][0]["calls"] == 2
         assert payload.meta["layers"][0]["residual"] != 0
@@ -214,7 +215,7 @@ class TestTokens:
         maps = random_maps(1, 2, 5)
         with pytest.raises(ValueError, match=r"tokens has 3 entries, but 'blocks\.0\.attn' attends over 5 tokens"):
             regard.show(maps, tokens=["a", "b", "c"])
-        with pytest.raises(ValueError, match="3 entries that are read and 4 that are written"):
+        with pytest.raises(ValueError, match="3 source and 4 target entries"):
             regard.show(maps, tokens=(list("abc"), list("abcd")))
         with pytest.raises(TypeError, match="tokens must be a list of strings"):
             regard.show(maps, tokens="hello")
@@ -227,16 +228,15 @@ class TestTokens:
         with pytest.raises(ValueError, match=r"\(heads, queries, keys\)"):
             regard.show(torch.ones(2))
 
-    def test_more_than_a_browser_can_hold_is_refused_and_much_is_warned_of(self, monkeypatch):
-        from regard.views import _maps
+    def test_more_than_a_browser_can_hold_is_refused_and_much_is_warned_of(self):
+        def empty(tokens):
+            return torch.zeros(1).expand(1, tokens, tokens)  # takes no memory
 
-        monkeypatch.setattr(_maps, "LARGE", 40)
-        regard.show(random_maps(2, 2, 3))
-        with pytest.warns(UserWarning, match="3 maps of 0 million weights are many for a browser"):
-            regard.show(random_maps(3, 2, 3))
-        monkeypatch.setattr(_maps, "LARGEST", 50)
-        with pytest.raises(ValueError, match="are too many for a browser: show some of them"):
-            regard.show(random_maps(3, 2, 3))
+        # Warnings are errors here, so that the map is not prepared after the warning.
+        with pytest.raises(UserWarning, match="2 maps of 128 million weights are many for a browser"):
+            regard.show([empty(8000), empty(8000)])
+        with pytest.raises(ValueError, match="1 maps of 400 million weights are too many for a browser: show some"):
+            regard.show(empty(20_000))
 
 
 class TestHeads:
@@ -244,7 +244,7 @@ class TestHeads:
         center = torch.randn(4, 3, 2)
         forms = (torch.rand(4, 3), torch.rand(4, 3, 2), torch.rand(4, 3, 2, 2))
         for sharpness in forms:
-            found = Trajectory((0, 1, 2, 3), ("a",), (5, 7), (center,), (sharpness,))
+            found = HeadTrajectory((0, 1, 2, 3), ("a",), (5, 7), (center,), (sharpness,))
             payload = regard.show(found).payload
             whole = payload.arrays["sharpness0"]
             assert whole.shape == (4, 3, 2, 2)
@@ -254,9 +254,9 @@ class TestHeads:
             assert payload.meta["layers"][0]["grid"] == [5, 7]
 
     def test_one_axis_one_moment_and_fits(self):
-        line = Trajectory((0, 5), ("text",), (9,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
+        line = HeadTrajectory((0, 5), ("text",), (9,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
         assert regard.show(line).payload.meta["layers"][0]["axes"] == 1
-        now = Heads(("a",), (torch.randn(3, 2),), (torch.rand(3),))
+        now = HeadPositions(("a",), (torch.randn(3, 2),), (torch.rand(3),))
         assert regard.show(now).payload.meta["steps"] == [0]
         fitted = regard.show(regard.locality(random_maps(2, 2, 12), grid=(3, 4))).payload
         assert fitted.meta["layers"][1]["fitted"]
@@ -273,10 +273,10 @@ class TestHeads:
         assert regard.show(found).payload.meta["steps"] == [5, 10]
 
     def test_what_has_no_place_on_a_plane_is_refused(self, user_errors):
-        solid = Trajectory((0,), ("a",), None, (torch.randn(1, 2, 3),), (torch.rand(1, 2),))
+        solid = HeadTrajectory((0,), ("a",), None, (torch.randn(1, 2, 3),), (torch.rand(1, 2),))
         with pytest.raises(ValueError, match="heads over 3 axes cannot be drawn"):
             regard.show(solid)
-        with pytest.raises(TypeError, match="a run, a trajectory or a locality, got 7"):
+        with pytest.raises(TypeError, match="a locality or verified claims, got 7"):
             regard.show(7)
         with pytest.raises(TypeError, match="image= and tokens= go with maps"):
             regard.show(solid, tokens=["a"])
@@ -334,7 +334,7 @@ class TestSaving:
             assert shown.view == name
         with pytest.raises(ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', got 'nothing'"):
             regard.show("nothing")
-        with pytest.raises(TypeError, match="color is an option of the views that have a name"):
+        with pytest.raises(TypeError, match="color is an option of a view that is given by its name"):
             regard.show(random_maps(1, 1, 2), color="red")
 
 

@@ -1,4 +1,4 @@
-"""How much a model needs each head: by the gradient of a gate on it, or by leaving it out."""
+"""How much a model needs each head: by the gradient of a gate on the head, or by leaving the head out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._heads import changing, heads_in, mask_heads
-from regard.analysis._measure import Batch, Loss, accuracy, evaluating, sample_losses
-from regard.analysis._relevance import call
-from regard.maps._seen import Seen
-from regard.maps._table import columns
+from regard.analysis._accuracy import Batch, Loss, accuracy, call, evaluating, sample_losses
+from regard.analysis._changed_heads import changing, heads_in, mask_heads
+from regard.maps import AttentionRecord
 from regard.support.checks import check_choice, describe
+from regard.support.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Importance:
 
     Attributes:
         scores: ``(heads,)`` by the name of the attention.
-        method: how they were found.
+        method: "gate" or "leave_out".
     """
 
     scores: dict[str, Tensor]
@@ -33,7 +32,7 @@ class Importance:
         return [(name, head) for _, name, head in sorted(every, key=lambda item: item[0])]
 
     def keep(self, count: int) -> dict[str, list[int]]:
-        """The ``count`` most important heads, by attention, each keeping at least one: what ``prune_heads`` takes."""
+        """The ``count`` most important heads, by attention, at least one each. ``prune_heads`` takes this."""
         total = sum(map(len, self.scores.values()))
         if not len(self.scores) <= count <= total:
             raise ValueError(f"count must lie between {len(self.scores)} (one head for each) and {total}, got {count}")
@@ -48,7 +47,7 @@ class Importance:
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("name", f"importance of each head ({self.method})")]
         rows += [(name, "  ".join(f"{x:.2e}" for x in scores.tolist())) for name, scores in self.scores.items()]
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def importance(
@@ -64,7 +63,7 @@ def importance(
         \qquad\text{or}\qquad I_h = \mathbb E_x [L(x; \xi_h = 0) - L(x)]
 
     Args:
-        batches: pairs of inputs and labels; read as often as needed.
+        batches: pairs of inputs and labels, which are read once and kept.
         method: "gate", the first formula, one pass forward and backward; "leave_out", the second, one pass per head.
         loss: ``loss(output, labels)`` gives one number per sample, default cross-entropy of the class scores.
     """
@@ -73,7 +72,7 @@ def importance(
     check_choice("method", method, ("gate", "leave_out"))
     kept = list(batches)
     if not kept:
-        raise ValueError("batches is empty: there is nothing to measure")
+        raise ValueError("batches is empty: pass at least one pair of inputs and labels")
     losses = loss or sample_losses
     with evaluating(model):
         scores = _by_gate(model, kept, losses) if method == "gate" else _by_leaving_out(model, kept, losses)
@@ -86,9 +85,9 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
     for x, labels in batches:
         gates: list[tuple[str, Tensor]] = []
 
-        def change(seen: Seen, output: Tensor, gates: list[tuple[str, Tensor]] = gates) -> Tensor:
+        def change(record: AttentionRecord, output: Tensor, gates: list[tuple[str, Tensor]] = gates) -> Tensor:
             gate = torch.ones(*output.shape[:2], 1, 1, dtype=output.dtype, device=output.device, requires_grad=True)
-            gates.append((seen.name, gate))
+            gates.append((record.name, gate))
             return output * gate
 
         def retract(name: str, gates: list[tuple[str, Tensor]] = gates) -> None:
@@ -98,13 +97,13 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
         with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
             total = _summed(losses(call(model, x), labels))
             if not gates:
-                raise ValueError(f"no attention of {type(model).__name__} was seen")
+                raise ValueError(f"{type(model).__name__} computed no attention")
             gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
         count = len(labels)
         samples += count
         for (name, gate), gradient in zip(gates, gradients, strict=True):
             found = torch.zeros_like(gate) if gradient is None else gradient
-            # Windows of one image are one sample: their gradients belong together.
+            # All windows of one image are one sample.
             by_sample = found.flatten(1).unflatten(0, (count, -1)).sum(1) if found.shape[0] % count == 0 else found
             totals[name] = totals.get(name, 0) + by_sample.reshape(-1, gate.shape[1]).abs().double().sum(0)
     return {name: total / samples for name, total in totals.items()}
@@ -117,7 +116,7 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
     def mean_loss(silent: dict[str, list[int]]) -> float:
         total, samples = 0.0, 0
         for x, labels in batches:
-            # The path with nothing silenced is the same one: only then do losses compare.
+            # Also with no head silenced, so that both losses come from the same path.
             with mask_heads(model, silent):
                 total += float(_summed(losses(call(model, x), labels)))
             samples += len(labels)
@@ -138,7 +137,7 @@ def _summed(losses: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class PruningPoint:
-    """Accuracy with so many heads left."""
+    """The accuracy with this number of heads left."""
 
     heads: int
     accuracy: float
@@ -147,11 +146,12 @@ class PruningPoint:
 def pruning_curve(
     model: nn.Module, batches: Iterable[Batch], order: Importance | list[tuple[str, int]], *, points: int = 11
 ) -> list[PruningPoint]:
-    """Accuracy against the number of heads left, the least important silenced first (pruning gives the same outputs).
+    """Accuracy against the number of heads left. The least important are silenced first, which gives the same outputs as
+    pruning them.
 
     Args:
-        order: what :func:`importance` found, or heads in the order in which they go.
-        points: how many points from all heads to none.
+        order: the result of :func:`importance`, or heads in the order in which they are silenced.
+        points: how many points, from all heads to none.
     """
     if points < 2:
         raise ValueError(f"points must be 2 or more, got {points}")

@@ -1,4 +1,4 @@
-"""How much like a convolution each head is: the Gaussian that fits its map best, and how well it fits."""
+"""How local each head is: the Gaussian that fits its map best, and how well it fits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,9 +10,8 @@ from torch import Tensor
 from regard.analysis._fit import fit_gaussians
 from regard.analysis._statistics import coordinates, on_grid
 from regard.functional import gaussian_weights
-from regard.maps._layout import Layout
-from regard.maps._maps import Map, Maps, check_maps
-from regard.maps._table import columns
+from regard.maps import Layout, Map, Maps, check_maps
+from regard.support.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -22,12 +21,12 @@ class Head:
     Attributes:
         name, head: the map and the head in it.
         center: Δ, key − query in tokens, per axis: where the head looks.
-        sharpness: α: the weight falls by e for each 1/√α tokens from the center (squared).
+        sharpness: α: at a distance of 1/√α tokens from the center the weight is 1/e of the largest.
         fit: 1 − KL(map ‖ Gaussian) / KL(map ‖ uniform): 1 is a Gaussian head, 0 is no better than uniform.
         overlap: the share of attention that lies where the Gaussian puts it, 1 − ½ Σ|A − G|, averaged over queries.
         prefix: the share of attention that goes to each prefix token (class, registers).
         distance: how far the head looks, in tokens.
-        causal: whether the map is causal (its queries look back, none ahead), and with it the Gaussian.
+        causal: whether the map, and with it the Gaussian, is causal: queries attend to earlier keys only.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Head:
 
 
 class Locality:
-    """All heads of some maps, fitted. Iterates over :class:`Head`; prints as a table.
+    """The fitted heads of some maps. Iterates over :class:`Head`; prints as a table.
 
     Attributes:
         heads: in the order of the maps.
@@ -75,11 +74,11 @@ class Locality:
         raise KeyError(f"there is no head {key!r}; there are {[(head.name, head.head) for head in self.heads]}")
 
     def best(self, count: int) -> "Locality":
-        """The ``count`` heads whose attention a Gaussian overlaps most."""
+        """The ``count`` heads with the largest overlap."""
         return Locality(sorted(self.heads, key=lambda head: -head.overlap)[:count], self.layouts)
 
     def where(self, *, fit: float = 0.0, overlap: float = 0.0) -> "Locality":
-        """The heads that a Gaussian fits at least this well."""
+        """The heads with at least this fit and overlap."""
         chosen = [head for head in self.heads if head.fit >= fit and head.overlap >= overlap]
         return Locality(chosen, self.layouts)
 
@@ -99,7 +98,7 @@ class Locality:
                     f"{head.distance:.2f}",
                 )
             )
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:
@@ -108,19 +107,18 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
     .. math:: G_{qk} = \mathrm{softmax}_k\bigl(-\alpha \lVert (k - q) - \Delta \rVert^2\bigr), \qquad
         (\Delta, \alpha) = \arg\max \sum_q \sum_k A_{qk} \log G_{qk}
 
-    The likelihood is concave in (α, αΔ), so the fit is the best there is. What is fitted is attention from the grid to
-    the grid, over all samples of the batch at once: a head that follows content and not position fits badly. A causal
-    map of a text, one in which some query looks back and none ahead, is fitted with a Gaussian over the keys that its
-    queries see.
+    The likelihood is concave in (α, αΔ), so there is one best fit. The fit is to attention from the grid to the grid, over
+    all samples of the batch at once: a head that follows content and not position fits badly. A causal map of a text, in
+    which some query attends to earlier keys and none to later ones, is fitted with a Gaussian over the earlier keys.
 
     Args:
-        maps: of self-attention over an image's (or a text's) tokens.
-        grid, prefix: how the tokens lie, for models that do not say it themselves; a text is ``grid=(tokens,)``.
+        maps: self-attention over the tokens of an image (or a text).
+        grid, prefix: how the tokens lie, for models that do not state it; a text has ``grid=(tokens,)``.
 
     >>> from regard.functional import gaussian_weights
-    >>> from regard.maps import Call, Map, Maps
+    >>> from regard.maps import AttentionRecord, Map, Maps
     >>> center, sharpness = torch.tensor([[0.0, 1.0]]), torch.tensor([0.7])
-    >>> gaussian = Call(gaussian_weights(center, sharpness, (5, 5))[None], 1, None, None, None, "kernel", "sdpa")
+    >>> gaussian = AttentionRecord.given(gaussian_weights(center, sharpness, (5, 5))[None])
     >>> head = regard.locality(Maps([Map("attn", [gaussian])]), grid=(5, 5))["attn", 0]
     >>> [abs(round(x, 3)) for x in (*head.center, head.sharpness, head.fit, head.overlap)]
     [0.0, 1.0, 0.7, 1.0, 1.0]
@@ -164,5 +162,5 @@ def _fitted(found: Map, layout: Layout) -> list[Head]:
 def _is_causal(local: Tensor, layout: Layout) -> bool:
     if len(layout.grid) != 1 or layout.prefix:
         return False
-    # Where every token looks at itself alone, nothing tells whether it could look ahead.
+    # If every token attends to itself alone, we cannot know whether the map is causal.
     return bool(local.tril(-1).any()) and not bool(local.triu(1).any())

@@ -1,4 +1,4 @@
-"""``prune_heads``: heads removed for real, weights and all."""
+"""``prune_heads``: remove heads together with their weights."""
 
 import copy
 import fnmatch
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from regard.analysis._heads import check_heads
+from regard.analysis._changed_heads import check_heads
 from regard.analysis._importance import Importance
 from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
 from regard.layers import MultiHeadAttention, keep_from_torch
-from regard.maps._names import Names
+from regard.maps import ModuleNames
 from regard.support.checks import describe
 
-_NONE = "nothing here can be pruned: heads are taken from regard's own layers and from nn.MultiheadAttention"
+_NONE = "there is none: prune_heads works on regard's own layers and on nn.MultiheadAttention"
 
 
 class PrunedMultiheadAttention(nn.Module):
@@ -30,7 +30,7 @@ class PrunedMultiheadAttention(nn.Module):
         self.kept, self.original_heads = tuple(kept), module.num_heads
         self.batch_first = module.batch_first
         self.embed_dim, self.num_heads = module.embed_dim, len(kept)
-        # What nn.TransformerEncoderLayer asks before it takes its fast path, which knows no layer of this kind.
+        # With these nn.TransformerEncoderLayer does not take its fast path, which cannot compute this layer.
         self.in_proj_bias = None
         self._qkv_same_embed_dim = False
         self.train(module.training)
@@ -81,15 +81,15 @@ class PrunedMultiheadAttention(nn.Module):
 def prune_heads(
     model: nn.Module, keep: Mapping[str, Sequence[int]] | Importance, count: int | None = None
 ) -> nn.Module:
-    """A copy of the model without the other heads: smaller weights, and the same outputs as with those heads silenced.
+    """A copy of the model without the other heads: with smaller weights, and with the outputs of silenced heads.
 
     For regard's own layers (multi-head, Gaussian, relative, gated) and ``nn.MultiheadAttention``, alone or inside any
     model. The given model is not changed.
 
     Args:
-        keep: heads that stay, by the name of the attention (a pattern such as ``"layers.*"`` stands for several), at
-            least one each; attention that is not named keeps all. Or what ``regard.analysis.importance`` found.
-        count: with an importance, how many heads stay in all.
+        keep: the heads that stay, by the name of the attention or by a pattern such as ``"layers.*"``, at least one
+            each; attention that is not named keeps all. Or the result of ``regard.analysis.importance``.
+        count: with an importance, how many heads stay in total.
 
     >>> layer = regard.MultiHeadAttention(16, 4)
     >>> small = regard.prune_heads(layer, {"MultiHeadAttention": [0, 2]})
@@ -100,32 +100,8 @@ def prune_heads(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
-    if isinstance(keep, Importance):
-        if count is None:
-            raise ValueError("count says how many heads stay: it is needed with an importance")
-        scores, keep = keep.scores, keep.keep(count)
-        known = {name for name, _ in _prunable(model)}
-        # What cannot be pruned is no matter as long as it keeps all its heads.
-        keep = {name: heads for name, heads in keep.items() if name in known or len(heads) < len(scores[name])}
-    elif count is not None:
-        raise ValueError("count goes with an importance; a mapping says itself which heads stay")
-    if not isinstance(keep, Mapping):
-        raise TypeError(
-            f"keep must be a mapping from names of attention to the heads that stay, or an importance, got {describe(keep)}"
-        )
     prunable = dict(_prunable(model))
-    chosen: dict[str, Sequence[int]] = {}
-    for pattern, heads in keep.items():
-        found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)
-        if not found:
-            there = f"the attention that can be pruned is {sorted(prunable)}" if prunable else _NONE
-            raise KeyError(f"keep names {pattern!r}, but {there}")
-        for name in found:
-            total = heads_of_layer(prunable[name])
-            check_heads(name, heads, total)
-            if not heads:
-                raise ValueError(f"keep names no head of {name!r}: at least one must stay of its {total}")
-            chosen[name] = sorted(heads)
+    chosen = _chosen(prunable, _kept(keep, count, prunable))
     copied = copy.deepcopy(model)
     twins = {id(old): new for old, new in zip(model.modules(), copied.modules(), strict=True)}
     for name, heads in chosen.items():
@@ -142,9 +118,45 @@ def prune_heads(
     return copied
 
 
+def _kept(
+    keep: Mapping[str, Sequence[int]] | Importance, count: int | None, prunable: Mapping[str, nn.Module]
+) -> Mapping[str, Sequence[int]]:
+    """The heads that stay, by name or pattern."""
+    if isinstance(keep, Importance):
+        if count is None:
+            raise ValueError("count is needed with an importance: the number of heads that stay")
+        # Attention that cannot be pruned may be named if it keeps all its heads.
+        kept = keep.keep(count).items()
+        return {name: heads for name, heads in kept if name in prunable or len(heads) < len(keep.scores[name])}
+    if count is not None:
+        raise ValueError("count goes with an importance; a mapping already names the heads that stay")
+    if not isinstance(keep, Mapping):
+        raise TypeError(
+            f"keep must be a mapping from names of attention to the heads that stay, or an importance, got {describe(keep)}"
+        )
+    return keep
+
+
+def _chosen(prunable: Mapping[str, nn.Module], keep: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """The heads that stay, by name, checked."""
+    chosen: dict[str, Sequence[int]] = {}
+    for pattern, heads in keep.items():
+        found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)
+        if not found:
+            there = f"the attention that can be pruned is {sorted(prunable)}" if prunable else _NONE
+            raise KeyError(f"keep names {pattern!r}, but {there}")
+        for name in found:
+            total = heads_of_layer(prunable[name])
+            check_heads(name, heads, total)
+            if not heads:
+                raise ValueError(f"keep names no head of {name!r}: at least one of its {total} must stay")
+            chosen[name] = sorted(heads)
+    return chosen
+
+
 def _prunable(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The attention that heads can be taken from, by name."""
-    names = Names(model)
+    """The attention whose heads can be removed, by name."""
+    names = ModuleNames(model)
     return [
         (str(names.of(module)), module)
         for module in model.modules()
@@ -153,7 +165,7 @@ def _prunable(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """``new`` wherever ``old`` was, also where it is shared."""
+    """Put ``new`` in the place of ``old``, also if several modules share it."""
     if model is old:
         return new
     for parent in list(model.modules()):

@@ -1,6 +1,6 @@
-"""Class-specific relevance: rollout in which each weight counts by what it does for one output of the model."""
+"""Relevance for one class: rollout in which each weight counts by its effect on one output of the model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._capture import check_patterns, matches
-from regard.maps._layout import Layout, layout_of, merged_rows
-from regard.maps._seen import Seen, exact, group
-from regard.maps._watch import Watcher, watch
-from regard.maps._windows import Windows
+from regard.analysis._accuracy import call, logits_of
+from regard.maps import (
+    AttentionRecord,
+    RecordListener,
+    check_patterns,
+    exact,
+    intercept,
+    matches,
+    merged_rows,
+    shared_heads,
+)
 from regard.support.checks import describe
 
 
@@ -23,23 +29,23 @@ def relevance(
     *,
     only: str | Sequence[str] | None = None,
 ) -> Float[Tensor, "batch outputs inputs"]:
-    r"""How much each input token speaks for ``target``, at each token of the last layer.
+    r"""How much each input token contributes to ``target``, at each token of the last layer.
 
     .. math:: R \leftarrow R + \bar A_l R, \qquad
         \bar A_l = \tfrac1h \sum_h \Bigl(\frac{\partial y_t}{\partial A_{l,h}} \odot A_{l,h}\Bigr)^{\!+}, \qquad
         \frac{\partial y}{\partial A} = \frac{\partial y}{\partial O} V^\top
 
-    The weights are recomputed beside the fused kernel and so are not in its graph; since O = A V, the gradient into A
-    is the gradient into O times Vᵀ, which any kernel allows. Where squares of tokens become one between two layers,
-    which their grids tell (16×16, then 8×8), that one's row of R begins as the mean of theirs.
+    The weights are recomputed beside the fused kernel, so they are not in its graph. Since O = A V, the gradient into A is
+    the gradient into O times Vᵀ, which every kernel gives. If a model merges squares of tokens between two layers, as
+    its grids show (16×16, then 8×8), the row of a merged token starts as the mean of its square's rows.
 
     Args:
-        model: any model that ``regard.capture`` understands, in eval or training mode; left as it is.
+        model: any model that ``regard.capture`` recognizes, in eval or training mode; it is not changed.
         x: the input: a tensor, a mapping (keyword arguments) or a sequence (positional arguments).
-        target: the class, one for all or one per sample; None for the model's own answer; or a function of the model's
-            output that gives the number(s) to explain.
-        only: patterns of names; self-attention is needed, in every layer over the same tokens or over squares of those
-            before.
+        target: the class, one for all or one per sample; None for the model's prediction; or a function of the model's
+            output that returns the number(s) to explain.
+        only: patterns of names. Choose self-attention, in every layer over the same tokens or over merged squares of
+            them.
 
     Returns:
         R, ``(batch, tokens of the last layer, tokens of the first)``, on the model's device. With a class token,
@@ -48,115 +54,81 @@ def relevance(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
     check_patterns("only", only)
-    sink = _Gradients(only)
-    with torch.inference_mode(False), torch.enable_grad(), watch(model, sink, keeps_path=False) as sink.watcher:
-        output = call(model, x)
-        score = _score(output, target)
-        if not sink.found:
-            raise ValueError(f"no attention of {type(model).__name__} was seen{sink.reasons()}")
-        gradients = torch.autograd.grad(score, [one.probe for one in sink.found], allow_unused=True)
-    sink.watcher = None  # it refers back
+    probes = _Probes(only)
+    with torch.inference_mode(False), torch.enable_grad(), intercept(model, probes, keeps_path=False):
+        score = _score(call(model, x), target)
+        if not probes.found:
+            reasons = f" ({'; '.join(probes.lost)})" if probes.lost else ""
+            raise ValueError(f"{type(model).__name__} computed no attention{reasons}")
+        gradients = torch.autograd.grad(score, [probe.output for probe in probes.found], allow_unused=True)
     with torch.no_grad():
-        steps = [one.step(gradient) for one, gradient in zip(sink.found, gradients, strict=True)]
+        steps = [probe.step(gradient) for probe, gradient in zip(probes.found, gradients, strict=True)]
         result = torch.eye(steps[0].shape[-1], dtype=steps[0].dtype, device=steps[0].device)
         result = result.expand(steps[0].shape[0], -1, -1)
-        before = sink.found[0].layout
-        for one, step in zip(sink.found, steps, strict=True):
+        before = probes.found[0].record.layout
+        for probe, step in zip(probes.found, steps, strict=True):
             rows: Tensor | None = result
             if step.shape[1] == step.shape[2] != result.shape[1]:
-                rows = merged_rows(result, before, one.layout)
+                rows = merged_rows(result, before, probe.record.layout)
             if rows is None or step.shape != (len(rows), rows.shape[1], rows.shape[1]):
                 raise ValueError(
-                    f"{one.name!r} attends from {step.shape[1]} to {step.shape[2]} tokens (batch {step.shape[0]}), not "
-                    f"over the {result.shape[1]} tokens before it, nor over squares of them: choose self-attention with "
-                    "only="
+                    f"{probe.record.name!r} attends from {step.shape[1]} to {step.shape[2]} tokens (batch "
+                    f"{step.shape[0]}), but the layer before it has {result.shape[1]} tokens, and they are not merged "
+                    "squares of them: choose self-attention with only="
                 )
-            result, before = rows + step @ rows, one.layout
+            result, before = rows + step @ rows, probe.record.layout
     return result
 
 
-@dataclass
-class _Found:
-    """One attention: its map, its values, and a tensor on the model's path that stands for its output."""
+@dataclass(frozen=True)
+class _Probe:
+    """One attention: its record with its weights, its values, and its output as a tensor of the model's graph."""
 
-    name: str
-    weights: Tensor
+    record: AttentionRecord
     value: Tensor
-    probe: Tensor
-    windows: Windows | None
-    layout: Layout | None
+    output: Tensor
 
     def step(self, gradient: Tensor | None) -> Tensor:
-        """(∂y/∂A ⊙ A)⁺, averaged over heads; zero where this attention does not reach the target."""
-        weights = self.weights
+        """(∂y/∂A ⊙ A)⁺, averaged over heads; zero if the target does not depend on this attention."""
+        weights, windows = self.record.stored, self.record.windows
+        if weights is None:
+            raise ValueError(f"{self.record.name!r} has no weights")
         if gradient is None:
             product = torch.zeros_like(weights)
         else:
-            value = group(exact(self.value), slice(None), weights.shape[1]).to(weights.dtype)
+            value = shared_heads(exact(self.value), slice(None), weights.shape[1]).to(weights.dtype)
             product = (exact(gradient).to(weights.dtype) @ value.mT).mul_(weights).clamp_min_(0)
-        return (product if self.windows is None else self.windows.on_image(product)).mean(1)
+        return (product if windows is None else windows.on_image(product)).mean(1)
 
 
-class _Gradients:
-    """Keeps each attention's map and values, and a tensor on the model's path whose gradient is its output's."""
+class _Probes(RecordListener):
+    """Keeps a probe of each attention of a run."""
 
     def __init__(self, only: str | Sequence[str] | None) -> None:
+        super().__init__()
         self.only = only
-        self.found: list[_Found] = []
-        self.lost: list[str] = []
-        self.watcher: Watcher | None = None
+        self.found: list[_Probe] = []
 
     def wants(self, name: str) -> bool:
         return matches(name, self.only)
 
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        self.lost.append(f"{name}: {reason}")
-
     def retract(self, name: str) -> None:
-        if self.found and self.found[-1].name == name:
+        if self.found and self.found[-1].record.name == name:
             self.found.pop()
 
-    def attended(self, seen: Seen) -> Tensor | None:
-        if seen.output is None or seen.value is None:
-            self.missed(seen.name, "its heads' output cannot be observed")
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        running = record.running
+        if running.output is None or running.value is None:
+            self.missed(record.name, "the output of its heads is not known")
             return None
-        with torch.no_grad(), torch.autocast(seen.output.device.type, enabled=False):
-            weights, _ = seen.build(slice(None), slice(None))
-        # On the path even where nothing before it asks for gradients (frozen weights, token numbers as input).
-        probe = seen.output.view_as(seen.output) if seen.output.requires_grad else seen.output.detach().requires_grad_()
-        watcher = self.watcher
-        layout = None if watcher is None else layout_of(seen, watcher.names.parents(seen.name), watcher.patches)
-        self.found.append(_Found(seen.name, weights, seen.value.detach(), probe, seen.windows, layout))
-        return probe
-
-    def reasons(self) -> str:
-        return f" ({'; '.join(self.lost)})" if self.lost else ""
-
-
-def call(model: nn.Module, x: Any) -> Any:
-    """The model's output for one tensor, keyword arguments or positional arguments."""
-    if isinstance(x, Tensor):
-        return model(x)
-    if isinstance(x, Mapping):
-        return model(**x)
-    if isinstance(x, Sequence) and not isinstance(x, str):
-        return model(*x)
-    raise TypeError(f"x must be a tensor, a mapping or a sequence of inputs, got {describe(x)}")
-
-
-def logits_of(output: Any) -> Tensor:
-    """The class scores ``(batch, classes)`` in what a model returns."""
-    found = output
-    if not isinstance(output, Tensor):
-        found = getattr(output, "logits", None)
-        if found is None and isinstance(output, tuple | list) and output:
-            found = output[0]
-    if not isinstance(found, Tensor) or found.ndim != 2:
-        raise ValueError(
-            f"class scores (batch, classes) were not found in the model's output, {describe(found)}: "
-            "pass a function of the output instead"
-        )
-    return found
+        with torch.no_grad(), torch.autocast(running.device.type, enabled=False):
+            record.stored, _ = running.weights(slice(None), slice(None))
+        # In the graph also if nothing before it needs gradients (frozen weights, token numbers as input).
+        output = running.output
+        output = output.view_as(output) if output.requires_grad else output.detach().requires_grad_()
+        record.computation = None
+        self.found.append(_Probe(record, running.value.detach(), output))
+        return output
 
 
 def _score(output: Any, target: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""``replace_heads``: fitted Gaussians in the place of heads, in the running model: the bridge from looking to converting."""
+"""``replace_heads``: fitted Gaussians in the place of heads, while the model runs."""
 
 import warnings
 from collections import defaultdict
@@ -11,19 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._heads import changing, check_heads
+from regard.analysis._accuracy import Batch, call, predictions
+from regard.analysis._changed_heads import ChangedHeads, changing, check_heads
 from regard.analysis._locality import Head, Locality
-from regard.analysis._measure import Batch, answers
-from regard.analysis._relevance import call
 from regard.functional import gaussian_attention
-from regard.maps._layout import Layout, given_layout
-from regard.maps._seen import Seen, exact, group
+from regard.maps import AttentionRecord, Layout, exact, given_layout, shared_heads
 from regard.support.checks import describe
 
 
 @dataclass(frozen=True)
 class ReplacementCost:
-    """What replacing heads costs: accuracy before and after, and the share of samples with the same answer."""
+    """The cost of replacing heads: accuracy before and after, and the share of samples with the same prediction."""
 
     before: float
     after: float
@@ -34,12 +32,12 @@ class ReplacementCost:
     def __str__(self) -> str:
         return (
             f"{self.heads} heads replaced: accuracy {self.before:.4f} → {self.after:.4f} "
-            f"({self.after - self.before:+.4f}), same answer for {self.agreement:.4f} of {self.samples} samples"
+            f"({self.after - self.before:+.4f}), same prediction for {self.agreement:.4f} of {self.samples} samples"
         )
 
 
 class ReplacedHeads:
-    """What :func:`replace_heads` returns: a context manager, and a stand-in for the model that can be called."""
+    """What :func:`replace_heads` returns: a context manager, which can also be called instead of the model."""
 
     def __init__(self, model: nn.Module, heads: list[Head], layouts: dict[str, Layout]) -> None:
         self.model = model
@@ -53,8 +51,7 @@ class ReplacedHeads:
     def __enter__(self) -> "ReplacedHeads":
         stack = ExitStack()
         self._stacks.append(stack)
-        sink = stack.enter_context(changing(self.model, self._change))
-        stack.callback(self._say, sink.seen, sink.lost)
+        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change)))
         return self
 
     def __exit__(
@@ -74,9 +71,9 @@ class ReplacedHeads:
     def measure(self, batches: Iterable[Batch]) -> ReplacementCost:
         """Accuracy with and without the replacement, over pairs of inputs and class numbers."""
         kept = list(batches)
-        before, right = answers(self.model, kept)
+        before, right = predictions(self.model, kept)
         with self:
-            after, _ = answers(self.model, kept)
+            after, _ = predictions(self.model, kept)
         return ReplacementCost(
             before=float((before == right).double().mean()),
             after=float((after == right).double().mean()),
@@ -85,34 +82,34 @@ class ReplacedHeads:
             heads=len(self.heads),
         )
 
-    def _change(self, seen: Seen, output: Tensor) -> Tensor | None:
-        heads = self._by_name.get(seen.name)
-        if not heads or seen.value is None:
+    def _change(self, record: AttentionRecord, output: Tensor) -> Tensor | None:
+        heads, value = self._by_name.get(record.name), record.running.value
+        if not heads or value is None:
             return None
-        layout = self._layouts[seen.name]
-        check_heads(seen.name, [head.head for head in heads], seen.shape[1])
+        layout = self._layouts[record.name]
+        check_heads(record.name, [head.head for head in heads], record.shape[1])
         chosen = torch.tensor([head.head for head in heads], device=output.device)
-        value = group(seen.value, chosen, seen.shape[1])
+        value = shared_heads(value, chosen, record.shape[1])
         value = value.expand(-1, len(heads), -1, -1) if value.shape[1] == 1 else value
         old = output[:, chosen]
-        if seen.windows is not None:
-            new = seen.windows.cut(_attend(heads, seen.windows.merge(value), layout), old)
+        if record.windows is not None:
+            new = record.windows.cut(_attend(heads, record.windows.merge(value), layout), old)
         else:
             if value.shape[2] != layout.tokens or output.shape[2] != layout.tokens:
                 raise ValueError(
-                    f"{seen.name!r} attends from {output.shape[2]} to {value.shape[2]} tokens, but its heads were fitted "
+                    f"{record.name!r} attends from {output.shape[2]} to {value.shape[2]} tokens, but its heads were fitted "
                     f"on {layout.tokens} (grid {layout.grid}, prefix {layout.prefix})"
                 )
-            # What a class token reads is no matter of positions: its row stays.
+            # The class token has no position: its row stays.
             new = torch.cat([old[:, :, : layout.prefix], _attend(heads, value, layout)], 2)
         return output.index_copy(1, chosen, new.to(output.dtype))
 
-    def _say(self, seen: dict[str, int], lost: list[str]) -> None:
-        silent = [name for name in self._by_name if name not in seen]
-        if silent and seen:
+    def _warn(self, changed: ChangedHeads) -> None:
+        absent = [name for name in self._by_name if name not in changed.seen]
+        if absent and changed.seen:
             warnings.warn(
-                f"heads of {', '.join(silent)} were not replaced: no such attention was computed "
-                f"(there was {', '.join(sorted(seen))}{''.join('; ' + reason for reason in lost)})",
+                f"heads of {', '.join(absent)} were not replaced: no such attention was computed "
+                f"(there was {', '.join(sorted(changed.seen))}{''.join('; ' + reason for reason in changed.lost)})",
                 stacklevel=4,
             )
 
@@ -141,16 +138,16 @@ def replace_heads(
     grid: tuple[int, ...] | None = None,
     prefix: int | None = None,
 ) -> ReplacedHeads:
-    r"""Let fitted Gaussians stand for heads while the model runs: ``O_h = G_h V_h`` in the place of ``A_h V_h``.
+    r"""Replace heads by fitted Gaussians while the model runs: ``O_h = G_h V_h`` instead of ``A_h V_h``.
 
-    Queries of the grid are replaced; a class token's own row stays, and the share that a head gave to prefix tokens on
-    average, it still gives them. Works in every model that ``regard.capture`` understands; the model is not changed.
+    The rows of the grid's queries are replaced. The row of a class token stays, and each head still gives prefix tokens
+    their mean share. This works in every model that ``regard.capture`` recognizes; the model itself is not changed.
 
     Args:
-        heads: what ``regard.locality`` found, or some of it: ``found.best(12)``, ``found.where(overlap=0.9)``.
-        grid, prefix: how the tokens lie, for heads that do not come with it.
+        heads: the result of ``regard.locality``, or a part: ``found.best(12)``, ``found.where(overlap=0.9)``.
+        grid, prefix: how the tokens lie, for heads without a layout.
 
-    Use it as a context manager, as a stand-in that is called with the input, or ``.measure(batches)`` its cost::
+    Use it as a context manager, call it with the input, or measure its cost::
 
         found = regard.locality(maps).where(fit=0.9)
         print(regard.replace_heads(model, found).measure(batches))
@@ -158,11 +155,11 @@ def replace_heads(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
     if not isinstance(heads, Iterable):
-        raise TypeError(f"heads must be what regard.locality found, or some of it, got {describe(heads)}")
+        raise TypeError(f"heads must be the result of regard.locality, or a part of it, got {describe(heads)}")
     chosen = list(heads)
     wrong = [head for head in chosen if not isinstance(head, Head)]
     if wrong:
-        raise TypeError(f"heads must be what regard.locality found, got {describe(wrong[0])} in it")
+        raise TypeError(f"heads must be the result of regard.locality, got {describe(wrong[0])} in it")
     layouts = dict(heads.layouts) if isinstance(heads, Locality) else {}
     for head in chosen:
         if grid is not None:

@@ -1,4 +1,4 @@
-"""Attention rollout: maps of all layers multiplied, so that the last layer's tokens are traced to the input's."""
+"""Attention rollout: the product of the maps of all layers, from the tokens of the last to those of the first."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps._layout import Layout, merged_rows
-from regard.maps._maps import Map, Maps
+from regard.maps import Layout, Map, Maps, merged_rows
 from regard.support.checks import check_choice, check_probability, describe
 
 Fusion = Literal["mean", "max", "min"]
@@ -25,19 +24,19 @@ def rollout(
 
     .. math:: R = \hat A_L \cdots \hat A_1, \qquad \hat A_l = \iota I + (1 - \iota)\, \mathrm{fuse}_h(A_l)
 
-    with rows of every factor made to sum to 1, so that R is row-stochastic, which is verified. Where squares of tokens
-    become one on the way, which their grids tell (16×16, then 8×8), that one begins as an equal share of each of them.
+    with the rows of every factor normalized to sum to 1, so that R is row-stochastic, which is verified. If a model
+    merges squares of tokens, as its grids show (16×16, then 8×8), a merged token starts as the mean of its square.
 
     Args:
-        maps: of self-attention in every layer, in order, over the same tokens or over squares of those before; the
-            latest call of each. Choose some with ``maps["encoder.*"]``. Tensors ``(batch, heads, tokens, tokens)`` will
-            do, where all are over the same tokens.
-        fusion: how heads become one: ``"mean"``, ``"max"`` or ``"min"``.
-        discard: fraction of the smallest weights of each row that is left out, in [0, 1).
+        maps: self-attention of every layer, in order, over the same tokens or over merged squares of them; the latest
+            call of each. Choose some with ``maps["encoder.*"]``. Or tensors ``(batch, heads, tokens, tokens)``, all over
+            the same tokens.
+        fusion: how to combine the heads: ``"mean"``, ``"max"`` or ``"min"``.
+        discard: the fraction of the smallest weights of each row to leave out, in [0, 1).
         identity: ι, the share of the skip connection, in [0, 1).
 
-    The result stays on the maps' device: a row for each token of the last layer, a column for each of the first. For a
-    model with a class token, ``R[:, 0, prefix:]`` is the usual picture.
+    The result is on the maps' device: a row for each token of the last layer, a column for each of the first. For a model
+    with a class token, ``R[:, 0, prefix:]`` is the usual picture.
 
     >>> regard.rollout([torch.eye(3).expand(1, 2, 3, 3)] * 4)
     tensor([[[1., 0., 0.],
@@ -54,7 +53,7 @@ def rollout(
         if discard:
             fused = _without_smallest(fused, discard)
         eye = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
-        # A row with nothing to attend to is carried by the skip connection alone.
+        # A row without attention passes through the skip connection alone.
         total = fused.sum(-1, keepdim=True)
         share = torch.full_like(total, identity).masked_fill(total <= 0, 1.0)
         step = share * eye + (1 - share) * fused / total.clamp_min(torch.finfo(fused.dtype).tiny)
@@ -64,13 +63,13 @@ def rollout(
                 raise ValueError(
                     f"{name} has {tuple(step.shape)} (batch, tokens, tokens) but the map before it is of "
                     f"{tuple(result.shape[:2])} (batch, tokens): rollout needs the same tokens in every layer, or grids "
-                    f"that tell which became one ({_shown(before)}, then {_shown(layout)})"
+                    f"that show which were merged ({_shown(before)}, then {_shown(layout)})"
                 )
             result = merged
         result = step if result is None else step @ result
         before = layout
     if result is None:
-        raise ValueError("maps is empty: there is nothing to roll out")
+        raise ValueError("maps is empty: rollout needs one map at least")
     return _verified(result)
 
 
@@ -115,6 +114,6 @@ def _verified(result: Tensor) -> Tensor:
     error = (result.sum(-1) - 1).abs().amax() if result.numel() else result.new_zeros(())
     if not bool(error <= 1e3 * torch.finfo(result.dtype).eps):
         raise ArithmeticError(
-            f"rollout is not row-stochastic: a row sums to 1 ± {float(error):.1e}; some map holds no weights"
+            f"rollout is not row-stochastic: a row sums to 1 ± {float(error):.1e}; some map contains no valid weights"
         )
     return result

@@ -1,24 +1,23 @@
-"""Numbers per head: how far it looks, and how widely."""
+"""Statistics of each head: the entropy of its attention, and its mean distance."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps._layout import Layout
-from regard.maps._maps import Map, Maps, check_maps
+from regard.maps import Layout, Map, Maps, check_maps
 
 
 def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
-    r"""How widely each head spreads its attention, in nats: 0 for one key, log(keys) for all alike.
+    r"""The entropy of each head's attention in nats: 0 for a single key, log(keys) for a uniform map.
 
     .. math:: H = -\tfrac{1}{|q|} \sum_q \sum_k A_{qk} \log A_{qk}
 
-    Averaged over the batch and over the queries that attend to something; rows are made to sum to 1, as those of a
-    sigmoid do not.
+    Averaged over the batch and over the queries that attend to something. Rows that do not sum to 1, as those of a
+    sigmoid, are normalized first.
 
     >>> from regard.analysis import entropy
-    >>> from regard.maps import Call, Map, Maps
-    >>> uniform = Call(torch.full((1, 1, 2, 4), 0.25), 1, None, None, None, "kernel", "sdpa")
+    >>> from regard.maps import AttentionRecord, Map, Maps
+    >>> uniform = AttentionRecord.given(torch.full((1, 1, 2, 4), 0.25))
     >>> entropy(Maps([Map("attn", [uniform])]))["attn"].exp()
     tensor([4.])
     """
@@ -29,14 +28,14 @@ def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
 def distance(
     maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None
 ) -> dict[str, Float[Tensor, " heads"]]:
-    r"""How far each head looks on the grid, in tokens.
+    r"""The mean distance between query and key on the grid, in tokens.
 
     .. math:: d = \tfrac{1}{|q|} \sum_q \sum_k A_{qk} \lVert k - q \rVert
 
-    Queries and keys on the grid alone; a row's weights on the grid count as a whole.
+    Only queries and keys on the grid count, and each row's weights on the grid are normalized to sum to 1.
 
     Args:
-        grid, prefix: how the tokens lie, for models that do not say it themselves.
+        grid, prefix: how the tokens lie, for models that do not state it.
     """
     check_maps(maps)
     found = {}
@@ -49,19 +48,19 @@ def distance(
 
 
 def on_grid(found: Map, layout: Layout) -> Float[Tensor, "batch heads queries keys"]:
-    """Attention from the grid to the grid, each row made to sum to 1 (a row that puts nothing there stays 0)."""
+    """Attention from the grid to the grid, with rows normalized to sum to 1 (a row of zeros stays zero)."""
     weights = _weights(found)
     if weights.shape[2] != weights.shape[3]:
         raise ValueError(
             f"{found.name!r} has {weights.shape[2]} queries and {weights.shape[3]} keys: "
-            f"positions compare only where tokens attend to each other (self-attention, all rows kept)"
+            f"distances need self-attention with all rows kept"
         )
     local = weights[:, :, layout.prefix :, layout.prefix :]
     return _rows(local)
 
 
 def coordinates(grid: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Float[Tensor, "tokens axes"]:
-    """Where each token lies, row by row.
+    """The coordinates of the tokens, row by row.
 
     >>> coordinates((1, 2), torch.device("cpu"), torch.float32)
     tensor([[0., 0.],

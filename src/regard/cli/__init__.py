@@ -1,4 +1,4 @@
-"""The command line: ``regard COMMAND …``. Each command is a module of its own, imported when it is called."""
+"""The command line: ``regard COMMAND …``. Each command is one module, imported when it is used."""
 
 import importlib
 import importlib.util
@@ -10,22 +10,22 @@ COMMANDS = {
     "demo": "train on the embedded data, evaluate, convert, verify; writes runs/demo with a report",
     "train": "train a network by a recipe (--list shows them)",
     "evaluate": "measure a run's network on the test set",
-    "verify": "decide what people say about attention, by evidence",
-    "convert": "convolution to attention, or attention to convolution",
-    "report": "what a run's network attends to, as a page or a picture",
-    "studio": "look at runs and models in the browser",
-    "bench": "time things on this machine, side by side",
-    "data": "which data sets are here, and fetching them",
+    "verify": "verify claims about attention by evidence",
+    "convert": "convert convolution to attention, or attention to convolution",
+    "report": "show what a run's network attends to, as a page or a figure",
+    "studio": "look at runs and their networks in the browser",
+    "bench": "run the benchmarks on this machine",
+    "data": "list and download data sets",
 }
 
 
 def commands() -> dict[str, str]:
-    """Those that are installed, with what they do."""
+    """The commands that are installed, each with its description."""
     return {name: what for name, what in COMMANDS.items() if importlib.util.find_spec(f"regard.cli._{name}")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code. What a person can do something about is a message, not a stack trace.
+    """Run a command and return its exit code. An error that the user can fix is a message, not a stack trace.
 
     >>> from regard.cli import main
     >>> main(["--version"])
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import difflib
 
         close = difflib.get_close_matches(name, commands(), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands())}"
+        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(commands())}"
         print(f"regard has no command {name!r}: {hint}", file=sys.stderr)
         return 2
-    # Read by OpenMP when torch is loaded. Threads that spin while they wait are a little faster on a machine of one's own
-    # and many times slower where others use its cores.
+    # OpenMP reads this when torch is loaded. Threads that spin while they wait are a little faster on an idle machine, and
+    # many times slower where other programs use its cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = importlib.import_module(f"regard.cli._{name}")
     try:
@@ -67,14 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_users(error: Exception) -> bool:
-    """Whether it says what a person can do, as against a mistake of ours: that keeps its stack trace."""
+    """Whether the user can fix it. Errors in regard itself keep their stack trace."""
     if isinstance(error, ValueError | OSError | ImportError):
         return True
     return type(error).__module__.startswith("regard.")
 
 
 def _in_words(error: Exception) -> str:
-    """Its own words; for a package that is not there, which is needed and how to get it."""
+    """The message; for a missing package, how to install it."""
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("regard"):
         return f"this command needs {error.name.partition('.')[0]}: pip install 'regard[all]'"
     return str(error)
@@ -85,10 +85,10 @@ def _help() -> str:
     lines = [f"  {name:<{width}}  {what}" for name, what in commands().items()]
     return "\n".join(
         [
-            "usage: regard COMMAND …      (regard COMMAND --help says more)",
+            "usage: regard COMMAND …      (regard COMMAND --help describes one)",
             "",
             *lines,
             "",
-            "REGARD_TRACEBACK=1 shows where an error came from.",
+            "REGARD_TRACEBACK=1 shows the stack trace of an error.",
         ]
     )

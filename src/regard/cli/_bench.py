@@ -1,4 +1,4 @@
-"""``regard bench``: time things on this machine, side by side. The benchmarks are part of a checkout of regard."""
+"""``regard bench``: run a benchmark on this machine. The benchmarks are part of a checkout of regard."""
 
 import argparse
 import runpy
@@ -10,19 +10,19 @@ import regard
 
 
 def benchmarks() -> dict[str, Path]:
-    """Those of the checkout that regard is run from, by name; none where it was installed without one."""
+    """The benchmarks of the checkout that regard runs from, by name; none for an installed package."""
     folder = Path(regard.__file__).parents[2] / "benchmarks"
     return {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code."""
+    """Run the command and return its exit code."""
     found = benchmarks()
     if not found:
-        raise FileNotFoundError("benchmarks are run from a checkout of regard, and this is an installed one")
+        raise FileNotFoundError("benchmarks run from a checkout of regard; this one is an installed package")
     parser = argparse.ArgumentParser(prog="regard bench", description=__doc__)
-    parser.add_argument("name", choices=[*found, "list"], help="which")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help="passed on; --help says more about each")
+    parser.add_argument("name", choices=[*found, "list"], help="the benchmark, or list")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark; --help describes them")
     chosen = parser.parse_args(list(arguments))
     if chosen.name == "list":
         for name, path in found.items():

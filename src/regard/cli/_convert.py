@@ -1,4 +1,4 @@
-"""``regard convert``: a trained network from convolution to attention, or from attention to convolution."""
+"""``regard convert``: convert a trained network from convolution to attention, or from attention to convolution."""
 
 import argparse
 import json
@@ -15,11 +15,13 @@ from regard.models import Pretrained
 def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="regard convert",
-        description="Convert a network in closed form and print what every layer became, its bound, error and cost.",
+        description="Convert a network in closed form and print, for every layer, the result, its error bound, error and cost.",
     )
     parser.add_argument("checkpoint", type=Path, help="a folder written by save_pretrained, or by training")
     parser.add_argument("--to", choices=("attention", "convolution"), default="attention")
-    parser.add_argument("--tolerance", type=float, help="attention a head may leak (1e-9 to attention, else 1e-3)")
+    parser.add_argument(
+        "--tolerance", type=float, help="largest leak of a head (default 1e-9 to attention, 1e-3 to convolution)"
+    )
     parser.add_argument(
         "--input", type=int, nargs="+", metavar="SIZE", help="measure on a random input of this shape, such as 3 32 32"
     )
@@ -38,7 +40,7 @@ def run(arguments: list[str]) -> int:
         with torch.no_grad():
             before, after = model(example), converted(example)
         apart = ((after - before).abs().max() / before.abs().max()).item()
-        print(f"the whole network's output differs by {apart:.1e}, relative to its largest")
+        print(f"the output of the whole network differs by {apart:.1e}, relative to its largest value")
     if options.json:
         options.json.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.output:
@@ -48,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
 
 def load(folder: Path) -> Pretrained:
-    """A model's own folder, or the trained network of a run."""
+    """The model in a folder of save_pretrained, or the trained network of a run."""
     if not folder.is_dir():
         raise FileNotFoundError(
             f"{folder} is not a folder; a folder written by save_pretrained or by training would fit"

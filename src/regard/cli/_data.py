@@ -1,4 +1,4 @@
-"""``regard data``: which data sets are here, where they are, and fetching them."""
+"""``regard data``: list and download data sets."""
 
 import argparse
 import sys
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code: 0, or 1 where something is missing and could not be fetched."""
+    """Run the command and return its exit code: 0, or 1 where a data set could not be downloaded."""
     parser = argparse.ArgumentParser(prog="regard data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="what is here, where and how large, each file's checksum compared")
-    fetch = commands.add_parser("fetch", help="bring data sets to the data folder")
+    commands.add_parser("list", help="all data sets with their state, size and folder; verifies checksums")
+    fetch = commands.add_parser("fetch", help="download data sets to the data folder")
     fetch.add_argument("names", nargs="+", metavar="NAME", help="a data set's name, or 'all'")
-    commands.add_parser("path", help="the data folder (set REGARD_DATA to choose another)")
+    commands.add_parser("path", help="print the data folder (set REGARD_DATA to choose another)")
     chosen = parser.parse_args(arguments)
     if chosen.command == "list":
         return list_data()
@@ -22,12 +22,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def list_data() -> int:
-    """A table of the data sets, each file read and compared with its published checksum."""
+    """Print a table of the data sets. Each file is compared with its published checksum."""
     from rich.console import Console
     from rich.table import Table
 
-    from regard.data import data_folder, names, status
-    from regard.data._sources import source_of
+    from regard.data import data_folder, names, source_of, status
+    from regard.support.text import format_size
 
     table = Table()
     for column in ("name", "state", "size", "license"):
@@ -38,14 +38,14 @@ def list_data() -> int:
         source, found = source_of(name), status(name)
         state = {
             "embedded": "in the package, checked",
-            "present": "here, checked",
+            "present": "present, checked",
             "incomplete": "some files missing or damaged",
             "absent": "not here",
         }[found.state]
         if found.state in ("embedded", "present"):
-            size = f"{found.size / 1e6:.1f} MB"
+            size = format_size(found.size)
         else:
-            size = f"{sum(download.size for download in source.downloads) / 1e6:.1f} MB to download"
+            size = f"{format_size(sum(download.size for download in source.downloads))} to download"
         problems += [problem for problem in found.problems if not problem.endswith(": absent")]
         table.add_row(name, state, size, source.license, "\n".join(map(str, found.folders)))
     console = Console()
@@ -57,7 +57,7 @@ def list_data() -> int:
 
 
 def fetch_data(wanted: Sequence[str]) -> int:
-    """Each of these data sets, from its official home, unless it is here already."""
+    """Download each of these data sets from its official source, unless it is present."""
     from regard.data import DataMissingError, fetch, names
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
@@ -82,7 +82,3 @@ def show_path() -> int:
 
     print(data_folder())
     return 0
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run(sys.argv[1:] if argv is None else argv)

@@ -1,4 +1,4 @@
-"""``regard demo``: attention by hand, a network trained on the embedded data, what of it was convolution, and claims."""
+"""``regard demo``: attention by hand, a network trained on the embedded data and converted, and claims verified."""
 
 import argparse
 import itertools
@@ -11,23 +11,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-MARKER = "demo.json"  # the folder is ours, and may be begun anew
+MARKER = "demo.json"  # marks a folder that the demo may replace
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="regard demo", description=__doc__)
     parser.add_argument(
         "--folder",
         type=Path,
-        help="where the run and its report go; default runs/demo, with a number where that is taken",
+        help="where the run and its report go; default runs/demo, with a number where that exists",
     )
-    parser.add_argument("--smoke", action="store_true", help="a few steps, to see that everything works")
+    parser.add_argument("--smoke", action="store_true", help="a few steps only, to check that everything works")
     chosen = parser.parse_args(list(arguments))
     folder = chosen.folder or free_folder(Path("runs/demo"))
     prepare(folder)
 
-    from regard.cli._page import Section, page, paragraph, preformatted, run_sections
+    from regard.cli._page import run_sections
+    from regard.views.page import Section, paragraph, preformatted
+    from regard.views.page import report as page
 
     begin = time.perf_counter()
     example = worked_example()
@@ -40,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     _say("What people say about attention", short)
 
     sections = [Section("Attention by hand", preformatted(example)), *run_sections(trained)]
-    sections.insert(2, Section("On images it never saw", paragraph(words)))
+    sections.insert(2, Section("Test accuracy", paragraph(words)))
     sections += [
         Section("How much of it was convolution?", preformatted(converted)),
         Section("What people say about attention", preformatted(claims)),
@@ -52,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def free_folder(wanted: Path) -> Path:
-    """The folder itself, or with a number, such that nothing but an earlier demo is there: ``regard train demo`` has the
+    """The folder itself, or with a number, such that it holds nothing but an earlier demo. ``regard train demo`` has the
     same default."""
     names = (wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if _is_ours(name))
@@ -63,9 +65,9 @@ def _is_ours(folder: Path) -> bool:
 
 
 def prepare(folder: Path) -> None:
-    """An empty folder: an earlier demo's is replaced, anything else is left alone."""
+    """Make an empty folder. An earlier demo is replaced; anything else is an error."""
     if not _is_ours(folder):
-        raise FileExistsError(f"{folder} holds something else than an earlier demo: choose another with --folder")
+        raise FileExistsError(f"{folder} holds something other than an earlier demo: choose another with --folder")
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ def prepare(folder: Path) -> None:
 
 
 def worked_example() -> str:
-    """Token 2 of three attends to them all."""
+    """Token 2 of three attends to all of them."""
     from regard.reference import worked_example as example
 
     found = example()
@@ -84,8 +86,8 @@ def worked_example() -> str:
             f"Three tokens  h = {found.hidden.tolist()}",
             f"q₂ · k        = {scores}",
             f"softargmax    → token 2 becomes {soft}   (β = 1)",
-            f"hardmax       → token 2 becomes {hard}   (β = ∞: the best key alone)",
-            "The scores lie so far apart that soft attention is as good as hard.",
+            f"hardmax       → token 2 becomes {hard}   (β = ∞: only the best key)",
+            "The scores are so far apart that soft attention equals hard attention.",
         ]
     )
 
@@ -100,17 +102,17 @@ def train_network(folder: Path, smoke: bool) -> tuple[Any, str]:
     found = evaluate_run(trained, accelerator="cpu")
     summary = trained.summary or {}
     return trained, (
-        f"{summary['parameters']:,} parameters, trained for {summary['train_seconds']:.0f} s: {found['accuracy']:.1%} of "
-        f"{found['targets']} test images right, {found['accuracy_flip']:.1%} averaged with their mirror images."
+        f"{summary['parameters']:,} parameters, trained for {summary['train_seconds']:.0f} s. Test accuracy "
+        f"{found['accuracy']:.1%} ({found['targets']} images), {found['accuracy_flip']:.1%} with flip averaging."
     )
 
 
 def choose_threads(recipe: Any, steps: int = 3) -> None:
-    """All cores or one, whichever is faster here and now: where others use the cores, threads wait for each other."""
+    """Use all cores or one, whichever is faster now: where other programs use the cores, threads wait for each other."""
     import torch
 
     network = recipe.network.build(recipe.task)
-    images = torch.randn(recipe.batch_size, *recipe.task.shape)
+    images = torch.randn(recipe.batch_size, *recipe.task.image_shape)
     all_threads = torch.get_num_threads()
     seconds: dict[int, float] = {}
     for threads in {all_threads, 1}:
@@ -124,28 +126,27 @@ def choose_threads(recipe: Any, steps: int = 3) -> None:
 
 
 def convolution_of(trained: Any) -> tuple[str, str]:
-    """The trained network with its Gaussian layers as convolutions, and what that changes: in a few words, and with the
-    table of all layers."""
+    """Convert the Gaussian layers of the trained network to convolutions. Returns what that changes, in a few lines and
+    with the table of all layers."""
     import torch
 
     from regard.convert import GaussianConvolution, convert_network
-    from regard.training import score
-    from regard.training._fabric import start
+    from regard.training import score, start_fabric
 
     network, task = trained.network(), trained.recipe.task
-    fabric = start(accelerator="cpu")
-    held_out = task.examples("validation", torch.device("cpu"))
-    batch = held_out.batch(torch.arange(min(100, len(held_out))), seed=0, epoch=0).images
+    fabric = start_fabric(accelerator="cpu")
+    validation = task.examples("validation", torch.device("cpu"))
+    batch = task.batch("validation", range(min(100, len(validation)))).images
     convolutional, report = convert_network(network, to="convolution", example=batch)
     layers = [layer for layer in convolutional.modules() if isinstance(layer, GaussianConvolution)]
     heads = sum(len(layer.kernels) for layer in layers)
     sharp = sum(kernel.taps.numel() == 1 for layer in layers for kernel in layer.kernels)
-    before, after = (score(fabric, task, each, held_out).accuracy for each in (network, convolutional))
+    before, after = (score(fabric, task, each, validation).accuracy for each in (network, convolutional))
     with torch.no_grad():
         same = (network(batch).argmax(-1) == convolutional(batch).argmax(-1)).float().mean().item()
     words = [
-        f"{sharp} of {heads} converted heads look at one place alone; the others at a few around it.",
-        f"Held-out images right: {before:.1%} as attention, {after:.1%} as convolution; the two agree on {same:.0%}.",
+        f"{sharp} of {heads} converted heads look at a single position; the others at a few around it.",
+        f"Validation accuracy: {before:.1%} as attention, {after:.1%} as convolution; both agree on {same:.0%} of images.",
     ]
     table = str(report).splitlines()
     brief = [line for row in report.rows for line in _layer(row)]
@@ -153,7 +154,7 @@ def convolution_of(trained: Any) -> tuple[str, str]:
 
 
 def _layer(row: Any) -> list[str]:
-    """What became of a layer, in lines that fit a terminal."""
+    """What a layer was converted to, in lines that fit a terminal."""
     measured = "" if None in (row.error, row.bound) else f" (error {row.error:.0e}, at most {row.bound:.0e})"
     note = "" if row.after != "kept" else f": {row.note}"
     text = f"{row.name}: {row.before} → {row.after}{measured}{note}"
@@ -161,7 +162,7 @@ def _layer(row: Any) -> list[str]:
 
 
 def verify_claims(seconds: float) -> tuple[str, str]:
-    """The quick claims, as many as fit into the time: in a few words, and one by one."""
+    """Verify the quick claims, as many as fit into the time. Returns a summary, and the summary with one line per claim."""
     from regard.claims import examine, select
 
     begin, rows = time.perf_counter(), []
@@ -172,9 +173,9 @@ def verify_claims(seconds: float) -> tuple[str, str]:
         rows.append(examine(claim))
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("holds", "holds under", "fails")}
     words = {"holds": "hold", "holds under": "hold under a condition", "fails": "fail"}
-    said = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
-    left = f" (the other {len(quick) - len(rows)} quick ones would take longer)" if len(rows) < len(quick) else ""
-    lines = [f"{len(rows)} claims decided in {math.ceil(time.perf_counter() - begin)} s: {said}{left}."]
+    verdicts = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
+    left = f" ({len(quick) - len(rows)} more quick ones were left out to save time)" if len(rows) < len(quick) else ""
+    lines = [f"{len(rows)} claims verified in {math.ceil(time.perf_counter() - begin)} s: {verdicts}{left}."]
     if wrong := [row.claim.id for row in rows if not row.agrees]:
         lines.append(f"Evidence and record DISAGREE on {', '.join(wrong)}.")
     lines.append("regard verify shows the evidence, and the wrong variant that each check rejects.")

@@ -1,9 +1,14 @@
-"""``regard report RUN``: what a run's network attends to, as one HTML file; ``--image`` for an image of yours."""
+"""``regard report RUN``: what a run's network attends to, as one HTML file; ``--image`` for an image of your own."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from regard import figures
+from regard.cli._page import needed_heads, run_sections
+from regard.training import load_run, sweep_lengths, write_sweep
+from regard.views import attention_view, page, run_views
 
 MOST_PIXELS = 50_000_000
 TITLES = {
@@ -14,21 +19,25 @@ TITLES = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="regard report", description=__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="the run's folder; several with --lengths")
-    parser.add_argument("--image", type=Path, help="an image file: where each head looks in it")
-    parser.add_argument("--query", type=int, nargs=2, metavar=("ROW", "COLUMN"), help="the token that looks")
-    parser.add_argument("--lengths", type=int, nargs="+", metavar="N", help="case task: accuracy against these lengths")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="the run's folder; with --lengths, several")
+    parser.add_argument("--image", type=Path, help="an image file: show where each head looks in it")
     parser.add_argument(
-        "--samples", type=int, default=200, help="images for accuracy against the number of heads; 0 leaves it out"
+        "--query", type=int, nargs=2, metavar=("ROW", "COLUMN"), help="the token whose attention is shown"
+    )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", metavar="N", help="case conversion: accuracy at these lengths"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=200, help="samples for accuracy against the number of heads; 0 omits it"
     )
     parser.add_argument("--output", type=Path, help="an .html or .png file; default: report.html in the run's folder")
     chosen = parser.parse_args(list(arguments))
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
-        raise ValueError("several runs are compared with --lengths; otherwise give one")
+        raise ValueError("several runs can be compared with --lengths; otherwise give one")
     elif chosen.image is not None:
         written = image_report(chosen.runs[0], chosen.image, chosen.query, chosen.output)
     else:
@@ -38,88 +47,67 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
-    """How the run went, where its heads look, what it attends to (views to play with, and pictures), and how many of
-    its heads it needs."""
-    from regard.cli._needed_heads import needed_heads
-    from regard.cli._page import Section, page, run_sections
-    from regard.training import load_run
-    from regard.views._file import place
-    from regard.views._runs import run_payloads
-
+    """The run's summary and learning curves, its heads and attention (as interactive views and as figures), and how many
+    of its heads it needs."""
     run = load_run(folder)
     output = output or run.folder / "report.html"
     _check_ending(output, (".html",))
     if samples < 0:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
-    # After how it went, before the pictures that are there for paper.
-    sections[2:2] = [Section(TITLES[name], place(payload, name)) for name, payload in run_payloads(run).items()]
+    # After the learning curves, before the figures, which are for print.
+    sections[2:2] = [page.Section(TITLES[name], page.view(payload, name)) for name, payload in run_views(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
-    output.write_text(page(f"regard: {run.recipe.name}", _alive(sections)), encoding="utf-8")
+    output.write_text(page.report(f"regard: {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 
 def image_report(folder: str, image: Path, query: Sequence[int] | None, output: Path | None) -> Path:
-    """Where each head of each layer looks in one image, and what the network takes it for."""
-    from regard.cli._page import Section, page, paragraph, picture
-    from regard.training import ImageTask, load_run
-    from regard.training._pictures import attention_of, image_attention
-    from regard.views._file import place
-    from regard.views._runs import image_payload
-
+    """Where each head of each layer looks in one image, and how the network classifies it."""
     run = load_run(folder)
-    task = run.recipe.task
-    if not isinstance(task, ImageTask):
-        raise ValueError(f"--image is for networks that look at images, and {run.recipe.name!r} does not")
-    pixels = read_image(image, task.shape)
-    network = run.network()
+    task, network = run.recipe.task, run.network()
+    if task.image_shape is None:
+        raise ValueError(f"--image is for networks that take images, but {run.recipe.name!r} does not")
     grids: Any = getattr(network, "grids", None)
     grid: Any = grids[0] if grids else getattr(network, "grid", None)
     if query is not None and (grid is None or not all(0 <= at < size for at, size in zip(query, grid, strict=True))):
         raise ValueError(f"--query must be a row and a column of the grid of tokens, {grid}, got {tuple(query)}")
-    from regard.data import normalize
-
-    inputs = normalize(pixels[None], task.data_set.mean, task.data_set.std)
-    figure = image_attention(network, inputs, pixels, query=None if query is None else (query[0], query[1]))
-    if figure is None:
-        raise ValueError(f"the network of {folder} has no attention among the places of an image")
     output = output or run.folder / f"{image.stem}-attention.html"
     _check_ending(output, (".html", ".png"))
+    pixels = read_image(image, task.image_shape)
+    seen = task.attend(network, task.read_image(pixels))
+    chosen = None if query is None else (query[0], query[1])
+    figure = figures.image_attention(seen.maps, pixels, query=chosen, grid=seen.grid)
+    if figure is None:
+        raise ValueError(f"the network of {folder} has no attention between positions of an image")
     if output.suffix == ".png":
         figure.savefig(output, dpi=150)
         return output
-    chances = network(inputs).detach().softmax(-1)[0]
-    best = chances.topk(3)
-    classes = task.data_set.classes
-    said = ", ".join(f"{classes[at]} ({p:.0%})" for p, at in zip(*(x.tolist() for x in best), strict=True))
-    sections = [Section(image.name, paragraph(f"Taken for: {said}.") + picture(figure, "where each head looks"))]
-    payload = image_payload(attention_of(network, inputs), pixels)
+    guesses = ", ".join(f"{guess['label']} ({guess['chance']:.0%})" for guess in seen.answer["guesses"][:3])
+    body = page.paragraph(f"Classified as: {guesses}.") + page.picture(figure, "where each head looks")
+    sections = [page.Section(image.name, body)]
+    payload = attention_view(seen)
     if payload is not None:
-        sections.insert(0, Section(TITLES["image"], place(payload, "image")))
-    output.write_text(page(f"regard: {image.name} seen by {run.recipe.name}", _alive(sections)), encoding="utf-8")
+        sections.insert(0, page.Section(TITLES[payload.view], page.view(payload, payload.view)))
+    output.write_text(page.report(f"regard: {image.name} seen by {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 
 def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path | None) -> Path:
-    """Accuracy against length for one or several runs of the case task."""
-    from regard.recipes import draw_sweep, sweep, write_sweep
-    from regard.training import CaseConversion, load_run
-
-    task = load_run(folders[0]).recipe.task
-    trained = (task.shortest, task.longest) if isinstance(task, CaseConversion) else None
+    """Accuracy against the length of sentences, for one or several runs of case conversion."""
     output = output or Path(folders[0]) / "lengths.png"
     _check_ending(output, (".png", ".svg", ".json"))
-    found = sweep(folders, lengths)
+    found = sweep_lengths(folders, lengths)
     if output.suffix == ".json":
         write_sweep(found, output)
     else:
-        draw_sweep(found, trained=trained, path=output)
+        figures.length_sweep(found, trained=load_run(folders[0]).recipe.task.trained_lengths, path=output)
     return output
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
-    """An image file as bytes of the wanted (channels, height, width): scaled to fit, in color or gray."""
+    """An image file as uint8 of the wanted (channels, height, width): scaled to fit, in color or gray."""
     import warnings
 
     import torch
@@ -143,15 +131,6 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
         raise ValueError(f"{path} has more than {MOST_PIXELS:,} pixels: make it smaller first") from huge
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
-
-
-def _alive(sections: Sequence[Any]) -> list[Any]:
-    """With what brings their views to life; pages without any stay as they are."""
-    from regard.views._file import scripts
-
-    if not any("data-regard-payload" in section.body for section in sections):
-        return list(sections)
-    return [*sections[:-1], sections[-1]._replace(body=sections[-1].body + scripts())]
 
 
 def _check_ending(path: Path, endings: Sequence[str]) -> None:

@@ -1,40 +1,47 @@
-"""``regard train NAME``: train a network by a recipe, any field of which can be set on the command line."""
+"""``regard train NAME``: train a network by a recipe. Every field of it can be set on the command line."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard import recipes
-from regard.training import Recipe, evaluate_run, shut_down, train, train_seeds, write_result
-from regard.training._fabric import is_first_process
-from regard.training._progress import say
-from regard.training._recipe import described
-from regard.training._results import SeedRuns
+from regard.training import (
+    Recipe,
+    SeedRuns,
+    changed_name,
+    evaluate_run,
+    is_first_process,
+    shut_down,
+    train,
+    train_seeds,
+    write_result,
+)
 
 USAGE = """usage: regard train NAME [--smoke] [--field value …]      (regard train NAME --help lists all fields)
-       regard train --list [NAME]                         (which recipes there are, and what one says)"""
+       regard train --list [NAME]                         (list all recipes, or describe one)"""
 
 
 @dataclass(frozen=True)
-class Options:
-    """How and where; the recipe alone decides what comes out (docs/guides/machines.md has three exceptions).
+class TrainOptions:
+    """How and where to train; the result depends on the recipe alone (docs/guides/machines.md has three exceptions).
 
     Args:
-        folder: of the run; by default runs/NAME, with a number where that is taken.
-        resume: false, true (go on from the folder's last checkpoint), auto (so where there is one), or the path of a
-            run or checkpoint to go on from.
-        seeds: train with so many seeds, from the recipe's own on, each in a folder of its own; one that fails does not
-            stop the others.
-        result: measure on the test set at the end, and write a result file there.
-        accelerator: what to run on.
-        devices: how many on each node, where torchrun or SLURM do not say.
-        nodes: how many, where torchrun or SLURM do not say.
-        log_every: steps between looks at the device's numbers.
-        save_every: steps between checkpoints; by default one comes with each evaluation.
-        keep: how many of the last checkpoints are kept, besides the best.
-        tensorboard: whether to write for TensorBoard.
-        progress: a progress bar; auto shows it on a terminal.
+        folder: the run's folder; by default runs/NAME, with a number where that exists.
+        resume: false, true (resume from the folder's last checkpoint), auto (the same where there is one), or the path
+            of a run or checkpoint to resume from.
+        seeds: number of seeds to train with, starting at the recipe's own, each in its own folder; the others continue
+            if one fails.
+        result: measure on the test set at the end, and write this result file.
+        accelerator: the kind of device.
+        devices: number of devices on each node, where neither torchrun nor SLURM sets it.
+        nodes: number of nodes, where neither torchrun nor SLURM sets it.
+        log_every: steps between reads of the device's numbers.
+        save_every: steps between checkpoints; by default one is saved with each evaluation.
+        keep: number of latest checkpoints that are kept, besides the best.
+        tensorboard: whether to write TensorBoard files.
+        progress: whether to show a progress bar; auto shows it on a terminal.
     """
 
     folder: Path | None = None
@@ -58,7 +65,7 @@ class Options:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code."""
+    """Run the command and return its exit code."""
     names = [word for word in arguments[:1] if not word.startswith("-")]
     if "--list" in arguments:
         return list_recipes([word for word in arguments if not word.startswith("-")])
@@ -70,18 +77,18 @@ def run(arguments: Sequence[str]) -> int:
     if "--smoke" in rest:
         rest.remove("--smoke")
         recipe = recipe.smoke()
-    followed = recipe
+    original = recipe
     recipe, options = parse(recipe, rest)
     try:
         if options.seeds == 1 and options.result is None:
             return _train_one(recipe, options)
-        return _train_many(recipe, options, described(recipe, followed, "--smoke" in arguments))
+        return _train_many(recipe, options, changed_name(recipe, original, "--smoke" in arguments))
     finally:
         shut_down()
 
 
-def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, Options]:
-    """The recipe with the fields that are given replaced, and the other options."""
+def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, TrainOptions]:
+    """The recipe with the given fields replaced, and the other options."""
     try:
         import tyro
     except ImportError as missing:
@@ -89,12 +96,12 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, Options]:
 
     @dataclass(frozen=True)
     class Command:
-        options: Annotated[Options, tyro.conf.arg(name="")]
+        options: Annotated[TrainOptions, tyro.conf.arg(name="")]
         recipe: Annotated[Recipe, tyro.conf.arg(name="")]
 
     chosen = tyro.cli(
         Command,
-        default=Command(Options(), recipe),
+        default=Command(TrainOptions(), recipe),
         args=list(arguments),
         prog=f"regard train {recipe.name}",
         description=_plain(recipes.summary(recipe.name)) if recipe.name in recipes.names() else "",
@@ -103,7 +110,7 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, Options]:
 
 
 def list_recipes(wanted: Sequence[str]) -> int:
-    """All recipes with the first line of what they say; or all that some of them say."""
+    """Print all recipes with the first line of their docstring, or the whole docstring of some."""
     for name in wanted:
         print(f"{name}\n\n{_plain(recipes.summary(name))}\n")
     if wanted:
@@ -119,11 +126,11 @@ def list_recipes(wanted: Sequence[str]) -> int:
 
 
 def _plain(text: str) -> str:
-    """Without the marks that a docstring has around code."""
+    """Without the marks around code in a docstring."""
     return text.replace("``", "")
 
 
-def _train_one(recipe: Recipe, options: Options) -> int:
+def _train_one(recipe: Recipe, options: TrainOptions) -> int:
     done = train(recipe, folder=options.folder, **options.for_train())
     if not is_first_process():
         return 0
@@ -131,14 +138,14 @@ def _train_one(recipe: Recipe, options: Options) -> int:
     found = summary.get("validation_accuracy")
     print(
         f"{recipe.name}: {summary.get('steps')} steps in {summary.get('train_seconds'):.1f} s"
-        + (f", and {summary['compile_seconds']:.1f} s to compile" if summary.get("compile_seconds") else "")
-        + ("" if found is None else f"; {found:.2%} right on what was held out")
+        + (f" and {summary['compile_seconds']:.1f} s to compile" if summary.get("compile_seconds") else "")
+        + ("" if found is None else f"; validation accuracy {found:.2%}")
     )
-    print(f"in {done.folder}; next: regard evaluate {done.folder}")
+    print(f"saved in {done.folder}; next: regard evaluate {done.folder}")
     return 0
 
 
-def _train_many(recipe: Recipe, options: Options, name: str) -> int:
+def _train_many(recipe: Recipe, options: TrainOptions, name: str) -> int:
     seeds = range(recipe.seed, recipe.seed + options.seeds)
     folder = options.folder or Path("runs") / (recipe.name if options.seeds == 1 else f"{recipe.name}-seeds")
     settings = options.for_train()
@@ -152,5 +159,5 @@ def _train_many(recipe: Recipe, options: Options, name: str) -> int:
         print(done)
         if options.result is not None and done.runs:
             write_result(done, options.result, name=name)
-            say(f"written to {options.result}")
+            print(f"written to {options.result}", file=sys.stderr)
     return 0 if done.runs and not done.errors else 1

@@ -1,4 +1,4 @@
-"""``regard verify``: statements about attention, each decided by evidence and compared with what is on record."""
+"""``regard verify``: check claims about attention by evidence, and compare with the recorded verdicts."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command's exit code: 0; 1 where evidence and record disagree; 2 where the call itself is wrong."""
+    """Run the command and return its exit code: 0; 1 where evidence and record disagree; 2 for wrong arguments."""
     chosen = _parser().parse_args(arguments)
     from regard.claims import answers, misconceptions, verify
 
@@ -32,37 +32,44 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(found)
     if chosen.html is not None:
-        chosen.html.write_text(found.as_html(), encoding="utf-8")
+        from regard.views import show
+
+        show(found).save(chosen.html)
         print(f"page: {chosen.html}", file=sys.stderr)
-    for path, text in ((chosen.misconceptions, misconceptions), (chosen.answers, answers)):
-        if path is not None:
-            path.write_text(text(found), encoding="utf-8")
-            print(f"page: {path}", file=sys.stderr)
+    pages = {} if chosen.misconceptions is None else {chosen.misconceptions: misconceptions(found)}
+    if chosen.answers is not None:
+        chosen.answers.mkdir(parents=True, exist_ok=True)
+        pages |= {chosen.answers / f"{name}.md": text for name, text in answers(found).items()}
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"page: {path}", file=sys.stderr)
     return 0 if found.agrees else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="regard verify", description=__doc__)
     parser.add_argument("what", nargs="*", metavar="WHAT", help="sources, topics or ids; default all")
-    parser.add_argument("--id", action="append", default=[], help="one claim: its derivation, numbers and picture")
-    parser.add_argument("--topic", action="append", default=[], help="claims on a topic (of those selected so far)")
-    parser.add_argument("--source", action="append", default=[], help="claims of a source (of those selected so far)")
-    parser.add_argument("--slow", action="store_true", help="also run those that train something (minutes)")
-    parser.add_argument("--smoke", action="store_true", help="only exercise the code of the slow ones, on a tiny scale")
-    parser.add_argument("--json", action="store_true", help="print a list of results instead of a table")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that needs nothing else")
+    parser.add_argument("--id", action="append", default=[], help="one claim, with its derivation, numbers and figure")
+    parser.add_argument("--topic", action="append", default=[], help="only claims on a topic")
+    parser.add_argument("--source", action="append", default=[], help="only claims of a source")
+    parser.add_argument("--slow", action="store_true", help="also check claims that train a network (minutes)")
     parser.add_argument(
-        "--misconceptions", type=Path, metavar="FILE", help="write the page of misconceptions, Markdown"
+        "--smoke", action="store_true", help="run the slow checks on a tiny scale, as a test of their code"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page")
+    parser.add_argument(
+        "--misconceptions", type=Path, metavar="FILE", help="write the page of misconceptions (Markdown)"
     )
     parser.add_argument(
-        "--answers", type=Path, metavar="FILE", help="write the questions of assignment 6 with their answers, Markdown"
+        "--answers", type=Path, metavar="FOLDER", help="write a page of questions and answers per source (Markdown)"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: where its picture goes")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: where to save its figure")
     return parser
 
 
 def _names(chosen: argparse.Namespace) -> list[str]:
-    """The ids that are meant: words and repeated options add up, different options narrow down."""
+    """The ids of the selected claims. Repeated options add claims, different options restrict them."""
     from regard.claims import SOURCES, TOPICS, all_claims, select
 
     kinds = {"id": [claim.id for claim in all_claims()], "topic": TOPICS, "source": SOURCES}
@@ -74,14 +81,14 @@ def _names(chosen: argparse.Namespace) -> list[str]:
                 raise ValueError(f"--{kind} {value!r} is not one of {', '.join(known)}")
         names = [claim.id for claim in select(names) if not wanted or getattr(claim, kind) in wanted]
         if not names:
-            raise ValueError(f"no claim is left by --{kind} {' '.join(wanted)}")
+            raise ValueError(f"no claim is left after --{kind} {' '.join(wanted)}")
     if chosen.picture is not None and len(names) > 1:
         raise ValueError(f"--picture is for one claim, but {len(names)} are selected; --html shows them all")
     return names
 
 
 def _report(claim: "Claim") -> None:
-    """Progress on a terminal, in a line that the next one overwrites."""
+    """Show progress on a terminal, in one line that is overwritten."""
     if sys.stderr.isatty():
         print(f"\r\033[K{claim.id} …", end="", file=sys.stderr, flush=True)
 
@@ -92,8 +99,7 @@ def _clear() -> None:
 
 
 def _show(row: "Row", path: Path | None) -> None:
-    from regard.claims._page import picture
-    from regard.claims._table import details
+    from regard.claims import details, picture
 
     print(details(row))
     figure = picture(row)
@@ -105,7 +111,7 @@ def _show(row: "Row", path: Path | None) -> None:
 
 
 def _folder() -> Path:
-    """For pictures: where one may not write into the cache, that says nothing about a claim."""
+    """The folder for figures: the cache, or a temporary one where the cache cannot be written."""
     import platformdirs
 
     folder = Path(platformdirs.user_cache_dir("regard")) / "claims"
@@ -115,7 +121,3 @@ def _folder() -> Path:
     except OSError:
         return Path(tempfile.mkdtemp(prefix="regard-claims-"))
     return folder
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run(sys.argv[1:] if argv is None else argv)

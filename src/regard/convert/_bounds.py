@@ -26,10 +26,11 @@ def tail(alpha: float) -> float:
 
 
 def shift_leak(alphas: Sequence[float]) -> float:
-    r"""The most attention (in L1) that a head of integer center sends elsewhere, for every border.
+    r"""How far a head of integer center is from a shift: the L1 distance of a row of weights from the one-hot row.
 
-    One axis: the target has at least 1/(1+T) of its row, so a row differs from a one-hot row by at most
-    :math:`2T/(1+T)`. Several axes: the target's weight is the product, so :math:`2\,(1 - \prod_a 1/(1+T_a))`.
+    One axis: the target has at least 1/(1+T) of its row, for every border. So at most :math:`T/(1+T)` lies elsewhere,
+    and the row is at most :math:`2T/(1+T)` from the one-hot row. Several axes: the target's weight is
+    the product, so :math:`2\,(1 - \prod_a 1/(1+T_a))`.
 
     >>> shift_leak([5.0]) <= 2 * tail(5.0) / (1 + tail(5.0))
     True
@@ -39,7 +40,7 @@ def shift_leak(alphas: Sequence[float]) -> float:
 
 
 def sharpness_for(tolerance: float, axes: int) -> float:
-    """The smallest α (to about one in a thousand) whose heads leak at most ``tolerance`` over that many axes.
+    """The smallest α (to about one in a thousand) whose rows are at most ``tolerance`` from a shift (L1), over that many axes.
 
     >>> shift_leak([sharpness_for(1e-6, 2)] * 2) <= 1e-6
     True

@@ -29,9 +29,9 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPla
     r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
 
     Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
-    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that at most ``tolerance`` of
-    its attention goes elsewhere; its value and output weights are the tap's. Padding is attended too, then dropped
-    (zeros) or brought home (reflect, replicate, circular).
+    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that its rows of weights are
+    at most ``tolerance`` from the exact shift in L1; its value and output weights are the tap's. Padding is
+    attended too, then dropped (zeros) or brought home (reflect, replicate, circular).
 
     It compiles to one graph. ``torch.export`` takes it with sizes of ``Dim.AUTO``, and with sizes that have names where
     ``strict=True`` and the stride is 1.
@@ -40,7 +40,7 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPla
         conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``: any kernel (even ones too), stride, dilation, groups,
             padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied. One with hooks, a
             ``forward`` of its own or a weight that is computed from others (weight norm, pruning) is refused.
-        tolerance: the largest share of attention, in L1, that may leak from a head.
+        tolerance: how far a head's rows may be from a shift, in L1 (twice the attention that lies elsewhere).
         plan: how it is computed. ``"attention"`` mixes values with every head's map. ``"taps"`` takes each head for the
             shift that it is but for its leak, and all heads together are a convolution with the layer's weights:
             ``error_bound`` holds for it as well. ``"auto"`` takes taps where the leak is below half a unit in the last
@@ -120,7 +120,7 @@ class ConvolutionalAttention(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The most attention, in L1, that goes anywhere but to the tap's input."""
+        """The L1 distance of a row of weights from the exact shift, at most; half of it is attention that lies elsewhere."""
         return self._leak
 
     def offsets(self) -> list[Tensor]:
@@ -234,10 +234,10 @@ class ConvolutionalAttention(nn.Module):
     def error_bound(self, x: Tensor) -> float:
         """No output differs by more than this from the convolution's, for this input.
 
-        ``leak`` of each head's attention goes to inputs of at most max|x|, weighted by the absolute weights of one
-        output channel. Then rounding, both layers' own, relative to the convolution of |x| with the absolute weights.
-        It holds for calls on the CPU under the autocast that is on while it is asked for; elsewhere it raises
-        ``ValueError``. It is infinite where a sum on the way may overflow.
+        A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
+        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own, relative to
+        the convolution of |x| with the absolute weights. It holds for calls on the CPU under the autocast that is on
+        while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a sum on the way may overflow.
         """
         check_floating("x", x)
         rules = arithmetic(x)

@@ -13,7 +13,7 @@ LARGEST_RADIUS = 64  # taps beyond this are no convolution anyone would run
 
 
 class HeadKernel(NamedTuple):
-    """One head's taps: the offset of the first along each axis, the weights, and the attention cut off (in L1)."""
+    """One head's taps: the offset of the first along each axis, the weights, and their L1 distance from the head's."""
 
     start: tuple[int, ...]
     taps: Tensor  # (*sizes), sums to one

@@ -41,7 +41,8 @@ def convert_network(
     Args:
         model: left as it was; the new network has copies of its weights.
         to: ``"attention"`` or ``"convolution"``.
-        tolerance: attention a head may leak; 1e-9 to attention (beyond float32) and 1e-3 to convolution by default.
+        tolerance: the largest ``leak`` (L1 distance of a row of weights) of a layer; by default 1e-9 to attention (beyond
+            float32) and 1e-3 to convolution.
         example: an input of the model (or a tuple of inputs): the report's errors and costs are then measured on what
             each layer sees. Without it each layer is measured on random input of its own.
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from regard.convert._bounds import FLOAT64, Arithmetic, arithmetic, lost_below
 from regard.convert._calls import why_changed
 from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
-from regard.functional import axis_matrix, check_grid, gaussian_weights
+from regard.functional import axis_matrix, gaussian_weights
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 from regard.layers._grids import flat_tokens
-from regard.support.checks import check_width, describe
+from regard.support.checks import check_grid, check_width, describe
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -158,7 +158,7 @@ class GaussianConvolution(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The most attention, in L1, that any head loses or gains in the interior."""
+        """The L1 distance of a row of weights from its kernel, at most, over all heads, in the interior."""
         return max(kernel.leak for kernel in self.kernels)
 
     @property

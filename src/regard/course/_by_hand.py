@@ -1,83 +1,131 @@
-"""Answers run under watch: one that hands the work to a ready-made function is refused, however it got hold of it."""
+"""Answers run under watch: one that hands the work to a ready-made function is refused, however it got hold of it.
 
-import functools
+A check calls an answer through :func:`by_hand`. In a student's notebook that runs the function right there; where marks
+are given, the answer is in a process of its own (:mod:`regard.course.grading`), and the same call goes over as data.
+"""
+
 import sys
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# What the name of a torch function contains if it is attention in one call.
-_ATTENTION = ("scaled_dot_product", "multi_head_attention", "transformer_encoder_layer", "flex_attention")
-# By what an exercise asks for: names of torch functions that would answer it in one call.
-_READY_MADE = {
-    "softmax": ("softmax", "softmin", "log_softmax", "gumbel_softmax", "logsumexp"),
-    "layer_norm": ("layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
-    "gelu": ("gelu", "gelu_"),
-    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d"),
-    "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
-    "kron": ("kron",),
-}
+from regard.course._expect import NotThere
+from regard.course.grading import ATTENTION, READY_MADE, ReadyMadeError, RemoteAnswer, called_torch
 
 
-class ReadyMadeError(AssertionError):
-    """The answer calls the function it is asked to write."""
+class Answer:
+    """An answer, to be called as before. Tensors that are passed must come back as they were."""
+
+    def __init__(self, answer: Any, refused: Mapping[str, str], draws: bool = False) -> None:
+        self._answer, self._refused, self._draws = answer, dict(refused), draws
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """What the answer returns for these arguments."""
+        return self._call("", args, options)
+
+    def method(self, name: str, *args: Any) -> Any:
+        """The same for a method of an object that :meth:`build` made."""
+        return self._call(name, args, {})
+
+    def _call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        args = tuple(part._answer if isinstance(part, Answer) else part for part in args)
+        if isinstance(self._answer, RemoteAnswer):
+            found, changed = self._answer.call(args, options, method)
+        else:
+            function = getattr(self._answer, method) if method else self._answer
+            before = [part.detach().clone() if isinstance(part, Tensor) else None for part in args]
+            with warnings.catch_warnings(), _Watch(self._refused, self._draws):
+                if self._draws:
+                    warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about tensors that are watched
+                found = function(*args, **options)
+            changed = [
+                number
+                for number, (old, new) in enumerate(zip(before, args, strict=True))
+                if old is not None and not (old.shape == new.shape and old.nan_to_num().equal(new.nan_to_num()))
+            ]
+        if changed:
+            raise AssertionError(
+                f"your answer changes its argument {changed[0] + 1} in place (+=, a method that ends in _, or x[…] = …): "
+                "whoever calls it still needs it; make a new tensor"
+            )
+        return found
+
+    def slopes(self, *args: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of Σ weight · answer(…) into the arguments."""
+        if isinstance(self._answer, RemoteAnswer):
+            found = self._answer.slopes(args, weight)
+        else:
+            leaves = [part.detach().clone().requires_grad_() for part in args]
+            with _Watch(self._refused, self._draws):
+                made = self._answer(*leaves)
+            flows = isinstance(made, Tensor) and made.requires_grad
+            found = torch.autograd.grad((made * weight).sum(), leaves, allow_unused=True) if flows else None
+        if found is None or all(part is None for part in found):
+            raise AssertionError("no gradient reaches the inputs: build the result from tensor operations alone")
+        return tuple(found)
+
+    def build(self, *args: Any, state: Mapping[str, Tensor] | None = None, **options: Any) -> "Answer":
+        """An object of the class that was answered, with these weights."""
+        if isinstance(self._answer, RemoteAnswer):
+            made: Any = self._answer.build(args, options)
+            if state is not None:
+                made.load_state(dict(state))
+        else:
+            made = self._answer(*args, **options)
+            if state is not None:
+                made.load_state_dict(dict(state))
+                made.eval()
+        return Answer(made, self._refused, self._draws)
 
 
-def by_hand(answer: Any, *, without: str | Iterable[str] = ()) -> Callable[..., Any]:
+def by_hand(answer: Any, *, without: str | Iterable[str] = (), draws: bool = False) -> Answer:
     """The answer, to be called as before; but if it reaches for a ready-made function, the call fails and says so.
 
     Refused are always this library's own functions and layers, torch's fused attention, and a detour through NumPy.
     Functions are recognized while they run, so that neither an alias nor an import under another name helps.
 
     Args:
-        answer: a function or a module.
+        answer: a function or a class.
         without: further kinds to refuse: ``"softmax"``, ``"layer_norm"``, ``"gelu"``, ``"convolution"``,
-            ``"recurrence"``, ``"kron"``.
+            ``"recurrence"``, ``"kron"``, ``"variance"``.
+        draws: whether it draws a figure, for which tensors may become arrays.
 
     >>> import regard.course
     >>> regard.course.by_hand(lambda x: x.exp())(torch.zeros(1))
     tensor([1.])
     >>> regard.course.by_hand(lambda x: regard.softargmax(x))(torch.zeros(1))
     Traceback (most recent call last):
-    regard.course._by_hand.ReadyMadeError: your answer calls regard's softargmax; write it out yourself
+    regard.course.grading._refusal.ReadyMadeError: your answer calls regard's softargmax; write it out yourself
     """
     kinds = (without,) if isinstance(without, str) else tuple(without)
-    unknown = [kind for kind in kinds if kind not in _READY_MADE]
+    unknown = [kind for kind in kinds if kind not in READY_MADE]
     if unknown:
-        raise ValueError(f"without must name kinds of {', '.join(_READY_MADE)}, got {', '.join(unknown)}")
-    if answer is None or answer is Ellipsis or not callable(answer):
+        raise ValueError(f"without must name kinds of {', '.join(READY_MADE)}, got {', '.join(unknown)}")
+    if not isinstance(answer, RemoteAnswer) and not callable(answer):
         what = "is not there yet" if answer is None or answer is Ellipsis else f"is {answer!r}, which cannot be called"
-        raise AssertionError(f"your answer {what}: run its cell first, and keep the name it was given")
-    refused = {name: kind for kind in kinds for name in _READY_MADE[kind]}
-
-    @functools.wraps(answer, updated=())
-    def watched(*args: Any, **options: Any) -> Any:
-        with _Watch(refused):
-            return answer(*args, **options)
-
-    return watched
+        raise NotThere(f"your answer {what}: run its cell first, and keep the name it was given")
+    return Answer(answer, {name: kind for kind in kinds for name in READY_MADE[kind]}, draws)
 
 
 class _Watch(TorchFunctionMode):
     """Sees every torch function called inside, and from where."""
 
-    def __init__(self, refused: dict[str, str]) -> None:
+    def __init__(self, refused: dict[str, str], draws: bool) -> None:
         super().__init__()
-        self.refused = refused
+        self.refused, self.draws = refused, draws
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", str(function))
-        if any(part in name for part in _ATTENTION):
-            raise ReadyMadeError(
-                f"your answer calls torch's {name}, which is attention in one call; write it out yourself"
-            )
+        if any(part in name for part in ATTENTION):
+            raise ReadyMadeError(called_torch(name, None))
         if name in self.refused:
-            raise ReadyMadeError(
-                f"your answer calls torch's {name}; this exercise asks you to write {self.refused[name]} out yourself"
-            )
-        if name in ("numpy", "__array__"):
+            raise ReadyMadeError(called_torch(name, self.refused[name]))
+        if name in ("numpy", "__array__") and not self.draws:
             raise ReadyMadeError("your answer leaves torch for NumPy, where gradients end; stay with tensors")
         own = _own_code(sys._getframe(1))
         if own is not None:
@@ -90,7 +138,7 @@ def _own_code(frame: FrameType | None) -> str | None:
     found = None
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module == __name__ and frame.f_code.co_name == "watched":
+        if module == __name__ and frame.f_code.co_name in ("_call", "slopes"):
             return found
         if module.startswith("regard.") and not module.startswith("regard.course"):
             found = frame.f_code.co_qualname.removesuffix(".forward")

@@ -1,10 +1,6 @@
 """Where a notebook's public checks are: beside it if it came with them, else inside the package."""
 
-import atexit
 import json
-import shutil
-import tempfile
-from functools import cache
 from pathlib import Path
 
 _INSIDE = Path(__file__).parent / "checks"
@@ -20,29 +16,20 @@ def notebooks() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _INSIDE.glob("*.json")))
 
 
-def checks(notebook: str) -> str:
-    """The folder of a notebook's public checks, as ``otter.Notebook(tests_dir=…)`` takes it.
+def public_checks(notebook: str) -> dict[str, str]:
+    """By question, the source of its public checks.
 
-    A ``tests`` folder in the working directory goes first: that is how a teacher hands out checks of their own. A
-    notebook that came alone, as in Colab, gets those of the package, in a folder that lasts as long as Python runs.
+    A folder ``tests/<notebook>`` in the working directory goes first: that is how a teacher hands out checks of their
+    own. A notebook that came alone, as in Colab, gets those of the package.
 
     >>> import regard.course
-    >>> from pathlib import Path
-    >>> len(list(Path(regard.course.checks("1-attention-by-hand")).glob("*.py"))) > 4
+    >>> "q1_scores" in regard.course.public_checks("1-attention-by-hand")
     True
     """
-    beside = Path("tests")
-    if any(beside.glob("*.py")) and not (beside / "conftest.py").exists():  # not somebody's own test suite
-        return str(beside)
+    beside = Path("tests") / notebook
+    files = sorted(beside.glob("*.py"))
+    if files:
+        return {path.stem: path.read_text(encoding="utf-8") for path in files}
     if notebook not in notebooks():
         raise ValueError(f"notebook must be one of {', '.join(notebooks())}, got {notebook!r}")
-    return _unpacked(notebook)
-
-
-@cache
-def _unpacked(notebook: str) -> str:
-    folder = Path(tempfile.mkdtemp(prefix="regard-checks-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for question, source in json.loads((_INSIDE / f"{notebook}.json").read_text(encoding="utf-8")).items():
-        (folder / f"{question}.py").write_text(source, encoding="utf-8")
-    return str(folder)
+    return json.loads((_INSIDE / f"{notebook}.json").read_text(encoding="utf-8"))

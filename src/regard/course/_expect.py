@@ -1,12 +1,20 @@
 """Compare an answer with what is right, and say what is wrong with it in words a learner can act on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Number = int | float
+
+
+class Advice(AssertionError):
+    """What is wrong, in words that are the same for every seed: it may be told after a hidden check, too."""
+
+
+class NotThere(Advice):
+    """There is no answer yet."""
 
 
 class Draw:
@@ -34,6 +42,10 @@ class Draw:
     def coin(self, *shape: int) -> Tensor:
         """True or False."""
         return torch.rand(shape, generator=self.random) < 0.5
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        """One of several."""
+        return options[self.size(0, len(options) - 1)]
 
     def order(self, count: int) -> Tensor:
         """0 … count − 1, shuffled."""
@@ -65,13 +77,13 @@ def expect(
     AssertionError: your result: the transpose of what it should be, rows and columns are swapped
     >>> regard.course.expect(right.exp(), right, {"take the logarithm at the end": right.exp()})
     Traceback (most recent call last):
-    AssertionError: take the logarithm at the end
+    regard.course._expect.Advice: take the logarithm at the end
     """
     if got is None or got is Ellipsis:
-        raise AssertionError(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
+        raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
     if isinstance(right, Tensor):
         if not isinstance(got, Tensor):
-            raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not a {type(got).__name__}")
+            raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not {_kind(got)}")
     elif isinstance(got, Tensor):
         if got.numel() != 1:
             raise AssertionError(f"{of}: must be one number, not a tensor of shape {tuple(got.shape)}")
@@ -82,44 +94,101 @@ def expect(
     if answer.shape == truth.shape and _same(answer, truth, tolerance):
         return
     for advice, wrong in (mistakes or {}).items():
-        if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance):
-            raise AssertionError(advice)
+        if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance, equal_nan=True):
+            raise Advice(advice)
     raise AssertionError(f"{of}: {_difference(answer, truth, tolerance)}")
 
 
-def expect_choice(got: Any, right: set[str], offered: Mapping[str, str]) -> None:
+def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
+    """So many numbers, in a tuple, a list or a tensor; as a tensor. Anything else is an error that says what would fit.
+
+    >>> import regard.course
+    >>> regard.course.expect_numbers((1, 2.5), 2)
+    tensor([1.0000, 2.5000])
+    """
+    if got is None or got is Ellipsis or (isinstance(got, Sequence) and any(part is Ellipsis for part in got)):
+        raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own numbers")
+    try:
+        found = torch.as_tensor(got).detach().float().flatten()
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(f"{of}: give {count} numbers, such as {tuple(range(1, count + 1))}") from None
+    if found.numel() != count:
+        raise AssertionError(f"{of}: give {count} numbers, not {found.numel()}")
+    return found
+
+
+def expect_choice(got: Any, right: set[str] | None, offered: Mapping[str, str]) -> None:
     """Nothing if the chosen names are the right ones; otherwise what to think about again.
 
     Args:
         got: a set (or another collection) of names.
-        right: the right ones.
+        right: the right ones; None asks only whether they are names at all.
         offered: all names, each with a thought that helps whoever got it wrong.
 
     >>> import regard.course
     >>> regard.course.expect_choice({"a", "b"}, {"a"}, {"a": "it is", "b": "b has no beard"})
     Traceback (most recent call last):
-    AssertionError: your answer should not have 'b': b has no beard
+    regard.course._expect.Advice: think again about 'b': b has no beard
     """
     if got is None or got is Ellipsis:
-        raise AssertionError("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
+        raise NotThere("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
     if isinstance(got, str) or not hasattr(got, "__iter__"):
         raise AssertionError(f"give a set of names, such as {{{sorted(offered)[0]!r}}}, not {got!r}")
     chosen = set(got)
     unknown = sorted(map(repr, chosen - set(offered)))
     if unknown:
         raise AssertionError(f"not one of the names offered ({', '.join(sorted(offered))}): {', '.join(unknown)}")
-    for name in sorted(chosen ^ right):
-        verb = "should not have" if name in chosen else "lacks"
-        raise AssertionError(f"your answer {verb} {name!r}: {offered[name]}")
+    for name in sorted(chosen ^ right) if right is not None else ():
+        raise Advice(f"think again about {name!r}: {offered[name]}")
+
+
+def pictures_of(figure: Any, count: int) -> list[Tensor]:
+    """The first picture (``imshow``) in each panel of a figure; so many there must be."""
+    found = [panel["images"] for panel in _panels(figure, count)]
+    if not all(found):
+        raise AssertionError("a panel has no picture: draw it with imshow")
+    return [pictures[0] for pictures in found]
+
+
+def lines_of(figure: Any, count: int) -> list[list[Tensor]]:
+    """The lines (``plot``) in each panel of a figure, as points (n, 2); so many panels there must be."""
+    return [panel["lines"] for panel in _panels(figure, count)]
+
+
+def _panels(figure: Any, count: int) -> list[Any]:
+    if figure is None or figure is Ellipsis:
+        raise NotThere("nothing there yet: return the figure")
+    if type(figure).__module__.startswith("matplotlib"):
+        from regard.course.grading import plain_figure
+
+        figure, drawn = plain_figure(figure), figure
+        _close(drawn)
+    if not (isinstance(figure, dict) and isinstance(figure.get("axes"), list)):
+        raise AssertionError(f"return the figure, not {_kind(figure)}")
+    if len(figure["axes"]) != count:
+        raise AssertionError(f"the figure has {len(figure['axes'])} panels; it should have {count}")
+    return figure["axes"]
+
+
+def _close(figure: Any) -> None:
+    """A figure that a check has looked at is not shown again."""
+    from matplotlib import pyplot
+
+    pyplot.close(figure)
+
+
+def _kind(value: Any) -> str:
+    name = getattr(value, "name", "") if type(value).__name__ == "Other" else type(value).__name__
+    return f"a {name}"
 
 
 def _plain(value: Any) -> Tensor:
     return torch.as_tensor(value).detach().double()
 
 
-def _same(left: Tensor, right: Tensor, tolerance: float) -> bool:
+def _same(left: Tensor, right: Tensor, tolerance: float, *, equal_nan: bool = False) -> bool:
     scale = max(1.0, float(right.abs().nan_to_num(0, 0, 0).max())) if right.numel() else 1.0
-    return torch.allclose(left, right, rtol=0.0, atol=tolerance * scale)
+    return torch.allclose(left, right, rtol=0.0, atol=tolerance * scale, equal_nan=equal_nan)
 
 
 def _difference(answer: Tensor, right: Tensor, tolerance: float) -> str:

@@ -4,9 +4,6 @@ from regard.functional._attention import attention as attention
 from regard.functional._attention import causal_keep as causal_keep
 from regard.functional._axis import Border as Border
 from regard.functional._axis import axis_matrix as axis_matrix
-from regard.functional._call import check_grid as check_grid
-from regard.functional._call import resolve as resolve
-from regard.functional._gaussian import attend as attend
 from regard.functional._gaussian import gaussian_attention as gaussian_attention
 from regard.functional._gaussian import gaussian_weights as gaussian_weights
 from regard.functional._maps import kronecker as kronecker
@@ -22,5 +19,4 @@ from regard.functional._profiles import GaussianProfile as GaussianProfile
 from regard.functional._profiles import TableProfile as TableProfile
 from regard.functional._separable import separable_attention as separable_attention
 from regard.functional._separable import separable_weights as separable_weights
-from regard.functional._softargmax import masked_softmax as masked_softmax
 from regard.functional._softargmax import softargmax as softargmax

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.observation import unobserved
 from regard.support.checks import (
     check_choice,
     check_floating,
@@ -98,7 +99,7 @@ def matrix_of(
     before, after = padding
     coordinates = torch.arange(-before, size + after, device=sharpness.device, dtype=sharpness.dtype)
     scores = nearest_scores(targets, sharpness, coordinates, -before, size - 1 + after)
-    return fold(scores.softmax(-1), size, border, before)
+    return unobserved(lambda: fold(scores.softmax(-1), size, border, before))
 
 
 def build_dtype(*tensors: Tensor) -> torch.dtype:

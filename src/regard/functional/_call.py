@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.functional._axis import Border, build_dtype, check_border, check_sharpness
-from regard.support.checks import check_floating, check_ndim, describe, values_are_readable
+from regard.support.checks import check_floating, check_grid, check_ndim, describe, values_are_readable
 
 
 class GaussianCall(NamedTuple):
@@ -144,17 +144,6 @@ def check_queries(queries: object, grid: tuple[int, ...]) -> None:
         raise ValueError(f"{wanted}, got [{', '.join(describe(q) for q in queries)}]")
     if any(values_are_readable(q) and not bool(q.isfinite().all()) for q in queries):
         raise ValueError("queries must be finite coordinates, but hold NaN or infinite values")
-
-
-def check_grid(grid: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(grid, int) or not isinstance(grid, Sequence):
-        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
-    sizes = tuple(grid)
-    if not sizes or any(isinstance(n, bool) or not isinstance(n, int | torch.SymInt) for n in sizes):
-        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
-    if not torch.compiler.is_compiling() and any(n < 1 for n in sizes):
-        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
-    return sizes
 
 
 def check_full_sharpness(sharpness: Tensor) -> None:

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.functional._call import check_grid
 from regard.functional._gaussian import gaussian_attention
 from regard.functional._maps import kronecker
 from regard.functional._mix import AxisBlocks, HeadGroup, mix
 from regard.functional._profiles import DecayProfile, GaussianProfile, Profile
-from regard.support.checks import check_choice, check_ndim, describe
+from regard.observation import observe, unobserved
+from regard.support.checks import check_choice, check_grid, check_ndim, describe
 
 # An axis longer than this is decayed by scans, a shorter one by its matrix.
 SCAN_SIZE = 512
@@ -51,6 +51,18 @@ def separable_attention(
         center = torch.stack([profile.center for profile in profiles if isinstance(profile, GaussianProfile)], 1)
         sharpness = torch.stack([profile.sharpness for profile in profiles if isinstance(profile, GaussianProfile)], 1)
         return gaussian_attention(value, center, sharpness, sizes)
+    return observe(
+        None,
+        lambda: mixed_along_axes(value, profiles, sizes, plan),
+        lambda: separable_weights(profiles, sizes)[None],
+        value=value,
+        kind="separable",
+        grid=sizes,
+        prefix=0,
+    )
+
+
+def mixed_along_axes(value: Tensor, profiles: Sequence[Profile], sizes: tuple[int, ...], plan: str) -> Tensor:
     heads = profiles[0].heads
     scans = [takes_scan(profile, size, plan) for profile, size in zip(profiles, sizes, strict=True)]
     if not any(scans):
@@ -87,7 +99,8 @@ def separable_weights(profiles: Sequence[Profile], grid: Sequence[int]) -> Float
             [0.5000, 0.5000]])
     """
     sizes = check_profiles(profiles, grid)
-    return kronecker([profile.matrix(size) for profile, size in zip(profiles, sizes, strict=True)])
+    pairs = list(zip(profiles, sizes, strict=True))
+    return unobserved(lambda: kronecker([profile.matrix(size) for profile, size in pairs]))
 
 
 def check_profiles(profiles: Sequence[Profile], grid: Sequence[int]) -> tuple[int, ...]:

@@ -1,26 +1,26 @@
-"""Additive attention: the score is a small network of query and key, for recurrent encoders and decoders."""
+"""Additive attention: a small network computes the score, as in recurrent encoder–decoders."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.functional import masked_softmax
+from regard.functional import softargmax
 from regard.support.checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
 
 
 class AdditiveAttention(nn.Module):
-    r"""A decoder's state looks through an encoder's states.
+    r"""The states of a decoder attend to the states of an encoder.
 
     .. math:: \mathrm{out}_i = \sum_j a_{ij}\, v_j, \qquad a_{i\cdot} = \mathrm{softmax}_j(e_{ij}), \qquad
         e_{ij} = w^\top \tanh(W_q\, q_i + W_k\, k_j + b)
 
     Args:
         query_dim, key_dim: widths of the queries (decoder states) and of the keys (encoder states).
-        hidden: width of the comparison, default ``key_dim``.
-        bias: whether there is a b.
+        hidden: width of the hidden layer, default ``key_dim``.
+        bias: whether there is a bias b.
 
     Shapes: queries ``(batch, queries, query_dim)``, keys ``(batch, keys, key_dim)``, values ``(batch, keys, width)``.
-    The comparison holds ``batch · queries · keys · hidden`` numbers at once.
+    The hidden layer holds ``batch · queries · keys · hidden`` numbers at once.
 
     >>> from regard.layers import AdditiveAttention
     >>> layer = AdditiveAttention(4, 6)
@@ -40,7 +40,7 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def project_keys(self, key: Float[Tensor, "batch keys key_dim"]) -> Float[Tensor, "batch keys hidden"]:
-        """W_k k, which a decoder computes once and passes at every step."""
+        """W_k k. A decoder computes it once and passes it at every step."""
         check_ndim("key", key, "batch keys key_dim")
         check_width("key", key, self.key_dim)
         return self.key(key)
@@ -64,16 +64,15 @@ class AdditiveAttention(nn.Module):
             value: what is averaged, default ``key``.
             keep: True = attend; ``(queries, keys)``, or ``(batch, queries, keys)`` with 1 where an axis is shared.
                 A query with nothing to attend to gives zeros, and finite gradients.
-            projected_key: ``project_keys(key)``, where it was computed before.
+            projected_key: ``project_keys(key)``, if it is already computed.
             return_weights: also return a, ``(batch, queries, keys)``.
         """
         value = key if value is None else value
         self._check(query, key, value, keep, projected_key)
         keys = self.key(key) if projected_key is None else projected_key
         scores = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
-        weights = (scores.softmax(-1) if keep is None else masked_softmax(scores, keep.expand(scores.shape))).to(
-            value.dtype
-        )
+        weights = scores.softmax(-1) if keep is None else softargmax(scores, keep=keep.expand(scores.shape))
+        weights = weights.to(value.dtype)
         out = weights @ value
         return (out, weights) if return_weights else out
 

@@ -1,4 +1,4 @@
-"""A linear layer whose weight is block-diagonal, stored without the zeros."""
+"""A linear layer with a block-diagonal weight, stored without the zeros."""
 
 import math
 
@@ -20,7 +20,7 @@ class BlockLinear(nn.Module):
     Args:
         in_features, out_features: widths of x and y; ``blocks`` divides both.
         blocks: B.
-        bias: whether there is a c.
+        bias: whether there is a bias c.
 
     ``weight`` is ``(blocks, out_features / blocks, in_features / blocks)``, ``bias`` is
     ``(blocks, out_features / blocks)``.
@@ -44,7 +44,7 @@ class BlockLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As ``nn.Linear`` does, with a block's own width."""
+        """Initialize as ``nn.Linear`` does, with the width of a block."""
         bound = 1 / math.sqrt(self.weight.shape[-1])
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -63,7 +63,7 @@ class BlockLinear(nn.Module):
 
 
 def block_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``(*batch, blocks, out / blocks)``, as a view that keeps the product's own, block-major, layout."""
+    """The product as ``(*batch, blocks, out / blocks)``, a view of its block-major layout."""
     blocks = weight.shape[0]
     split = x.reshape(-1, blocks, weight.shape[-1]).transpose(0, 1)  # (blocks, rows, in / blocks)
     if bias is None:

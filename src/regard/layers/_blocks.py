@@ -23,7 +23,7 @@ class DecoderWeights(NamedTuple):
 
 
 class DecoderCache(NamedTuple):
-    """What a decoder block keeps between steps: its own tokens' keys and values, and the memory's."""
+    """What a decoder block keeps between steps: the keys and values of its own tokens, and those of the memory."""
 
     attention: KeyValueCache
     cross_attention: KeyValueCache
@@ -34,7 +34,7 @@ class DecoderCache(NamedTuple):
 
 
 class _Block(nn.Module):
-    """What both blocks share: sub-layers with residual paths around them, and a norm before or after each."""
+    """The common part of both blocks: sub-layers with residual paths, and a norm before or after each."""
 
     def __init__(
         self, dim: int, hidden: int | None, activation: str, dropout: float, norm: str, epsilon: float
@@ -73,13 +73,13 @@ class EncoderBlock(_Block):
 
     Args:
         dim: width of the tokens.
-        heads: number of heads of the attention that is made.
+        heads: number of attention heads, if ``attention`` is not given.
         hidden: width inside the feed-forward network, default ``4 · dim``.
         activation: of the feed-forward network, see :class:`FeedForward`.
         dropout: probability, in training, of dropping attention weights, hidden features and sub-layer outputs.
         norm: ``"pre"`` or ``"post"``.
         epsilon: ε of the layer norms.
-        attention: used instead of making one: any module from ``(batch, tokens, dim)`` to the same.
+        attention: a module to use instead of :class:`MultiHeadAttention`, from ``(batch, tokens, dim)`` to the same.
 
     >>> from regard.layers import EncoderBlock
     >>> block = EncoderBlock(16, 4)
@@ -111,7 +111,7 @@ class EncoderBlock(_Block):
         Args:
             x: ``(batch, tokens, dim)``.
             return_weights: also return the attention map.
-            options: what else the attention module takes: ``keep``, ``bias``, ``causal`` and ``cache`` for
+            options: other arguments of the attention module: ``keep``, ``bias``, ``causal`` and ``cache`` for
                 :class:`MultiHeadAttention`, ``grid`` for a positional one.
         """
         self._check_tokens("x", x)
@@ -127,11 +127,11 @@ class DecoderBlock(_Block):
 
     Args:
         dim: width of the tokens.
-        heads: number of heads of the attentions that are made.
+        heads: number of attention heads, unless both attention modules are given.
         hidden, activation, dropout, norm, epsilon: see :class:`EncoderBlock`.
         memory_dim: width of the memory, default ``dim``.
-        attention, cross_attention: used instead of making them. The first maps ``(batch, tokens, dim)`` to the same,
-            the second takes the memory as well.
+        attention, cross_attention: modules to use instead of :class:`MultiHeadAttention`. The first maps ``(batch,
+            tokens, dim)`` to the same, the second also takes the memory.
 
     >>> from regard.layers import DecoderBlock
     >>> block = DecoderBlock(16, 4)
@@ -174,12 +174,12 @@ class DecoderBlock(_Block):
         """
         Args:
             x: ``(batch, tokens, dim)``.
-            memory: ``(batch, keys, memory_dim)``, what the encoder gave.
+            memory: ``(batch, keys, memory_dim)``, the output of the encoder.
             causal: whether a token sees only itself and those before it.
             memory_keep: which memory tokens may be attended, True = attend; shapes as in :class:`MultiHeadAttention`.
-            cache: of earlier steps; then ``x`` holds the new tokens alone.
+            cache: keys and values of earlier steps; then ``x`` holds only the new tokens.
             return_weights: also return both maps.
-            options: what else the self-attention takes, such as ``keep`` and ``bias``.
+            options: other arguments of the self-attention, such as ``keep`` and ``bias``.
         """
         self._check_tokens("x", x)
         own, cross = (None, None) if cache is None else cache
@@ -208,7 +208,7 @@ def _attention_or_new(
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Those that were passed: a module that is plugged in need not know the others."""
+    """The options that are not None. A module of the user need not know the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Keys and values that were computed before, for decoding token by token."""
+"""Keys and values of earlier tokens, for decoding token by token."""
 
 import torch
 from jaxtyping import Float
@@ -8,13 +8,13 @@ from regard.support.checks import check_positive
 
 
 class KeyValueCache:
-    """Keys and values of the tokens seen so far: each call of a layer appends those of its new tokens.
+    """Keys and values of the tokens so far. Each call of a layer appends those of its new tokens.
 
-    Without gradients the tokens are written into a buffer that doubles when it is full, so that a step costs its own
-    tokens alone; with gradients they are concatenated.
+    Without gradients, tokens are written into a buffer that doubles when it is full, so the cost of a step depends only
+    on its own tokens. With gradients, they are concatenated.
 
     Args:
-        capacity: tokens to make room for at first, where the final length is known.
+        capacity: initial size of the buffer in tokens. Pass the final length if you know it.
 
     >>> from regard.layers import KeyValueCache
     >>> layer = regard.MultiHeadAttention(8, 2).eval()

@@ -31,7 +31,7 @@ class FeedForward(nn.Module):
         hidden: width between the two maps, default ``4 · dim``.
         activation: φ, ``"gelu"`` (exact), ``"gelu_tanh"``, ``"relu"`` or ``"silu"``.
         dropout: probability of dropping a hidden feature in training.
-        bias: whether there are b₁ and b₂.
+        bias: whether there are biases b₁ and b₂.
 
     ``expand`` holds W₁, ``contract`` holds W₂. Shapes: ``(..., dim)`` to ``(..., dim)``.
 

@@ -1,4 +1,4 @@
-"""A gate between looking at content and looking at a place."""
+"""Heads with a gate between content and position."""
 
 from collections.abc import Sequence
 
@@ -7,27 +7,27 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.functional import attention, gaussian_attention, gaussian_weights
-from regard.layers._gaussian import Covariance, GaussianHeads, Init
+from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import observe
+from regard.observation import observe, unobserved
 from regard.support.checks import check_dtype, check_positive, check_probability
 
 
 class GatedPositionalAttention(nn.Module):
-    r"""Each head learns how much to look by content and how much by place.
+    r"""Each head learns how much to attend by content and how much by position.
 
     .. math:: A_h = (1 - g_h)\,\mathrm{softmax}(\beta\, Q_h K_h^\top) + g_h\, G_h, \qquad g_h = \sigma(\lambda_h)
 
-    with :math:`G_h` the map of a Gaussian head. The sum is taken over the two outputs, not over the maps: content runs
-    through the fused kernel and position through :func:`regard.gaussian_attention`, and neither map is formed.
+    with :math:`G_h` the map of a Gaussian head. The layer adds the two outputs, not the maps: content runs through
+    the fused kernel and position through :func:`regard.gaussian_attention`, and neither map is formed.
 
     Args:
         dim: width of input and output.
         heads: the number of heads.
         axes, covariance, init, sharpness: see :class:`GaussianHeads`.
-        gate: λ at the start; 1 starts close to the position (g = 0.73).
-        dropout: on the content weights, in training.
-        bias: whether the linear layers have one.
+        gate: the initial λ; 1 starts closer to position (g = 0.73).
+        dropout: probability of dropping content weights in training.
+        bias: whether the linear layers have a bias.
 
     >>> layer = GatedPositionalAttention(18, heads=9, init="grid")
     >>> out, weights = layer(torch.randn(2, 4, 5, 18), return_weights=True)
@@ -77,17 +77,18 @@ class GatedPositionalAttention(nn.Module):
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         gate = self.gate.sigmoid().to(value.dtype)[:, None, None]
         dropout = self.dropout if self.training else 0.0
-        content = attention(query, key, value, dropout=dropout)
-        position = gaussian_attention(value, self.center, self.sharpness, grid)
+
+        def mix() -> Tensor:
+            content = attention(query, key, value, dropout=dropout)
+            position = gaussian_attention(value, self.center, self.sharpness, grid)
+            return (1 - gate) * content + gate * position
 
         def weights() -> Tensor:
             by_content = attention(query, key, value, return_weights=True)[1]
             return (1 - gate) * by_content + gate * gaussian_weights(self.center, self.sharpness, grid).to(gate.dtype)
 
-        # Before the layer tells of itself: attention seen after that would count as a second one.
-        found = weights() if return_weights else None
-        mixed = (1 - gate) * content + gate * position
-        mixed = observe(self, mixed, weights if found is None else lambda: found, value=value, kind="gated", grid=grid)
+        found = unobserved(weights) if return_weights else None
+        mixed = observe(self, mix, weights if found is None else lambda: found, value=value, kind="gated", grid=grid)
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return out if found is None else (out, found)
 

@@ -1,12 +1,11 @@
-"""Tokens that lie on a grid: given as (batch, rows, columns, width), or flat with the grid beside them."""
+"""Tokens on a grid: given as (batch, rows, columns, width), or flat together with the grid."""
 
 import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.functional import check_grid
-from regard.support.checks import check_floating, check_width
+from regard.support.checks import check_floating, check_grid, check_width
 
 
 def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) -> tuple[Tensor, tuple[int, ...]]:
@@ -35,5 +34,5 @@ def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) ->
 
 
 def like_input(out: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Flat tokens back in the layout of the input."""
+    """Flat tokens in the layout of the input ``x``."""
     return out.unflatten(1, grid) if x.ndim > 3 else out

@@ -12,18 +12,18 @@ from regard.support.checks import check_floating, check_positive, describe
 
 
 class LayerNorm(nn.Module):
-    r"""Every token is shifted and scaled to mean 0 and variance 1 over its features, then scaled and shifted anew.
+    r"""Normalize the features of every token to mean 0 and variance 1, then scale and shift them.
 
     .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} \odot \gamma + \beta, \qquad
         \mu = \tfrac1d \sum_i x_i, \quad \sigma^2 = \tfrac1d \sum_i (x_i - \mu)^2
 
     Args:
-        dim: d, or the shape of the last axes that are normalized together.
+        dim: d, or the shape of the last axes, which are normalized together.
         epsilon: ε.
-        affine: whether there is a γ (``weight``, starts at 1).
-        bias: whether, with it, there is a β (``bias``, starts at 0).
+        affine: whether there is a scale γ (``weight``, initially 1).
+        bias: whether there is also a shift β (``bias``, initially 0).
 
-    The parameters are named as those of ``nn.LayerNorm``, whose state loads as it is.
+    The parameters have the names of ``nn.LayerNorm``, so its state can be loaded.
 
     >>> from regard.layers import LayerNorm
     >>> LayerNorm(2, epsilon=0.0, affine=False)(torch.tensor([[1.0, 3.0], [0.0, 10.0]]))

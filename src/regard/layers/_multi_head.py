@@ -1,7 +1,8 @@
-"""Multi-head attention: several attentions side by side, each in its own projection of the input."""
+"""Multi-head attention: several attentions in parallel, each with its own projection of the input."""
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,8 +26,7 @@ class MultiHeadAttention(nn.Module):
 
     .. math:: Q_i = X W_{q,i} + b_{q,i}, \quad K_i = C W_{k,i} + b_{k,i}, \quad V_i = C' W_{v,i} + b_{v,i}
 
-    X is the input, C the context that gives the keys (X itself for self-attention), C′ what gives the values (C unless
-    it is passed).
+    X is the input. C, the context, gives the keys; it is X in self-attention. C′ gives the values; it is C by default.
 
     Args:
         dim: width of X.
@@ -34,16 +34,16 @@ class MultiHeadAttention(nn.Module):
         context_dim, value_dim: widths of C (default ``dim``) and C′ (default ``context_dim``).
         out_dim: width of the output, default ``dim``.
         head_dim: width of a head, default ``dim / heads``.
-        key_value_heads: key/value heads, shared between neighboring query heads; a divisor of ``heads``, the default.
-        bias: whether the input projections have one.
-        output_bias: whether the output projection has one, default as ``bias``.
+        key_value_heads: number of key/value heads, which neighboring query heads share; a divisor of ``heads``, which is
+            the default.
+        bias: whether the input projections have a bias.
+        output_bias: whether the output projection has a bias, default as ``bias``.
         dropout: probability of dropping an attention weight in training.
         beta: inverse temperature in [0, ∞], default ``1/√head_dim``.
-        slice_heads: head i sees the i-th slice of its inputs alone, instead of all of it: a block-diagonal projection,
-            with 1/h of the weights.
+        slice_heads: head i reads only the i-th slice of the input: a block-diagonal projection with 1/h of the weights.
 
-    Inputs of equal width share one packed projection ``qkv``, so that self-attention is one product; otherwise there
-    are ``query``, ``key`` and ``value``. Then comes ``output``.
+    Inputs of equal width share one packed projection ``qkv``, so that self-attention needs one product. Otherwise the
+    projections are ``query``, ``key`` and ``value``. The output projection is ``output``.
 
     >>> layer = regard.MultiHeadAttention(16, 4, context_dim=6)
     >>> out, weights = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 6), return_weights=True)
@@ -174,14 +174,14 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: ``(batch, tokens, dim)``.
             context: ``(batch, keys, context_dim)``, any number of keys.
-            value: ``(batch, keys, value_dim)``, where the values come from another input than the keys.
+            value: ``(batch, keys, value_dim)``, if the values come from another input than the keys.
             keep: True = attend; ``(tokens, keys)``, or ``(batch, heads, tokens, keys)`` with 1 where an axis is shared.
                 For padded items: ``keep[:, None, None, :]``.
             bias: added to the scores, same shapes.
             causal: a token sees itself and those before it; aligned at the end.
-            return_weights: also return the map, ``(batch, heads, tokens, keys)``, as it is before dropout.
-            cache: self-attention appends the new keys and values to it and attends to all it holds; with ``context``
-                the first call fills it and later calls read it instead of projecting the context again.
+            return_weights: also return the map, ``(batch, heads, tokens, keys)``, before dropout.
+            cache: self-attention appends the new keys and values to it and attends to everything in it. With
+                ``context`` the first call fills it, and later calls read it instead of projecting the context again.
 
         A token with nothing to attend to gives the output projection of zeros, and finite gradients.
         """
@@ -256,19 +256,19 @@ class MultiHeadAttention(nn.Module):
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """The same layer with the same weights, bit for bit; masks differ, see :func:`keep_from_torch`.
 
-        What is frozen stays so, parameter by parameter; one made of several is frozen only if all of them are. (So it
-        is in :meth:`to_torch` and :meth:`from_timm`.)
+        Frozen parameters stay frozen. A parameter made of several is frozen only if all of them are. The same holds for
+        :meth:`to_torch` and :meth:`from_timm`.
 
         >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
         >>> ours, x = regard.MultiHeadAttention.from_torch(theirs), torch.randn(2, 5, 16)
         >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
         True
         """
-        return _interchange.from_torch(cls, module)
+        return _interchange.from_torch(module).build(cls)
 
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
-        """The same layer as torch's, with the same weights, where torch's has this layer's options."""
-        return _interchange.to_torch(self, batch_first)
+        """The same layer as a torch module with the same weights, if torch's module has the options of this layer."""
+        return _interchange.to_torch(self, self._arguments(), batch_first).build(nn.MultiheadAttention)
 
     @classmethod
     def from_timm(cls, source: nn.Module | Mapping[str, Tensor], heads: int | None = None) -> "MultiHeadAttention":
@@ -283,11 +283,28 @@ class MultiHeadAttention(nn.Module):
           (output): Linear(in_features=16, out_features=16, bias=True)
         )
         """
-        return _interchange.from_timm(cls, source, heads)
+        return _interchange.from_timm(source, heads).build(cls)
 
     def to_timm(self) -> dict[str, Tensor]:
-        """The state of the equal timm module, to be given to its ``load_state_dict``; the tensors are shared."""
-        return _interchange.to_timm(self)
+        """The state of the equal timm module, for its ``load_state_dict``. The tensors are shared."""
+        return _interchange.to_timm(self, self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, defaults filled in."""
+        first = self.qkv if self.packed else self.query
+        names = (
+            "dim",
+            "heads",
+            "context_dim",
+            "value_dim",
+            "out_dim",
+            "head_dim",
+            "key_value_heads",
+            "dropout",
+            "beta",
+        )
+        biases = {"bias": first.bias is not None, "output_bias": self.output.bias is not None}
+        return {name: getattr(self, name) for name in (*names, "slice_heads")} | biases
 
     def extra_repr(self) -> str:
         shown = [f"dim={self.dim}, heads={self.heads}, head_dim={self.head_dim}"]

@@ -1,4 +1,4 @@
-"""Queries, keys and values from one packed weight: one product for all that come from the same input."""
+"""Queries, keys and values from one packed weight: inputs that are the same share one product."""
 
 from collections.abc import Sequence
 

@@ -1,24 +1,23 @@
 """Images as sequences of patches."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_dtype, check_ndim, check_positive, describe
+from regard.support.checks import check_dtype, check_ndim, check_positive, check_sides
 
 
 class PatchEmbedding(nn.Module):
-    r"""Each patch of an image, flattened and mapped linearly, is a token: a convolution that steps by its own size.
+    r"""One token for each patch of an image: a convolution whose stride is the size of its kernel.
 
     .. math:: z_{r,c} = b + \sum_{k,i,j} W_{:,k,i,j}\; x_{k,\; rP + i,\; cQ + j}
 
     Args:
-        patch: P, or (P, Q): height and width of a patch.
+        patch_size: P, or (P, Q): height and width of a patch.
         dim: width of a token.
         channels: channels of the images.
-        bias: whether there is a b.
+        bias: whether there is a bias b.
 
     Shapes: ``(batch, channels, height, width)`` to ``(batch, height/P · width/Q, dim)``, row-major.
 
@@ -28,20 +27,19 @@ class PatchEmbedding(nn.Module):
     (torch.Size([2, 6, 16]), (2, 3))
     """
 
-    def __init__(self, patch: int | Sequence[int], dim: int, *, channels: int = 3, bias: bool = True) -> None:
+    def __init__(self, patch_size: int | Sequence[int], dim: int, *, channels: int = 3, bias: bool = True) -> None:
         super().__init__()
-        height, width = (patch, patch) if isinstance(patch, int) else _two(patch)
-        for name, size in (("patch", height), ("patch", width), ("dim", dim), ("channels", channels)):
-            check_positive(name, size)
-        self.patch, self.dim, self.channels = (height, width), dim, channels
-        self.projection = nn.Conv2d(channels, dim, self.patch, stride=self.patch, bias=bias)
+        check_positive("dim", dim)
+        check_positive("channels", channels)
+        self.patch_size, self.dim, self.channels = check_sides("patch_size", patch_size), dim, channels
+        self.projection = nn.Conv2d(channels, dim, self.patch_size, stride=self.patch_size, bias=bias)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches in an image of this size."""
-        for name, size, step in (("height", height, self.patch[0]), ("width", width, self.patch[1])):
+        for name, size, step in zip(("height", "width"), (height, width), self.patch_size, strict=True):
             if size % step or size < step:
                 raise ValueError(f"image {name} is {size}, which is not a multiple of the patch's {name}, {step}")
-        return height // self.patch[0], width // self.patch[1]
+        return height // self.patch_size[0], width // self.patch_size[1]
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
         check_ndim("images", images, "batch channels height width")
@@ -52,10 +50,4 @@ class PatchEmbedding(nn.Module):
         return self.projection(images).flatten(2).transpose(1, 2)
 
     def extra_repr(self) -> str:
-        return f"patch={self.patch}, dim={self.dim}, channels={self.channels}"
-
-
-def _two(patch: Any) -> tuple[int, int]:
-    if not isinstance(patch, Sequence) or len(patch) != 2:
-        raise TypeError(f"patch must be a number or (height, width), got {describe(patch)}")
-    return patch[0], patch[1]
+        return f"patch_size={self.patch_size}, dim={self.dim}, channels={self.channels}"

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.functional import check_grid, placed_attention
-from regard.layers._gaussian import Covariance, GaussianHeads, Init
+from regard.functional import placed_attention
+from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._multi_head import MultiHeadAttention
-from regard.support.checks import check_dtype, check_ndim, check_positive, check_probability, check_width
+from regard.support.checks import check_dtype, check_grid, check_ndim, check_positive, check_probability, check_width
 
 
 class PlacedAttention(nn.Module):

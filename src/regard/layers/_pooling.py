@@ -1,4 +1,4 @@
-"""From the tokens of an encoder to one vector. Each head takes any number of tokens."""
+"""Pooling: from the tokens of an encoder to one vector. Each layer takes any number of tokens."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,12 +13,12 @@ Keep = Bool[Tensor, "#batch #tokens"]
 
 
 class ClassTokenPooling(nn.Module):
-    r"""A learned token goes in front of the others, and is what is read at the end.
+    r"""A learned token is put before the others and read at the end.
 
     .. math:: \mathrm{prepend}(x) = (c, x_1, \dots, x_n), \qquad \mathrm{pool}(z) = z_0
 
     Args:
-        dim: width of the tokens; c is ``token``, which starts small and random.
+        dim: width of the tokens; c is the parameter ``token``, small and random at first.
 
     >>> from regard.layers import ClassTokenPooling
     >>> pool = ClassTokenPooling(8)
@@ -57,12 +57,12 @@ class AveragePooling(nn.Module):
     """
 
     def forward(self, x: Float[Tensor, "batch tokens dim"], *, keep: Keep | None = None) -> Float[Tensor, "batch dim"]:
-        """``keep``: True = counts. An item of which nothing is kept gives zeros."""
+        """``keep``: True = the token counts. An item without such tokens gives zeros."""
         _check_tokens(x, None, keep)
         if keep is None:
             return x.mean(1)
         kept = keep.unsqueeze(-1)
-        # Not a product with the mask: what is hidden may be infinite or NaN.
+        # Not a product with the mask, because hidden tokens may be infinite or NaN.
         return x.masked_fill(~kept, 0.0).sum(1) / kept.sum(1).clamp(min=1).to(x.dtype)
 
 
@@ -72,7 +72,7 @@ class AttentionPooling(nn.Module):
     .. math:: y = \mathrm{attention}(p, X), \qquad \mathrm{pool}(X) = y + \mathrm{FeedForward}(\mathrm{norm}(y))
 
     Args:
-        dim: width of the tokens; p is ``probe``.
+        dim: width of the tokens; p is the parameter ``probe``.
         heads: number of heads.
         hidden: width inside the feed-forward network, default ``4 · dim``.
         activation: of the feed-forward network.
@@ -108,7 +108,7 @@ class AttentionPooling(nn.Module):
         """
         Args:
             x: ``(batch, tokens, dim)``.
-            keep: True = may be attended. An item of which nothing is kept gives the same output whatever its tokens.
+            keep: True = may be attended. An item without such tokens gives an output that does not depend on its tokens.
             return_weights: also return where the probe looks, ``(batch, heads, tokens)``.
         """
         _check_tokens(x, self.dim, keep)

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.functional import AxisBlocks, HeadGroup, attention, check_grid, kronecker, mix
+from regard.functional import AxisBlocks, HeadGroup, attention, kronecker, mix
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import observe
-from regard.support.checks import check_dtype, check_positive, check_probability
+from regard.observation import observe, unobserved
+from regard.support.checks import check_dtype, check_grid, check_positive, check_probability
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -19,8 +19,8 @@ class RelativePositionalEmbedding(nn.Module):
     .. math:: r_\delta = \bigl[\,E^{(1)}_{\delta_1};\ E^{(2)}_{\delta_2};\ \dots\bigr], \qquad \delta = k - q
 
     Args:
-        width: of :math:`r_\delta`; each axis has an equal part of it.
-        extent: the largest grid, one size per axis; offsets reach from 1 − size to size − 1.
+        width: width of :math:`r_\delta`, divided equally between the axes.
+        extent: the largest grid, one size per axis. Offsets run from 1 − size to size − 1.
 
     >>> encoding = RelativePositionalEmbedding(8, (4, 5))
     >>> encoding.pairs((2, 3)).shape                    # r for every query and key of a 2 × 3 grid
@@ -73,26 +73,26 @@ class RelativePositionalEmbedding(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    r"""Attention that knows how far apart query and key are.
+    r"""Attention with scores that depend on the offset between query and key.
 
     With content, the four terms of the relative encoding, with β = 1/√head_dim (by position alone β = 1):
 
     .. math:: s_{qk} = \beta\bigl(x_q^\top W_q^\top W_k x_k + x_q^\top W_q^\top \widetilde W r_\delta
               + u^\top W_k x_k + v^\top \widetilde W r_\delta\bigr)
 
-    through the fused kernel: the terms with :math:`r_\delta` are its bias, with gradients. By position alone only the
-    last term is left. It is a sum over the axes, so the softmax factorizes exactly as a Gaussian head's does, and the
-    layer costs O(tokens · (rows + columns)).
+    computed by the fused kernel, with the terms with :math:`r_\delta` as its bias. By position alone, only the last term
+    remains. It is a sum over the axes, so the softmax factorizes exactly, as for a Gaussian head, and the layer costs
+    O(tokens · (rows + columns)).
 
     Args:
         dim: width of input and output.
         heads: the number of heads.
-        extent: the largest grid that will be seen, one size per axis.
-        content: whether queries and keys take part.
+        extent: the largest grid of any input, one size per axis.
+        content: whether the scores also depend on content.
         full_width: by position alone every head may read the whole input (see :class:`GaussianAttention`).
-        position_width: of :math:`r_\delta`, ``dim`` by default.
-        dropout: on the attention weights, in training.
-        bias: whether the linear layers have one.
+        position_width: width of :math:`r_\delta`, ``dim`` by default.
+        dropout: probability of dropping attention weights in training.
+        bias: whether the linear layers have a bias.
 
     >>> RelativeAttention(12, heads=3, extent=(8, 8))(torch.randn(2, 5, 6, 12)).shape
     torch.Size([2, 5, 6, 12])
@@ -158,8 +158,14 @@ class RelativeAttention(nn.Module):
                 value = tokens.unsqueeze(1)
             else:
                 value = self.value(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-            mixed = self.mix(value, grid, dropout)
-            mixed = observe(self, mixed, lambda: self.weights(grid)[None], value=value, kind="relative", grid=grid)
+            mixed = observe(
+                self,
+                lambda: self.mix(value, grid, dropout),
+                lambda: self.weights(grid)[None],
+                value=value,
+                kind="relative",
+                grid=grid,
+            )
             weights = self.weights(grid)[None] if return_weights else None
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return out if weights is None else (out, weights)
@@ -190,7 +196,7 @@ class RelativeAttention(nn.Module):
     def axis_matrices(self, grid: tuple[int, ...]) -> list[Float[Tensor, "heads _ _"]]:
         """By position alone: the softmax of each axis' scores, whose Kronecker product is the map."""
         parts = self.position.weight.split(self.encoding.width // self.axes, 1)
-        # One score for each offset, then laid out for each pair: a product for 2·size − 1 offsets, not for size² pairs.
+        # Compute one score per offset, then look it up for each pair: 2·size − 1 products instead of size².
         scores = [table @ part.mT for table, part in zip(self.encoding.tables, parts, strict=True)]
         return [
             scores[axis][self.encoding.offsets(axis, size)].permute(2, 0, 1).softmax(-1)
@@ -205,8 +211,8 @@ class RelativeAttention(nn.Module):
         return mix(value, [HeadGroup(tuple(range(self.heads)), axes)], [matrices])
 
     def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "heads queries keys"]:
-        """By position alone: every head's map."""
-        return kronecker(self.axis_matrices(grid))
+        """By position alone: the map of every head."""
+        return kronecker(unobserved(self.axis_matrices, grid))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, content={self.content}, full_width={self.full_width}"

@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.functional import DecayProfile, TableProfile, check_grid, separable_attention, separable_weights
+from regard.functional import DecayProfile, TableProfile, separable_attention, separable_weights
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import observe
-from regard.support.checks import check_choice, check_dtype, check_positive
+from regard.support.checks import check_choice, check_dtype, check_grid, check_positive
 
 Side = Literal["both", "before", "after"]
 
@@ -95,7 +94,6 @@ class SeparableAttention(nn.Module):
         check_dtype("x", x, self.output.weight)
         value = self.value(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         mixed = separable_attention(value, self.profiles(), grid)
-        mixed = observe(self, mixed, lambda: self.weights(grid)[None], value=value, kind="separable", grid=grid)
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return (out, self.weights(grid)[None]) if return_weights else out
 

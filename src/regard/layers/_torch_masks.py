@@ -1,4 +1,4 @@
-"""torch's attention masks in this library's terms."""
+"""Convert the attention masks of torch."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,8 +12,8 @@ def keep_from_torch(
 ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
     """Translate the masks of ``nn.MultiheadAttention`` into ``keep`` and ``bias``.
 
-    There a boolean mask says what is **hidden** (True = do not attend) and a float mask is added to the scores; here
-    ``keep`` says what is attended and ``bias`` is added.
+    In torch a boolean mask says what is **hidden** (True = do not attend), and a float mask is added to the scores. Here
+    ``keep`` says what is attended, and ``bias`` is added.
 
     Args:
         attn_mask: ``(queries, keys)``, or ``(batch · heads, queries, keys)`` together with ``heads``.
@@ -21,8 +21,8 @@ def keep_from_torch(
         heads: the number of heads, needed for an ``attn_mask`` with three axes.
 
     Returns:
-        keep, bias: either is None where no mask of its kind was passed. With two axes as ``attn_mask`` alone, else
-        with four, ``(batch, heads, queries, keys)``, 1 where an axis is shared.
+        keep, bias: None if no mask of that kind was passed. They have two axes for an ``attn_mask`` of two axes alone,
+        otherwise four, ``(batch, heads, queries, keys)``, with size 1 where an axis is shared.
 
     >>> from regard.layers import keep_from_torch
     >>> keep, bias = keep_from_torch(key_padding_mask=torch.tensor([[False, False, True]]))

@@ -1,135 +1,93 @@
-"""Maps as files: one safetensors file with a JSON description, or a folder of streamed maps. Nothing is unpickled."""
+"""Records as files: one safetensors file with a JSON description, or a folder of streamed maps. Nothing is unpickled."""
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.maps._layout import Layout
-from regard.maps._maps import Call, Map, Maps, Missed
-from regard.maps._windows import Windows
+from regard.maps._record import AttentionRecord, Missed
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
+_FORMAT = {"format": "regard maps", "version": 1}
+
+Read = tuple[list[AttentionRecord], list[Missed], list[str]]
 
 
-def save(maps: Maps, path: Path, dtype: str | None) -> Path:
+def write_records(
+    path: Path, records: list[AttentionRecord], missed: list[Missed], notes: list[str], dtype: str | None
+) -> Path:
+    """One safetensors file; returns its path, which ends in ``.safetensors``."""
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(repr, _DTYPES))}, got {dtype!r}")
-    save_file = _safetensors().save_file
-    if path.suffix != ".safetensors":
-        path = path.with_name(path.name + ".safetensors")
+    save_file = _safetensors().torch.save_file
+    path = _with_suffix(path)
     tensors: dict[str, Tensor] = {}
-    described: list[dict[str, Any]] = []
-    for name, found in maps.items():
-        for call in found.calls:
-            if call.stored is None:
-                raise ValueError(f"{name!r} was folded by reduce= and holds no map to save; save .reduced yourself")
-            key = str(len(described))
-            kept, scale = _encode(call.stored.detach().cpu(), dtype)
-            tensors[key] = kept
-            if scale is not None:
-                tensors[f"{key}.scale"] = scale
-            described.append(describe_call(name, call))
-    missed = [{"name": m.name, "reason": m.reason, "shape": m.shape, "count": m.count} for m in maps.missed]
-    about = {"format": "regard maps", "version": 1, "calls": described, "missed": missed, "notes": maps.notes}
+    for number, record in enumerate(records):
+        if record.stored is None:
+            raise ValueError(f"{record.name!r} was folded by reduce= and has no weights to save: save .reduced")
+        tensors[str(number)], scale = _encode(record.stored.detach().cpu(), dtype)
+        if scale is not None:
+            tensors[f"{number}.scale"] = scale
+    calls = [record.to_json() for record in records]
+    about = {**_FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(path), metadata={"regard": json.dumps(about)})
     return path
 
 
-def load(path: Path) -> Maps:
+def write_index(folder: Path, files: list[tuple[AttentionRecord, str]]) -> None:
+    """Describe the streamed maps of a folder in its ``maps.json``, so that they can be read later."""
+    calls = [
+        {**record.to_json(), "file": file, "dtype": str(record.stored.dtype).removeprefix("torch.")}
+        for record, file in files
+        if record.stored is not None
+    ]
+    (folder / "maps.json").write_text(json.dumps({**_FORMAT, "calls": calls}, indent=1))
+
+
+def read_records(path: Path) -> Read:
+    """The records, what was missed, and notes, of what :func:`write_records` or :func:`write_index` wrote."""
     if path.is_dir():
-        return _load_folder(path)
-    if not path.exists() and path.with_name(path.name + ".safetensors").exists():
-        path = path.with_name(path.name + ".safetensors")
+        return _read_folder(path), [], []
+    path = path if path.exists() else _with_suffix(path)
     if not path.exists():
         raise FileNotFoundError(f"there are no maps at {path}")
     with _safetensors().safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
         if "regard" not in metadata:
-            raise ValueError(f"{path} is a safetensors file, but not one that maps.save wrote")
+            raise ValueError(f"{path} is a safetensors file, but maps.save did not write it")
         about = json.loads(metadata["regard"])
         keys = set(file.keys())
-        stored = [
-            _decode(file.get_tensor(str(i)), file.get_tensor(f"{i}.scale") if f"{i}.scale" in keys else None)
-            for i in range(len(about["calls"]))
-        ]
-    maps = _assemble(about["calls"], stored)
-    maps.missed += [Missed(m["name"], m["reason"], _tuple(m["shape"]), m["count"]) for m in about["missed"]]
-    maps.notes += about["notes"]
-    return maps
+        records = []
+        for number, call in enumerate(about["calls"]):
+            scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
+            records.append(AttentionRecord.from_json(call, _decode(file.get_tensor(str(number)), scale)))
+    missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
+    return records, missed, about["notes"]
 
 
-def _load_folder(folder: Path) -> Maps:
+def _read_folder(folder: Path) -> list[AttentionRecord]:
     index = folder / "maps.json"
     if not index.exists():
-        raise FileNotFoundError(f"{folder} holds no maps.json: it was not written by capture(stream=…)")
-    calls = json.loads(index.read_text())["calls"]
-    stored = []
-    for call in calls:
+        raise FileNotFoundError(f"{folder} has no maps.json: capture(stream=…) did not write it")
+    records = []
+    for call in json.loads(index.read_text())["calls"]:
         dtype, size = getattr(torch, call["dtype"]), math.prod(call["shape"])
         flat = torch.from_file(str(folder / call["file"]), shared=False, size=size, dtype=dtype)
-        stored.append(flat.reshape(call["shape"]))
-    return _assemble(calls, stored)
+        records.append(AttentionRecord.from_json(call, flat.reshape(call["shape"])))
+    return records
 
 
-def _assemble(calls: list[dict[str, Any]], stored: list[Tensor]) -> Maps:
-    found: dict[str, Map] = {}
-    for about, tensor in zip(calls, stored, strict=True):
-        found.setdefault(about["name"], Map(about["name"])).calls.append(_call(about, tensor))
-    return Maps(found.values())
-
-
-def describe_call(name: str, call: Call) -> dict[str, Any]:
-    """All of a call but its tensor, as JSON."""
-    windows, layouts = call.windows, (call.layout, call.query_layout)
-    return {
-        "name": name,
-        "shape": list(call.stored.shape) if call.stored is not None else None,
-        "batch": call.batch,
-        "residual": None if call.error is None else call.residual,
-        "logsumexp_residual": call.logsumexp_residual,
-        "allowed": None if call.allowed is None else float(call.allowed),
-        "against": call.against,
-        "kind": call.kind,
-        "kernel": call.kernel,
-        "rows": call.rows,
-        "heads": call.heads,
-        "windows": None if windows is None else vars(windows),
-        "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
-    }
-
-
-def _call(about: dict[str, Any], stored: Tensor) -> Call:
-    layouts = [None if x is None else Layout(tuple(x[0]), x[1]) for x in about["layouts"]]
-    windows = about["windows"]
-    return Call(
-        stored=stored,
-        batch=about["batch"],
-        error=_scalar(about["residual"]),
-        logsumexp_error=_scalar(about["logsumexp_residual"]),
-        allowed=_scalar(about["allowed"]),
-        against=about["against"],
-        kind=about["kind"],
-        kernel=about["kernel"],
-        rows=_tuple(about["rows"]),
-        heads=_tuple(about["heads"]),
-        windows=None if windows is None else _windows(windows),
-        layout=layouts[0],
-        query_layout=layouts[1],
-    )
-
-
-def _windows(about: dict[str, Any]) -> Windows:
-    grid, window, shift = (tuple(about[name]) for name in ("grid", "window", "shift"))
-    return Windows(grid, window, shift, about["rolled_first"])
+def _with_suffix(path: Path) -> Path:
+    return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
 def _encode(weights: Tensor, dtype: str | None) -> tuple[Tensor, Tensor | None]:
-    """uint8 counts in steps of 1/255 of each head's largest weight: off by at most half a step."""
+    """uint8 counts in steps of 1/255 of each head's largest weight: off by half a step at most."""
     if dtype != "uint8":
         return (weights if dtype is None else weights.to(getattr(torch, dtype))).contiguous(), None
     scale = weights.float().amax((-2, -1), keepdim=True) if weights.numel() else weights.new_zeros(1).float()
@@ -141,23 +99,9 @@ def _decode(kept: Tensor, scale: Tensor | None) -> Tensor:
     return kept if scale is None else kept.float() * scale
 
 
-def _scalar(x: float | None) -> Tensor | None:
-    return None if x is None else torch.tensor(x, dtype=torch.float64)
-
-
-def _tuple(x: list[int] | None) -> tuple[int, ...] | None:
-    return None if x is None else tuple(x)
-
-
 def _safetensors() -> Any:
     try:
-        import safetensors
         import safetensors.torch
     except ImportError as error:
         raise ImportError("saving and loading maps needs safetensors: pip install 'regard[train]'") from error
-
-    class Both:
-        save_file = staticmethod(safetensors.torch.save_file)
-        safe_open = staticmethod(safetensors.safe_open)
-
-    return Both
+    return safetensors

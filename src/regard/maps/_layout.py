@@ -1,7 +1,7 @@
 """How the tokens of a map lie on an image: prefix tokens (class, distillation, registers), then a grid, row by row.
 
-Known models say it, by attributes or by their configuration. Where nothing says it, it is asked for, not guessed: 197
-tokens may be a class token and 14 × 14 patches, or 1 × 197 samples of a sound.
+Known models state it, by attributes or by their configuration. If nothing states it, the user must: 197 tokens may be a
+class token and 14 × 14 patches, or 197 samples of a sound.
 """
 
 import math
@@ -12,9 +12,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from regard.maps._names import Place
-from regard.maps._seen import Seen
 
 # Prefix tokens of Hugging Face vision models, by model_type.
 _PREFIX = {
@@ -49,7 +46,7 @@ class Layout:
 
 
 def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
-    """The layout a caller gave; one that does not fit the number of tokens is refused.
+    """The layout that a caller gave; an error if it does not fit the number of tokens.
 
     >>> given_layout(5, (2, 2), None, "attn")
     Layout(grid=(2, 2), prefix=1)
@@ -67,7 +64,7 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
 
 
 def check_grid(grid: Any, prefix: Any) -> None:
-    """Each as a caller may give it, or None."""
+    """Raise an error unless both are valid or None."""
     if prefix is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
         raise ValueError(f"prefix must be the number of tokens before the grid's, 0 or more, got {prefix!r}")
     if grid is not None:
@@ -81,28 +78,10 @@ def _sides(grid: Any) -> tuple[int, ...]:
     return sides
 
 
-def layout_of(seen: Seen, modules: list[nn.Module], patches: tuple[int, ...] | None) -> Layout | None:
-    """How the tokens of an attention lie: as it says itself, or as a module around it knows (:func:`inferred_layout`)."""
-    if seen.windows is not None:
-        return Layout(seen.windows.grid, 0)
-    if seen.grid is not None:
-        return Layout(seen.grid, seen.prefix or 0)
-    return inferred_layout(seen.shape[3], modules, patches)
-
-
-def running_grid(tokens: int, modules: list[nn.Module], place: Place) -> tuple[int, ...] | None:
-    """The grid that a block of our image encoder is given in this very call: it changes with the image's size, and from
-    block to block where tokens are merged. Attention to content alone is not told of it."""
-    if not any(getattr(module, "grids", None) and getattr(module, "prefix_tokens", None) == 0 for module in modules):
-        return None
-    grid = place.local("forward_intermediates", "grid")
-    return grid if isinstance(grid, tuple) and math.prod(grid) == tokens else None
-
-
 def merged_rows(
     rows: Float[Tensor, "batch before inputs"], before: Layout | None, after: Layout | None
 ) -> Float[Tensor, "batch after inputs"] | None:
-    """Where squares of tokens became one between two layers, that one's row: the mean of theirs. None where they did not.
+    """If squares of tokens were merged between two layers: for each new token, the mean of its square's rows; else None.
 
     >>> merged_rows(torch.eye(4)[None], Layout((2, 2), 0), Layout((1, 1), 0))
     tensor([[[0.2500, 0.2500, 0.2500, 0.2500]]])
@@ -121,32 +100,32 @@ def merged_rows(
 
 
 def inferred_layout(tokens: int, modules: list[nn.Module], patches: tuple[int, ...] | None) -> Layout | None:
-    """The layout that one of the modules around the attention knows; None where none does.
+    """The layout that one of the modules around the attention states; None if none does.
 
     Args:
         modules: innermost first.
-        patches: the grid of patches that was seen being cut, in this very run.
+        patches: the grid of patches into which an image was cut in this run.
     """
     for module in modules:
-        for prefix, grid in _claims(module, patches):
+        for prefix, grid in _candidates(module, patches):
             if grid is not None and prefix + math.prod(grid) == tokens:
                 return Layout(grid, prefix)
     return None
 
 
-def _claims(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
-    claims: list[tuple[int, tuple[int, ...] | None]] = []
-    # timm (and ours): the module counts its prefix tokens, its patch embedding knows the grid it was built for.
+def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
+    found: list[tuple[int, tuple[int, ...] | None]] = []
+    # timm (and ours): the module states its prefix tokens, and its patch embedding the grid for which it was built.
     for attribute in ("num_prefix_tokens", "prefix_tokens"):
         prefix = getattr(module, attribute, None)
         if isinstance(prefix, int) and not isinstance(prefix, bool):
-            claims += [(prefix, patches), (prefix, _grid_of(module))]
+            found += [(prefix, patches), (prefix, _grid_of(module))]
     config = getattr(module, "config", None)
     kind = getattr(config, "model_type", None)
     if kind in _PREFIX:
         prefix = _PREFIX[kind] + int(getattr(config, "num_register_tokens", 0) or 0)
-        claims += [(prefix, patches), (prefix, _configured(config))]
-    return claims
+        found += [(prefix, patches), (prefix, _configured(config))]
+    return found
 
 
 def _grid_of(module: nn.Module) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Windowed attention (Swin): which token of the image each token of a window is, so that maps can be put back."""
+"""Windowed attention (Swin): the position of each window's tokens on the image, so that maps can be put back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.maps._names import Place
+from regard.maps._module_names import CallSite
 
 
 @dataclass(frozen=True)
 class Windows:
-    """How an image was cut: padded to whole windows, rolled by ``shift``, and cut into windows, row by row.
+    """How an image was cut into windows: it was padded to whole windows, rolled by ``shift``, and cut row by row.
 
     Attributes:
         grid, window, shift: in tokens, rows and columns.
@@ -31,7 +31,7 @@ class Windows:
 
     @property
     def index(self) -> Int[Tensor, "windows area"]:
-        """The number of the image's token at each place of each window; −1 where it is padding."""
+        """The image token at each position of each window; −1 for padding."""
         rows, columns = self.grid
         height, width = (-(-n // w) * w for n, w in zip(self.grid, self.window, strict=True))
         back = [-s for s in self.shift]
@@ -50,11 +50,11 @@ class Windows:
     def on_image(
         self, weights: Float[Tensor, "batch_windows heads area area"]
     ) -> Float[Tensor, "batch heads tokens tokens"]:
-        """The map over the whole image. Zero between windows; weight on padding is left out, as it is no token."""
+        """The map over the whole image: zero between windows, and without the weights on padding."""
         index = self.index.to(weights.device)
         tokens = self.grid[0] * self.grid[1]
         parts = weights.unflatten(0, (-1, index.shape[0]))
-        # One more row and column take what belongs to padding.
+        # An extra row and column take the weights of padding.
         full = weights.new_zeros(parts.shape[0], parts.shape[2], tokens + 1, tokens + 1)
         place = torch.where(index < 0, tokens, index)
         full[:, :, place[:, :, None], place[:, None, :]] = parts.transpose(1, 2)
@@ -78,7 +78,7 @@ class Windows:
         return torch.where(present[:, None, :, None], parts, like)
 
 
-# The method of timm's blocks that cuts the windows.
+# The method that cuts the windows, of timm's blocks.
 _TIMM = {
     "SwinTransformerBlock": "_attn",
     "SwinTransformerV2Block": "_attn",
@@ -86,20 +86,20 @@ _TIMM = {
 }
 
 
-def windows_of(shape: tuple[int, ...], modules: list[nn.Module], place: Place) -> Windows | None:
-    """The windows of a known windowed layer around this attention; None where there is none or it does not fit."""
+def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite) -> Windows | None:
+    """The windows of a known windowed layer around this attention; None if there is none or its size does not fit."""
     for module in modules:
         kind = type(module).__name__
         window, shift = _pair(getattr(module, "window_size", None)), _pair(getattr(module, "shift_size", 0))
         grid: Any = None
         function = _TIMM.get(kind)
         if function is not None:
-            grid = (place.local(function, "H"), place.local(function, "W"))
+            grid = (site.local(function, "H"), site.local(function, "W"))
         elif kind.endswith("Layer") and "Swin" in kind:  # transformers: Swin, Swinv2, DonutSwin, MaskFormerSwin
-            grid = place.local("forward", "input_dimensions")
+            grid = site.local("forward", "input_dimensions")
         elif kind == "ShiftedWindowAttention":  # torchvision
-            shift = _pair(place.local("shifted_window_attention", "shift_size"))
-            source = place.local("shifted_window_attention", "input")
+            shift = _pair(site.local("shifted_window_attention", "shift_size"))
+            source = site.local("shifted_window_attention", "input")
             grid = source.shape[1:3] if isinstance(source, Tensor) else None
         if grid is None or window is None or shift is None or not all(isinstance(n, int) for n in grid):
             continue

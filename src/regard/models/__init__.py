@@ -1,10 +1,17 @@
-"""Models: everything that is trained, compared or converted here."""
+"""Models that are trained, compared or converted here.
 
-from regard.models._fusion import TextImageFusion as TextImageFusion
+All of them name their arguments alike, and take them in the same order: first what goes in and what comes out
+(``image_size``, ``patch_size``, ``num_classes``, as timm calls them; ``vocab_size`` for text), then ``channels`` or
+``length``, then the size of the network (``dim``, ``depth``, ``heads``, ``hidden``), then the model's own choices, and
+``dropout`` last.
+"""
+
+from regard.models._image_attention import AttentionSettings as AttentionSettings
 from regard.models._image_encoder import ImageEncoder as ImageEncoder
 from regard.models._image_encoder import paper_image_encoder as paper_image_encoder
 from regard.models._onnx import export_onnx as export_onnx
 from regard.models._pretrained import Pretrained as Pretrained
+from regard.models._pyramid import AttentionPyramid as AttentionPyramid
 from regard.models._resnet import ResNet18 as ResNet18
 from regard.models._seq2seq import Seq2SeqRNN as Seq2SeqRNN
 from regard.models._text_encoder import TextEncoder as TextEncoder

@@ -1,16 +1,16 @@
-"""Depthwise convolution in the place of attention: the honest rival of heads that look at places."""
+"""Depthwise convolution in the place of attention: the baseline for positional heads."""
 
 from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.layers._grids import flat_tokens, like_input
+from regard.layers import flat_tokens, like_input
 from regard.support.checks import check_positive
 
 
 class DepthwiseMixing(nn.Module):
-    r"""Tokens mixed with their neighbors channel by channel, between the same linear layers that attention has.
+    r"""Mix each channel of a token with those of its neighbors, between the linear layers that attention has.
 
     .. math:: \mathrm{out} = \mathrm{concat}_h(K_h * V_h)\, W_o + b_o
 
@@ -19,8 +19,8 @@ class DepthwiseMixing(nn.Module):
 
     Args:
         dim: width of the input and output.
-        heads: as many as the attention has that this stands in for.
-        head_dim: width of each, ``dim / heads`` by default.
+        heads: number of heads of the attention that this replaces.
+        head_dim: width of each head, ``dim / heads`` by default.
         full_width: every head reads the whole input.
         kernel: k, odd.
 
@@ -52,8 +52,8 @@ class DepthwiseMixing(nn.Module):
     def forward(self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None) -> Tensor:
         """``(batch, rows, columns, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out."""
         tokens, grid = flat_tokens(x, grid, 2, self.dim)
-        # Libraries are slow where a channel has several kernels, so each kernel gets a copy of its channel.
+        # Libraries are slow if a channel has several kernels, so each kernel gets a copy of its channel.
         value = tokens.repeat_interleave(self.heads, -1) if self.value is None else self.value(tokens)
-        image = value.unflatten(1, grid).permute(0, 3, 1, 2)  # channels last in memory, as cuDNN likes it
+        image = value.unflatten(1, grid).permute(0, 3, 1, 2)  # channels last in memory, which is fast in cuDNN
         mixed = self.mixing(image).permute(0, 2, 3, 1).flatten(1, 2)
         return like_input(self.output(mixed), x, grid)

@@ -1,4 +1,4 @@
-"""Fewer, wider tokens on the way up: squares of 2×2 become one."""
+"""Merging tokens: squares of 2×2 become one token of twice the width."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ Grid = tuple[int, int]
 
 
 class TokenMerging(nn.Module):
-    r"""Each square of 2×2 tokens becomes one, twice as wide: what embedding squares of pixels is, once more.
+    r"""Each square of 2×2 tokens becomes one token of twice the width.
 
     .. math:: z_{r,c} = W \operatorname{norm}(x_{2r,2c}, x_{2r,2c+1}, x_{2r+1,2c}, x_{2r+1,2c+1})
 
     Args:
-        dim: width of the tokens that come; those that leave have ``2 · dim``.
+        dim: width of the input tokens. The output tokens have the width ``2 · dim``.
 
     >>> from regard.models._merging import TokenMerging
     >>> TokenMerging(8)(torch.randn(2, 6 * 4, 8), (6, 4)).shape
@@ -32,7 +32,7 @@ class TokenMerging(nn.Module):
         self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
 
     def forward(self, x: Float[Tensor, "batch tokens dim"], grid: Grid) -> Float[Tensor, "batch merged wide"]:
-        """``grid`` is rows and columns of the tokens that come, both even."""
+        """``grid`` is the rows and columns of the input tokens, both even."""
         rows, columns = grid
         if rows % 2 or columns % 2 or rows * columns != x.shape[1]:
             raise ValueError(f"x has {x.shape[1]} tokens, which cannot be merged in squares of 2×2 on grid {grid}")
@@ -41,7 +41,7 @@ class TokenMerging(nn.Module):
 
 
 def checked_merge(merge: Sequence[int], depth: int) -> tuple[int, ...]:
-    """The numbers of the blocks before which tokens are merged, as :class:`ImageEncoder` is given them.
+    """Check the numbers of the blocks before which :class:`ImageEncoder` merges tokens.
 
     >>> checked_merge([2, 4], depth=6)
     (2, 4)

@@ -1,11 +1,11 @@
-"""Models in folders: config.json says how to build one, model.safetensors holds its weights. Nothing is unpickled."""
+"""Saved models: config.json has the constructor's arguments, model.safetensors the weights. Nothing is unpickled."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
 import json
 import os
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._version import __version__
+from regard.support.files import write_atomic
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 Model = TypeVar("Model", bound="Pretrained")
@@ -21,19 +22,19 @@ _MODELS: dict[str, "type[Pretrained]"] = {}
 
 
 class Pretrained(nn.Module):
-    """What every model here is: a module that remembers its constructor's arguments (``config``), saves itself to a
-    folder and is loaded from it.
+    """The base class of all models: a module that records its constructor's arguments (``config``) and can be saved to a
+    folder and loaded from it.
 
-    The arguments must be what JSON can hold: numbers, strings, None, and lists or dictionaries of such. A class of
-    your own that inherits from this can be saved and loaded in the same way.
+    The arguments must be representable as JSON: numbers, strings, None, lists, dictionaries, and dataclasses that the
+    constructor also accepts as a dictionary. Your own class that inherits from this can be saved and loaded too.
 
     >>> import tempfile
     >>> from regard.models import Pretrained, ResNet18
-    >>> model = ResNet18(classes=3, width=4)
+    >>> model = ResNet18(num_classes=3, width=4)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save_pretrained(folder)
     ...     same = Pretrained.from_pretrained(folder)
-    >>> type(same).__name__, same.config["classes"], torch.equal(same.fc.weight, model.fc.weight)
+    >>> type(same).__name__, same.config["num_classes"], torch.equal(same.fc.weight, model.fc.weight)
     ('ResNet18', 3, True)
     """
 
@@ -46,10 +47,10 @@ class Pretrained(nn.Module):
             cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into ``folder``, which is made where it does not exist.
+        """Write ``config.json`` and ``model.safetensors`` into ``folder``, which is created if needed.
 
-        Each file is written aside and renamed, so that a reader finds the old file or the new one, never half of one.
-        The weights carry a copy of the configuration: files of two different saves are not taken for one model.
+        Each file is written to a temporary file and renamed, so a reader finds the old or the new file, never a partial
+        one. The weights contain a copy of the configuration, so that files of two saves cannot be mixed up.
         """
         path = Path(folder)
         config = {"class": type(self).__name__, "arguments": _as_json(self.config), "regard": __version__}
@@ -65,22 +66,21 @@ class Pretrained(nn.Module):
         path.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "regard": json.dumps(config, sort_keys=True)}
         content = _safetensors("torch").save(state, metadata=metadata)
-        _write_aside(path / WEIGHTS, lambda aside: aside.write_bytes(content))
-        text = json.dumps(config, indent=2) + "\n"
-        _write_aside(path / CONFIG, lambda aside: aside.write_text(text, encoding="utf-8"))
+        write_atomic(path / WEIGHTS, content)
+        write_atomic(path / CONFIG, json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(
         cls: type[Model], folder: str | os.PathLike[str], *, device: torch.device | str = "cpu", **changes: Any
     ) -> Model:
-        """The model that was saved in ``folder``, in evaluation mode.
+        """Load the model in ``folder``, in evaluation mode.
 
         Args:
-            folder: what :meth:`save_pretrained` wrote.
-            device: where the weights shall be.
-            changes: constructor arguments that shall differ from the saved ones, such as ``dropout``.
+            folder: written by :meth:`save_pretrained`.
+            device: where to put the weights.
+            changes: constructor arguments that differ from the saved ones, such as ``dropout``.
 
-        Called on a model's class it refuses other classes; ``Pretrained.from_pretrained`` takes whatever is there.
+        Called on a model class, it refuses other classes. ``Pretrained.from_pretrained`` loads any model.
         """
         path = Path(folder)
         config = _read_config(path)
@@ -102,7 +102,7 @@ class Pretrained(nn.Module):
                 f"{config.get('regard', 'of unknown version')}, this is {__version__}"
             )
         state = _read_weights(path, config)
-        with torch.random.fork_rng(devices=[]):  # the initial weights are thrown away: draw nothing for them
+        with torch.random.fork_rng(devices=[]):  # the initial weights are discarded, so leave the random state alone
             model = found(**arguments)
         wrong = _differences(state, model.state_dict())
         if wrong:
@@ -136,10 +136,17 @@ def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
     plain = {}
     for name, value in arguments.items():
         try:
-            plain[name] = json.loads(json.dumps(value, allow_nan=False))
+            plain[name] = json.loads(json.dumps(value, allow_nan=False, default=_fields))
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} is {value!r}, which config.json cannot hold: {error}") from None
     return plain
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Settings as a dictionary, which the constructor that took them must also take."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _differences(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
@@ -156,17 +163,6 @@ def _differences(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> s
         for names, say in found
         if names
     )
-
-
-def _write_aside(path: Path, write: Callable[[Path], Any]) -> None:
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        write(aside)
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Relative positions as a bias of attention scores, for tokens of a grid with others in front of them."""
+"""Relative positions as a bias of attention scores, for tokens of a grid with prefix tokens."""
 
 import torch
 import torch.nn.functional as F
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 
 class RelativeBias(nn.Module):
-    r"""Each head has a learned number for each offset between a key and a query; tokens before the grid have none.
+    r"""Each head has a learned bias for each offset between key and query. Prefix tokens have none.
 
     .. math:: b_{h,q,k} = T_{h,\; \mathrm{row}_k - \mathrm{row}_q,\; \mathrm{column}_k - \mathrm{column}_q}
 
     Args:
         heads: number of heads.
-        grid: rows and columns. For another grid the table is interpolated, so that offsets keep their share of it.
-        prefix: tokens in front of the grid's, which get and give a bias of 0.
+        grid: rows and columns. For another grid the table is interpolated in proportion to its size.
+        prefix: number of tokens before those of the grid; their bias is 0.
 
     >>> bias = RelativeBias(4, (3, 5), prefix=1)
     >>> bias((3, 5)).shape, bias((6, 5)).shape

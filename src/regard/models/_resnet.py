@@ -1,4 +1,4 @@
-"""ResNet-18: the convolutional baseline, for comparison and for conversion."""
+"""ResNet-18: the convolutional baseline, to compare with and to convert."""
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -34,24 +34,24 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(Pretrained):
-    """Four stages of two blocks each, 64 to 512 channels wide, then the average over all places and a linear layer.
+    """Four stages of two blocks each, 64 to 512 channels wide, then the average over all positions and a linear layer.
 
-    The names of parameters are torchvision's, so that its weights load as they are (with ``stem="imagenet"``).
+    The parameters have the names of torchvision, so its weights can be loaded (with ``stem="imagenet"``).
 
     Args:
-        classes: how many there are; 0 leaves the last layer out.
+        num_classes: number of classes; 0 leaves the last layer out.
         channels: channels of the images.
         width: channels of the first stage.
         stem: ``"cifar"``: a 3×3 convolution, for small images; ``"imagenet"``: a 7×7 one with stride 2 and pooling.
 
-    Shapes: images ``(batch, channels, height, width)`` to ``(batch, classes)``, images of any size.
+    Shapes: images ``(batch, channels, height, width)`` to ``(batch, num_classes)``, images of any size.
 
     >>> from regard.models import ResNet18
-    >>> sum(parameter.numel() for parameter in ResNet18(classes=10).parameters())
+    >>> sum(parameter.numel() for parameter in ResNet18(num_classes=10).parameters())
     11173962
     """
 
-    def __init__(self, classes: int = 10, *, channels: int = 3, width: int = 64, stem: str = "cifar") -> None:
+    def __init__(self, num_classes: int = 10, *, channels: int = 3, width: int = 64, stem: str = "cifar") -> None:
         super().__init__()
         check_positive("channels", channels)
         check_positive("width", width)
@@ -66,7 +66,7 @@ class ResNet18(Pretrained):
         self.layer2 = _stage(width, 2 * width, 2)
         self.layer3 = _stage(2 * width, 4 * width, 2)
         self.layer4 = _stage(4 * width, 8 * width, 2)
-        self.fc = nn.Linear(8 * width, classes) if classes else nn.Identity()
+        self.fc = nn.Linear(8 * width, num_classes) if num_classes else nn.Identity()
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -86,10 +86,12 @@ class ResNet18(Pretrained):
     def pool(self, features: Float[Tensor, "batch features rows columns"]) -> Float[Tensor, "batch features"]:
         return features.mean((-2, -1))
 
-    def forward_head(self, features: Float[Tensor, "batch features rows columns"]) -> Float[Tensor, "batch classes"]:
+    def forward_head(
+        self, features: Float[Tensor, "batch features rows columns"]
+    ) -> Float[Tensor, "batch num_classes"]:
         return self.fc(self.pool(features))
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch num_classes"]:
         return self.forward_head(self.forward_features(images))
 
 

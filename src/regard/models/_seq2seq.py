@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoders, with and without attention: where the bottleneck is, and what removes it."""
+"""Recurrent encoder–decoders with and without attention: the bottleneck of one state, and how attention removes it."""
 
 from typing import Any
 
@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from regard.functional import attention as dot_product_attention
 from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
+from regard.models._padded_sequences import State, run_padded
 from regard.models._pretrained import Pretrained
-from regard.models._recurrent import State, run_padded
 from regard.models._tokens import check_keep, check_token_numbers, greedy
-from regard.observation import observe
 from regard.support.checks import check_choice, check_positive, check_probability, values_are_readable
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -22,7 +21,7 @@ SourceKeep = Bool[Tensor, "batch source_tokens"]
 
 
 class DotAttention(nn.Module):
-    r"""Decoder states look through encoder states: :math:`a_{ij} = \mathrm{softmax}_j(q_i^\top k_j)`, not scaled."""
+    r"""Decoder states attend to encoder states: :math:`a_{ij} = \mathrm{softmax}_j(q_i^\top k_j)`, not scaled."""
 
     def forward(
         self,
@@ -42,7 +41,7 @@ class DotAttention(nn.Module):
 
 
 class Seq2SeqRNN(Pretrained):
-    r"""One recurrent network reads the source, another says the target, starting from the state the first ended in.
+    r"""One recurrent network reads the source; another writes the target and starts from the last state of the first.
 
     .. math:: h_j = \mathrm{cell}(x_j, h_{j-1}), \quad h'_0 = h_n, \quad h'_i = \mathrm{cell}'(y_i, h'_{i-1}), \qquad
         \mathrm{scores}_i = W u_i + b
@@ -51,24 +50,24 @@ class Seq2SeqRNN(Pretrained):
         \text{attention}: u_i = \tanh\bigl(W_u\,(h'_i, \textstyle\sum_j a_{ij} h_j) + b_u\bigr), \quad
         a_{i\cdot} = \mathrm{softmax}_j(e(h'_i, h_j))
 
-    with :math:`e = h_i'^\top h_j` (dot) or a small network (:class:`AdditiveAttention`). Without attention everything
-    the decoder knows of the source is one state; with it, a is the alignment of target and source.
+    with :math:`e = h_i'^\top h_j` (dot) or a small network (:class:`AdditiveAttention`). Without attention, the
+    decoder knows the source only through one state. With attention, a is the alignment of target and source.
 
     Args:
-        vocabulary: number of target tokens.
-        source_vocabulary: number of source tokens; by default source and target share one vocabulary and embedding.
+        vocab_size: number of target tokens.
+        source_vocab_size: number of source tokens; by default source and target share one vocabulary and embedding.
+        length: the longest sequence, needed for one-hot positions.
         dim: width of an embedded token.
+        depth: number of recurrent layers.
         hidden: width of the state.
-        depth: recurrent layers on top of each other.
         cell: ``"rnn"`` (tanh), ``"gru"`` or ``"lstm"``.
         attention: ``"none"``, ``"dot"`` or ``"additive"``.
-        positions: ``"none"``, or ``"one-hot"`` or ``"sine"`` ones beside every embedded token.
-        length: the longest sequence, needed for one-hot positions.
+        positions: ``"none"``, ``"one-hot"`` or ``"sine"``; they are appended to every embedded token.
         position_dim: width of sine positions, default ``dim``.
         dropout: probability, in training, of dropping embedded features, those between recurrent layers, and those of u.
 
-    Shapes: sources ``(batch, s)`` and targets ``(batch, t)`` of token numbers to scores ``(batch, t, vocabulary)``,
-    where those at place t are for the token after it; alignment ``(batch, t, s)``.
+    Shapes: sources ``(batch, s)`` and targets ``(batch, t)`` of token numbers to scores ``(batch, t, vocab_size)``.
+    The scores at position t are for the next token; alignment ``(batch, t, s)``.
 
     >>> from regard.models import Seq2SeqRNN
     >>> model = Seq2SeqRNN(30, dim=8, hidden=16, attention="dot").eval()
@@ -80,21 +79,21 @@ class Seq2SeqRNN(Pretrained):
 
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         *,
-        source_vocabulary: int | None = None,
+        source_vocab_size: int | None = None,
+        length: int | None = None,
         dim: int = 64,
-        hidden: int = 128,
         depth: int = 1,
+        hidden: int = 128,
         cell: str = "gru",
         attention: str = "additive",
         positions: str = "none",
-        length: int | None = None,
         position_dim: int | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in (("vocabulary", vocabulary), ("dim", dim), ("hidden", hidden), ("depth", depth)):
+        for name, size in (("vocab_size", vocab_size), ("dim", dim), ("hidden", hidden), ("depth", depth)):
             check_positive(name, size)
         check_choice("cell", cell, tuple(CELLS))
         check_choice("attention", attention, ATTENTIONS)
@@ -102,9 +101,9 @@ class Seq2SeqRNN(Pretrained):
         check_probability("dropout", dropout)
         if positions == "one-hot" and length is None:
             raise ValueError("length is needed for one-hot positions: the longest sequence")
-        self.vocabulary, self.hidden = vocabulary, hidden
-        self.embedding = nn.Embedding(vocabulary, dim)
-        self.source_embedding = None if source_vocabulary is None else nn.Embedding(source_vocabulary, dim)
+        self.vocab_size, self.hidden = vocab_size, hidden
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.source_embedding = None if source_vocab_size is None else nn.Embedding(source_vocab_size, dim)
         self.positions: AbsolutePositionalEmbedding | None = None
         kind = POSITIONS[positions]
         if kind is not None:
@@ -124,7 +123,7 @@ class Seq2SeqRNN(Pretrained):
         if attention != "none":
             self.attention = DotAttention() if attention == "dot" else AdditiveAttention(hidden, hidden)
             self.combine = nn.Linear(2 * hidden, hidden)
-        self.output = nn.Linear(hidden, vocabulary)
+        self.output = nn.Linear(hidden, vocab_size)
 
     def encode(
         self, source: Tokens, *, keep: Bool[Tensor, "batch tokens"] | None = None
@@ -150,15 +149,15 @@ class Seq2SeqRNN(Pretrained):
         keep: SourceKeep | None = None,
         start: int = 0,
         return_weights: bool = False,
-    ) -> tuple[Float[Tensor, "batch tokens vocabulary"], State, Float[Tensor, "batch tokens source_tokens"] | None]:
+    ) -> tuple[Float[Tensor, "batch tokens vocab_size"], State, Float[Tensor, "batch tokens source_tokens"] | None]:
         """Scores, the state after the last token, and (on request) the alignment.
 
         Args:
             target: ``(batch, t)``.
-            states, state: what :meth:`encode` gave; later the state that the last call gave.
+            states, state: from :meth:`encode`; after the first call, the state that the last call returned.
             keep: True on the source's tokens.
-            start: the place of the first of these tokens in the target.
-            return_weights: return the alignment, where there is attention.
+            start: the position of the first of these tokens in the target.
+            return_weights: also return the alignment; the model must have attention.
         """
         queries, state = self.decoder(self._embed("target", target, self.embedding, start), state)
         if self.attention is None:
@@ -171,14 +170,6 @@ class Seq2SeqRNN(Pretrained):
             context, weights = self.attention(queries, states, keep=mask, return_weights=True)
         else:
             context = self.attention(queries, states, keep=mask)
-        attention = self.attention
-        context = observe(
-            attention,
-            context,
-            lambda: attention(queries, states, keep=mask, return_weights=True)[1],
-            value=states,
-            kind="alignment",
-        )
         combined = torch.tanh(self.combine(torch.cat([queries, context], -1)))
         return self.output(self.dropout(combined)), state, weights
 
@@ -190,13 +181,13 @@ class Seq2SeqRNN(Pretrained):
         source_keep: SourceKeep | None = None,
         return_weights: bool = False,
     ) -> (
-        Float[Tensor, "batch tokens vocabulary"]
-        | tuple[Float[Tensor, "batch tokens vocabulary"], Float[Tensor, "batch tokens source_tokens"]]
+        Float[Tensor, "batch tokens vocab_size"]
+        | tuple[Float[Tensor, "batch tokens vocab_size"], Float[Tensor, "batch tokens source_tokens"]]
     ):
         """
         Args:
             source: ``(batch, s)``.
-            target: ``(batch, t)``, what the decoder is told.
+            target: ``(batch, t)``, the input of the decoder.
             source_keep: True on the source's tokens, False on its padding, which stands at the end.
             return_weights: also return the alignment ``(batch, t, s)``.
         """
@@ -220,10 +211,10 @@ class Seq2SeqRNN(Pretrained):
         Args:
             source: ``(batch, s)``.
             prompt: ``(batch, p)``, such as one ``<begin>`` each.
-            tokens: how many to say at the most.
-            end: a token after which a row only repeats it; when every row has said it, decoding stops.
+            tokens: the largest number of tokens to generate.
+            end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
             source_keep: True on the source's tokens, False on its padding.
-            return_weights: also return where each of the tokens was read off, ``(batch, new, s)``.
+            return_weights: also return the alignment of each new token, ``(batch, new, s)``.
         """
         states, state = self.encode(source, keep=source_keep)
         seen, alignment = 0, []

@@ -1,4 +1,4 @@
-"""The BERT-style text encoder: guesses masked tokens, and classifies by its first token."""
+"""The BERT-style text encoder: it predicts masked tokens and classifies by its first token."""
 
 from typing import Any
 
@@ -10,35 +10,37 @@ from torch import Tensor, nn
 from regard.layers import AbsolutePositionalEmbedding, EncoderBlock, LayerNorm
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers
-from regard.support.checks import check_choice, check_positive, check_probability, describe
+from regard.support.checks import check_choice, check_count, check_positive, check_probability
 
 HEADS = ("tokens", "classes")
 Vectors = Float[Tensor, "batch tokens dim"]
 
 
 class TextEncoder(Pretrained):
-    r"""Every token looks at every other; a head guesses what was masked, another tells the class of the whole.
+    r"""Every token attends to every other. One head predicts masked tokens, another classifies the sequence.
 
     .. math:: z = \mathrm{norm}(E_x + p), \quad z \leftarrow \text{block}_l(z), \qquad
         \text{tokens}: E\, \mathrm{norm}(\phi(W_1 z_t + b_1)) + b, \qquad
         \text{classes}: W_3 \tanh(W_2 z_0 + b_2) + b_3
 
-    The class is read off the first token, for which a vocabulary has a ``<class>``.
+    The class is predicted from the first token. A vocabulary has the token ``<class>`` for it.
 
     Args:
-        vocabulary: number of tokens.
+        vocab_size: number of tokens.
+        num_classes: number of classes; 0 leaves that head out.
         length: the longest sequence, with the class token.
-        classes: how many there are; 0 leaves that head out.
-        dim, depth, heads, hidden: width of tokens, number of blocks, attention heads of each, width inside the
-            feed-forward networks (default ``4 · dim``).
+        dim: width of the tokens.
+        depth: number of blocks.
+        heads: attention heads of each block.
+        hidden: width inside the feed-forward networks, default ``4 · dim``.
         norm: ``"post"``, as in BERT, or ``"pre"``.
         dropout: probability of dropping, in training, attention weights, hidden features, sub-layer outputs and
             embedded tokens.
 
-    Shapes: token numbers ``(batch, tokens)`` to ``(batch, tokens, vocabulary)`` or ``(batch, classes)``.
+    Shapes: token numbers ``(batch, tokens)`` to ``(batch, tokens, vocab_size)`` or ``(batch, num_classes)``.
 
     >>> from regard.models import TextEncoder
-    >>> model = TextEncoder(50, length=16, classes=3, dim=16, depth=1, heads=2).eval()
+    >>> model = TextEncoder(50, num_classes=3, length=16, dim=16, depth=1, heads=2).eval()
     >>> tokens = torch.randint(50, (2, 9))
     >>> model(tokens).shape, model(tokens, head="classes").shape
     (torch.Size([2, 9, 50]), torch.Size([2, 3]))
@@ -46,10 +48,10 @@ class TextEncoder(Pretrained):
 
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         *,
+        num_classes: int = 0,
         length: int = 512,
-        classes: int = 0,
         dim: int = 256,
         depth: int = 4,
         heads: int = 4,
@@ -58,13 +60,12 @@ class TextEncoder(Pretrained):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        check_positive("vocabulary", vocabulary)
+        check_positive("vocab_size", vocab_size)
+        check_count("num_classes", num_classes)
         check_positive("depth", depth)
         check_probability("dropout", dropout)
-        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 0:
-            raise ValueError(f"classes must be a whole number of 0 or more, got {describe(classes)}")
-        self.vocabulary, self.dim, self.classes = vocabulary, dim, classes
-        self.embedding = nn.Embedding(vocabulary, dim)
+        self.vocab_size, self.dim, self.num_classes = vocab_size, dim, num_classes
+        self.embedding = nn.Embedding(vocab_size, dim)
         nn.init.trunc_normal_(self.embedding.weight, std=0.02)
         self.positions = AbsolutePositionalEmbedding(dim, length)
         self.embedding_norm = LayerNorm(dim)
@@ -74,16 +75,16 @@ class TextEncoder(Pretrained):
         self.norm = LayerNorm(dim) if norm == "pre" else nn.Identity()
         self.token_hidden = nn.Linear(dim, dim)
         self.token_norm = LayerNorm(dim)
-        self.token_bias = nn.Parameter(torch.zeros(vocabulary))
-        if classes:
+        self.token_bias = nn.Parameter(torch.zeros(vocab_size))
+        if num_classes:
             self.class_hidden = nn.Linear(dim, dim)
-            self.class_output = nn.Linear(dim, classes)
+            self.class_output = nn.Linear(dim, num_classes)
 
     def forward_intermediates(
         self, tokens: Int[Tensor, "batch tokens"], *, keep: Bool[Tensor, "batch tokens"] | None = None
     ) -> tuple[Vectors, list[Vectors]]:
-        """What :meth:`forward_features` gives, and the tokens' vectors after every block."""
-        check_token_numbers("tokens", tokens, self.vocabulary)
+        """The output of :meth:`forward_features`, and the vectors after every block."""
+        check_token_numbers("tokens", tokens, self.vocab_size)
         check_keep("keep", keep, tokens)
         x = self.dropout(self.embedding_norm(self.positions(self.embedding(tokens))))
         intermediates = []
@@ -98,8 +99,8 @@ class TextEncoder(Pretrained):
         """``(batch, tokens, dim)``."""
         return self.forward_intermediates(tokens, keep=keep)[0]
 
-    def forward_tokens(self, vectors: Vectors) -> Float[Tensor, "batch tokens vocabulary"]:
-        """Scores of what stands at each place. The embedding is also the output's weight."""
+    def forward_tokens(self, vectors: Vectors) -> Float[Tensor, "batch tokens vocab_size"]:
+        """Scores of the token at each position. The embedding is also the weight of the output."""
         hidden = self.token_norm(F.gelu(self.token_hidden(vectors)))
         return F.linear(hidden, self.embedding.weight, self.token_bias)
 
@@ -107,10 +108,10 @@ class TextEncoder(Pretrained):
         """One vector for each sequence: that of its first token."""
         return vectors[:, 0]
 
-    def forward_classes(self, vectors: Vectors) -> Float[Tensor, "batch classes"]:
+    def forward_classes(self, vectors: Vectors) -> Float[Tensor, "batch num_classes"]:
         """Scores of the classes, from the first token."""
-        if not self.classes:
-            raise ValueError("this model was made with classes=0: it has no head for classes")
+        if not self.num_classes:
+            raise ValueError("this model was made with num_classes=0: it has no head for classes")
         return self.class_output(torch.tanh(self.class_hidden(self.pool(vectors))))
 
     def forward(
@@ -125,9 +126,9 @@ class TextEncoder(Pretrained):
         Args:
             tokens: ``(batch, tokens)``.
             keep: True on tokens, False on padding.
-            head: ``"tokens"``: scores of what stands at each place, ``(batch, tokens, vocabulary)``; ``"classes"``:
-                ``(batch, classes)``.
-            return_intermediates: also return the tokens' vectors after each block.
+            head: ``"tokens"``: scores of the token at each position, ``(batch, tokens, vocab_size)``; ``"classes"``:
+                ``(batch, num_classes)``.
+            return_intermediates: also return the vectors after each block.
         """
         check_choice("head", head, HEADS)
         vectors, intermediates = self.forward_intermediates(tokens, keep=keep)

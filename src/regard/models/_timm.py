@@ -1,16 +1,11 @@
-"""Vision transformers of timm as our own, with the same outputs."""
-
-from __future__ import annotations
+"""Read vision transformers of timm."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from regard.models._vision_transformer import VisionTransformer
 
 # theirs -> ours, inside a block
 _BLOCK = {
@@ -30,30 +25,53 @@ _POOL = {
 _POOLS = {"token": "class", "avg": "average", "map": "attention"}
 
 
-def from_timm(
-    cls: type[VisionTransformer],
+def read_timm(
     source: nn.Module | Mapping[str, Tensor],
     heads: int | None,
     image_size: int | Sequence[int] | None,
-) -> VisionTransformer:
-    epsilon = 1e-6
+    epsilon: float,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The constructor arguments and the state of our model that equals ``source``. ``epsilon`` is that of our norms."""
     pool: str | None = None
     if isinstance(source, nn.Module):
-        _refuse_variants(source)
+        _refuse_variants(source, epsilon)
         module: Any = source
         own_heads = module.blocks[0].attn.num_heads
         if heads not in (None, own_heads):
             raise ValueError(f"heads is {heads} but the module has {own_heads}; leave heads out")
-        heads, epsilon, pool = own_heads, module.blocks[0].norm1.eps, _POOLS[module.global_pool]
+        heads, pool = own_heads, _POOLS[module.global_pool]
         image_size = module.patch_embed.img_size if image_size is None else image_size
     elif heads is None:
-        raise ValueError("heads is needed: a state does not tell the number of heads")
+        raise ValueError("heads is needed: the number of heads cannot be read from a state")
     taken = _Taking(source.state_dict() if isinstance(source, nn.Module) else source)
     if "patch_embed.proj.weight" not in taken.state or "blocks.0.attn.qkv.weight" not in taken.state:
         raise ValueError(
             "source is not a timm vision transformer: it has no patch_embed.proj.weight or no blocks.0.attn.qkv.weight"
         )
     pool = _pool_of(taken.state) if pool is None else pool
+    arguments, state = _tokens(taken, pool, image_size)
+    dim = arguments["dim"]
+    depth = 0
+    while any(name.startswith(f"blocks.{depth}.") for name in taken.state):
+        state |= _block(taken, f"blocks.{depth}.", dim)
+        depth += 1
+    if pool == "attention":
+        state |= _attention_pooling(taken, dim)
+    state |= taken.layer("fc_norm" if pool == "average" else "norm", "norm", dim)
+    num_classes = 0
+    if "head.weight" in taken.state:
+        num_classes = taken.state["head.weight"].shape[0]
+        state |= taken.layer("head", "head", num_classes)
+    taken.finish()
+    hidden = state["blocks.0.feed_forward.expand.weight"].shape[0]
+    arguments |= {"num_classes": num_classes, "depth": depth, "heads": heads, "hidden": hidden, "pool": pool}
+    return arguments, state
+
+
+def _tokens(
+    taken: "_Taking", pool: str, image_size: int | Sequence[int] | None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What stands before the first block: patches, positions, class token and registers."""
     state = {"patches.projection.weight": taken.take("patch_embed.proj.weight")}
     dim, channels, *patch = state["patches.projection.weight"].shape
     state["patches.projection.bias"] = taken.take("patch_embed.proj.bias", (dim,))
@@ -70,47 +88,26 @@ def from_timm(
         state["pooling.token"] = prefix[0]
     if len(prefix) > class_token:
         state["registers"] = prefix[class_token:]
-    depth = 0
-    while any(name.startswith(f"blocks.{depth}.") for name in taken.state):
-        state |= _block(taken, f"blocks.{depth}.", dim)
-        depth += 1
-    if pool == "attention":
-        state |= _attention_pooling(taken, dim)
-    name = "fc_norm" if pool == "average" else "norm"
-    state |= taken.layer(name, "norm", dim)
-    classes = 0
-    if "head.weight" in taken.state:
-        classes = taken.state["head.weight"].shape[0]
-        state |= taken.layer("head", "head", classes)
-    taken.finish()
-    with torch.device("meta"):
-        model = cls(
-            tuple(n * p for n, p in zip(grid, patch, strict=True)),
-            tuple(patch),
-            classes,
-            channels=channels,
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            hidden=state["blocks.0.feed_forward.expand.weight"].shape[0],
-            pool=pool,
-            positions=positions,
-            registers=len(prefix) - class_token,
-            epsilon=epsilon,
-        )
-    model.load_state_dict({name: tensor.detach().clone() for name, tensor in state.items()}, assign=True)
-    return model.train(source.training) if isinstance(source, nn.Module) else model
+    arguments = {
+        "image_size": tuple(n * p for n, p in zip(grid, patch, strict=True)),
+        "patch_size": tuple(patch),
+        "channels": channels,
+        "dim": dim,
+        "positions": positions,
+        "registers": len(prefix) - class_token,
+    }
+    return arguments, state
 
 
 class _Taking:
-    """A state of which every tensor must be taken: what is left over is something this model does not have."""
+    """A state of which every tensor must be used. A tensor that is left over belongs to a part that this model lacks."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self.state = state
         self.left = set(state)
 
     def take(self, name: str, zeros: Sequence[int] | None = None) -> Tensor:
-        """``zeros``: the shape of what stands for a tensor that may be absent, such as a bias."""
+        """``zeros``: the shape of the zeros that replace an absent tensor, such as a bias."""
         if name not in self.state:
             if zeros is None:
                 raise ValueError(f"source has no {name}")
@@ -198,8 +195,8 @@ def _grid(
     return sides[0], sides[0]
 
 
-def _refuse_variants(module: nn.Module) -> None:
-    """What the weights alone do not show."""
+def _refuse_variants(module: nn.Module, epsilon: float) -> None:
+    """Refuse options that the weights alone do not show."""
     if not all(hasattr(module, name) for name in ("blocks", "patch_embed", "global_pool")):
         raise TypeError(f"source must be a timm VisionTransformer or its state, got {type(module).__name__}")
     block: Any = module.blocks[0]  # type: ignore[index]
@@ -210,7 +207,7 @@ def _refuse_variants(module: nn.Module) -> None:
         f"its blocks are {type(block).__name__}s": type(block).__name__ != "Block",
         f"its attention is {type(block.attn).__name__}": type(block.attn).__name__ != "Attention",
         f"its activation is {activation}": not isinstance(activation, nn.GELU) or activation.approximate != "none",
-        f"its norm is {norm}": not isinstance(norm, nn.LayerNorm),
+        f"its norm is {norm}": not isinstance(norm, nn.LayerNorm) or norm.eps != epsilon,
     }
     for reason, holds in reasons.items():
         if holds:

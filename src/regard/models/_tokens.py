@@ -1,4 +1,4 @@
-"""Token numbers: what models of text check, and how they continue a sequence greedily."""
+"""Token numbers: argument checks, and greedy decoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,9 @@ from torch import Tensor
 from regard.support.checks import check_positive, check_tensor, describe, values_are_readable
 
 
-def check_token_numbers(name: str, tokens: Any, vocabulary: int) -> None:
-    """Whole numbers ``(batch, tokens)`` below ``vocabulary``; values are looked at where that costs no wait."""
+def check_token_numbers(name: str, tokens: Any, vocab_size: int) -> None:
+    """Whole numbers ``(batch, tokens)`` below ``vocab_size``. Values are read only on the CPU, to avoid a
+    synchronization."""
     check_tensor(name, tokens)
     if tokens.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{name} must be token numbers (int64 or int32), got {describe(tokens)}")
@@ -19,8 +20,8 @@ def check_token_numbers(name: str, tokens: Any, vocabulary: int) -> None:
         raise ValueError(f"{name} has shape {tuple(tokens.shape)}, but must be (batch, tokens)")
     if values_are_readable(tokens) and tokens.numel():
         low, high = (int(value) for value in tokens.aminmax())
-        if low < 0 or high >= vocabulary:
-            raise ValueError(f"{name} holds numbers from {low} to {high}, but the vocabulary has 0 to {vocabulary - 1}")
+        if low < 0 or high >= vocab_size:
+            raise ValueError(f"{name} holds numbers from {low} to {high}, but the vocabulary has 0 to {vocab_size - 1}")
 
 
 def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
@@ -35,23 +36,23 @@ def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
 
 
 def as_attention_keep(keep: Bool[Tensor, "batch tokens"] | None) -> Bool[Tensor, "batch 1 1 tokens"] | None:
-    """The same for every head and query."""
+    """The mask with axes for heads and queries."""
     return None if keep is None else keep[:, None, None]
 
 
 def greedy(
-    next_scores: Callable[[Int[Tensor, "batch so_far"]], Float[Tensor, "batch vocabulary"]],
+    next_scores: Callable[[Int[Tensor, "batch so_far"]], Float[Tensor, "batch vocab_size"]],
     prompt: Int[Tensor, "batch prompt"],
     tokens: int,
     end: int | None,
 ) -> Int64[Tensor, "batch new"]:
-    """Append the best next token again and again; returns what was appended.
+    """Append the best next token repeatedly. Returns the new tokens.
 
     Args:
         next_scores: from all tokens so far to the scores of the next one.
         prompt: ``(batch, prompt)``, at least one token each.
-        tokens: how many to append at the most.
-        end: a row that has said it says nothing else from then on; when all have, it stops.
+        tokens: the largest number of tokens to append.
+        end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
 
     >>> greedy(lambda so_far: torch.eye(5)[(so_far[:, -1] + 1) % 5], torch.tensor([[0], [2]]), 6, end=4)
     tensor([[1, 2, 3, 4],

@@ -1,17 +1,12 @@
-"""``nn.Transformer`` as our own, with the same outputs."""
+"""Read ``nn.Transformer``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.support.checks import replaced_method
-
-if TYPE_CHECKING:
-    from regard.models._transformer import Transformer
 
 _SHARED = {
     "self_attn.in_proj_": "attention.qkv.",
@@ -35,43 +30,40 @@ _KNOWN: dict[str, tuple[Any, Any, tuple[str, ...]]] = {  # part: its class, its 
 }
 
 
-def from_torch(
-    cls: type[Transformer], module: nn.Transformer, vocabulary: int, source_vocabulary: int | None
-) -> Transformer:
+def read_torch(module: nn.Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The constructor arguments of our model, without those of its embedding, and the parameters of its blocks."""
     if not isinstance(module, nn.Transformer):
         raise TypeError(f"module must be a torch.nn.Transformer, got {type(module).__name__}")
     settings = _common_settings(module)
-    final_norm = _has_final_norms(module)
-    model = cls(
-        vocabulary,
-        source_vocabulary=source_vocabulary,
-        dim=settings["d_model"],
-        heads=settings["nhead"],
-        hidden=settings["dim_feedforward"],
-        encoder_depth=len(_layers(module, "encoder")),
-        decoder_depth=len(_layers(module, "decoder")),
-        norm="pre" if settings["norm_first"] else "post",
-        activation=settings["activation"],
-        dropout=settings["dropout"],
-        final_norm=final_norm,
-    )
-    like = _layers(module, "decoder")[0].linear1.weight
-    model.to(dtype=like.dtype, device=like.device)
-    _fill(model, _translated(module))
-    return model.train(module.training)
+    arguments = {
+        "dim": settings["d_model"],
+        "heads": settings["nhead"],
+        "hidden": settings["dim_feedforward"],
+        "depth": (len(_layers(module, "encoder")), len(_layers(module, "decoder"))),
+        "norm": "pre" if settings["norm_first"] else "post",
+        "activation": settings["activation"],
+        "dropout": settings["dropout"],
+        "final_norm": _has_final_norms(module),
+    }
+    return arguments, _translated(module)
 
 
-def _fill(model: Transformer, state: dict[str, Tensor]) -> None:
+def fill(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Copy the parameters of :func:`read_torch` into the blocks of our model."""
     own = {name: value for name, value in model.named_parameters() if name.startswith(("encoder", "decoder"))}
     # A layer made without biases is one whose biases are zero; nothing else may be missing.
     missing = [name for name in own if name not in state and not name.endswith(".bias")]
     if missing:
         raise ValueError(f"module lacks weights that this model has: {', '.join(missing)}")
-    strange = sorted(set(state) - set(own))
-    if strange:
-        raise ValueError(f"module has weights for which this model has no place: {', '.join(strange)}")
+    unknown = sorted(set(state) - set(own))
+    if unknown:
+        raise ValueError(f"module has weights for which this model has no place: {', '.join(unknown)}")
+    like = state["decoder.0.feed_forward.expand.weight"]
+    model.to(dtype=like.dtype, device=like.device)
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in model.named_parameters():
+            if name not in own:
+                continue
             if name in state:
                 parameter.copy_(state[name])
             else:
@@ -82,7 +74,7 @@ def _fill(model: Transformer, state: dict[str, Tensor]) -> None:
 
 
 def _common_settings(module: nn.Transformer) -> dict[str, Any]:
-    """What the layers of encoder and decoder were made with, which one model of ours holds only once."""
+    """The settings that all layers of encoder and decoder share. Our model has each of them once."""
     common: dict[str, Any] = {}
     for part in _KNOWN:
         for number, layer in enumerate(_layers(module, part)):
@@ -119,7 +111,7 @@ def _layers(module: nn.Transformer, part: str) -> list[Any]:
 
 
 def _settings(layer: Any, where: str) -> dict[str, Any]:
-    """The arguments that torch's layer was made with, read off it."""
+    """The arguments of torch's layer."""
     activation = _ACTIVATIONS.get(layer.activation)
     if activation is None:
         raise ValueError(

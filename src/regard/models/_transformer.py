@@ -1,6 +1,7 @@
 """The transformer of the original paper: encoder and decoder, or the decoder alone."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +16,18 @@ from regard.layers import (
     KeyValueCache,
     LayerNorm,
 )
-from regard.models import _torch
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers, greedy
-from regard.support.checks import check_choice, check_ndim, check_positive, check_probability, check_width, describe
+from regard.models._torch import fill, read_torch
+from regard.support.checks import (
+    check_choice,
+    check_count,
+    check_ndim,
+    check_positive,
+    check_probability,
+    check_width,
+    describe,
+)
 
 POSITIONS = ("sinusoidal", "learned", "none")
 Keep = Bool[Tensor, "batch tokens"]
@@ -27,7 +36,7 @@ Cache = list[DecoderCache] | list[KeyValueCache]
 
 
 class TransformerWeights(NamedTuple):
-    """The maps of every block, each ``(batch, heads, queries, keys)``; without an encoder only ``decoder`` has any."""
+    """The maps of every block, each ``(batch, heads, queries, keys)``. Without an encoder only ``decoder`` has maps."""
 
     encoder: tuple[Tensor, ...]
     decoder: tuple[Tensor, ...]
@@ -35,33 +44,35 @@ class TransformerWeights(NamedTuple):
 
 
 class Transformer(Pretrained):
-    r"""A source is encoded; a decoder says the target token by token, looking at what it said and at the source.
+    r"""An encoder reads the source; a decoder writes the target token by token and attends to its own tokens and the source.
 
     .. math:: M = \mathrm{encoder}(\sqrt d\, E_s + p), \qquad
         \mathrm{scores}_t = W\, \mathrm{decoder}(\sqrt d\, E_{t' \le t} + p,\; M) + b
 
-    With ``encoder_depth=0`` there is no source and no cross-attention: a language model (see :func:`character_gpt`).
+    W is the embedding of the target. Without an encoder there is no source and no cross-attention: a language model
+    (see :func:`character_gpt`).
 
     Args:
-        vocabulary: number of target tokens.
-        source_vocabulary: number of source tokens; by default source and target share one vocabulary and embedding.
-        dim, heads, hidden: width of tokens, attention heads, width inside the feed-forward networks (default
-            ``4 · dim``).
-        encoder_depth, decoder_depth: number of blocks.
-        norm: ``"post"``, as in the original, or ``"pre"``.
-        activation: of the feed-forward networks.
-        positions: ``"sinusoidal"``, ``"learned"`` or ``"none"``.
+        vocab_size: number of target tokens.
+        source_vocab_size: number of source tokens; by default source and target share one vocabulary and embedding.
         length: the longest sequence, needed for learned positions.
+        dim: width of the tokens.
+        depth: number of blocks of the encoder and of the decoder; one number for both, or a pair. ``(0, n)`` has no
+            encoder.
+        heads: attention heads of each block.
+        hidden: width inside the feed-forward networks, default ``4 · dim``.
+        activation: of the feed-forward networks, see :class:`FeedForward`.
+        norm: ``"post"``, as in the original, or ``"pre"``.
+        final_norm: whether a norm follows the last block of encoder and decoder, by default with ``norm="pre"``.
+        positions: ``"sinusoidal"``, ``"learned"`` or ``"none"``.
         dropout: probability of dropping, in training, attention weights, hidden features, sub-layer outputs and
             embedded tokens.
-        tied: whether W is the target's embedding.
-        final_norm: whether a norm follows the last block of encoder and decoder, by default with ``norm="pre"``.
 
-    Shapes: sources ``(batch, s)`` and targets ``(batch, t)`` of token numbers to scores ``(batch, t, vocabulary)``,
-    where those at place t are for the token after it.
+    Shapes: sources ``(batch, s)`` and targets ``(batch, t)`` of token numbers to scores ``(batch, t, vocab_size)``. The
+    scores at position t are for the next token.
 
     >>> from regard.models import Transformer
-    >>> model = Transformer(11, dim=16, heads=2, encoder_depth=1, decoder_depth=2).eval()
+    >>> model = Transformer(11, dim=16, depth=(1, 2), heads=2).eval()
     >>> source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
     >>> model(source, target).shape
     torch.Size([2, 5, 11])
@@ -71,38 +82,33 @@ class Transformer(Pretrained):
 
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         *,
-        source_vocabulary: int | None = None,
+        source_vocab_size: int | None = None,
+        length: int | None = None,
         dim: int = 512,
+        depth: int | Sequence[int] = 6,
         heads: int = 8,
         hidden: int | None = None,
-        encoder_depth: int = 6,
-        decoder_depth: int = 6,
-        norm: str = "post",
         activation: str = "relu",
-        positions: str = "sinusoidal",
-        length: int | None = None,
-        dropout: float = 0.1,
-        tied: bool = True,
+        norm: str = "post",
         final_norm: bool | None = None,
+        positions: str = "sinusoidal",
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        check_positive("vocabulary", vocabulary)
+        check_positive("vocab_size", vocab_size)
         check_positive("dim", dim)
-        check_positive("decoder_depth", decoder_depth)
         check_choice("positions", positions, POSITIONS)
         check_probability("dropout", dropout)
-        if isinstance(encoder_depth, bool) or not isinstance(encoder_depth, int) or encoder_depth < 0:
-            raise ValueError(f"encoder_depth must be a whole number of 0 or more, got {describe(encoder_depth)}")
+        encoder_depth, decoder_depth = _depths(depth)
         if positions == "learned" and length is None:
             raise ValueError("length is needed for learned positions: the longest sequence")
-        if not encoder_depth and source_vocabulary is not None:
-            raise ValueError(f"source_vocabulary is {source_vocabulary}, but with encoder_depth=0 there is no source")
-        self.dim, self.vocabulary = dim, vocabulary
-        self.source_vocabulary = vocabulary if source_vocabulary is None else source_vocabulary
-        self.embedding = _embedding(vocabulary, dim)
-        self.source_embedding = None if source_vocabulary is None else _embedding(source_vocabulary, dim)
+        if not encoder_depth and source_vocab_size is not None:
+            raise ValueError(f"source_vocab_size is {source_vocab_size}, but depth {depth} has no encoder")
+        self.dim, self.vocab_size = dim, vocab_size
+        self.embedding = _embedding(vocab_size, dim)
+        self.source_embedding = None if source_vocab_size is None else _embedding(source_vocab_size, dim)
         self.positions: AbsolutePositionalEmbedding | None = None
         if positions != "none":
             grid = length if positions == "learned" else None
@@ -115,18 +121,16 @@ class Transformer(Pretrained):
         last = norm == "pre" if final_norm is None else final_norm
         self.encoder_norm = LayerNorm(dim) if last and encoder_depth else nn.Identity()
         self.decoder_norm = LayerNorm(dim) if last else nn.Identity()
-        self.output = None if tied else nn.Linear(dim, vocabulary, bias=False)
-        self.output_bias = nn.Parameter(torch.zeros(vocabulary))
+        self.output_bias = nn.Parameter(torch.zeros(vocab_size))
 
     @classmethod
     def from_torch(
-        cls, module: nn.Transformer, vocabulary: int, *, source_vocabulary: int | None = None
+        cls, module: nn.Transformer, vocab_size: int, *, source_vocab_size: int | None = None
     ) -> "Transformer":
-        """The blocks of an ``nn.Transformer`` with its weights. It has no embedding: that is new, and untrained.
+        """The blocks of an ``nn.Transformer`` with its weights. It has no embedding, so that is new and untrained.
 
-        Its layers must be alike (a custom encoder or decoder of torch's own layers will do, if made with the same options)
-        and end in a norm in both parts or in neither. What is frozen stays so, parameter by parameter; a bias that
-        torch's layers lack is zero, and frozen with its weight.
+        All layers must have the same options (custom stacks of torch's own layers work too), and both parts or neither
+        end in a norm. Frozen parameters stay frozen. A bias that torch's layers lack is zero, and frozen with its weight.
 
         >>> from regard.models import Transformer
         >>> theirs = torch.nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
@@ -135,7 +139,10 @@ class Transformer(Pretrained):
         >>> torch.allclose(ours.decode(y, ours.encode(x)), theirs(x, y, tgt_mask=mask), atol=1e-5)
         True
         """
-        return _torch.from_torch(cls, module, vocabulary, source_vocabulary)
+        arguments, state = read_torch(module)
+        model = cls(vocab_size, source_vocab_size=source_vocab_size, **arguments)
+        fill(model, state)
+        return model.train(module.training)
 
     def encode(
         self,
@@ -147,12 +154,12 @@ class Transformer(Pretrained):
         """The memory ``(batch, s, dim)`` of a source.
 
         Args:
-            source: token numbers ``(batch, s)``; or vectors ``(batch, s, dim)``, which are taken as embedded already.
+            source: token numbers ``(batch, s)``, or embedded vectors ``(batch, s, dim)``.
             keep: True on tokens, False on padding.
             maps: a list to which the attention maps of the blocks are appended.
         """
         if not len(self.encoder):
-            raise ValueError("this model was made with encoder_depth=0: it encodes no source")
+            raise ValueError("this model has no encoder: it takes no source")
         check_keep("keep", keep, source)
         table = self.embedding if self.source_embedding is None else self.source_embedding
         x = self._embed("source", source, table, 0)
@@ -200,10 +207,9 @@ class Transformer(Pretrained):
                 maps.append(weights)
         return self.decoder_norm(x)
 
-    def scores(self, vectors: Vectors) -> Float[Tensor, "batch tokens vocabulary"]:
-        """Of the next token at each place, from the decoder's vectors."""
-        weight = self.embedding.weight if self.output is None else self.output.weight
-        return nn.functional.linear(vectors, weight, self.output_bias)
+    def scores(self, vectors: Vectors) -> Float[Tensor, "batch tokens vocab_size"]:
+        """Scores of the next token at each position, from the decoder's vectors."""
+        return nn.functional.linear(vectors, self.embedding.weight, self.output_bias)
 
     def forward(
         self,
@@ -212,11 +218,11 @@ class Transformer(Pretrained):
         *,
         source_keep: Bool[Tensor, "batch source_tokens"] | None = None,
         return_weights: bool = False,
-    ) -> Float[Tensor, "batch tokens vocabulary"] | tuple[Float[Tensor, "batch tokens vocabulary"], TransformerWeights]:
+    ) -> Float[Tensor, "batch tokens vocab_size"] | tuple[Float[Tensor, "batch tokens vocab_size"], TransformerWeights]:
         """
         Args:
             source: ``(batch, s)``; None without an encoder.
-            target: ``(batch, t)``, what the decoder is told; padding at its end changes nothing before it.
+            target: ``(batch, t)``, the input of the decoder. Padding at its end does not change earlier outputs.
             source_keep: True on the source's tokens, False on its padding.
             return_weights: also return the attention maps of all blocks.
         """
@@ -232,7 +238,7 @@ class Transformer(Pretrained):
         return scores, TransformerWeights(tuple(encoder), tuple(own), tuple(cross))
 
     def empty_cache(self) -> Cache:
-        """What :meth:`decode` keeps between steps, for one batch."""
+        """An empty cache for :meth:`decode`, for one batch."""
         if len(self.encoder):
             return [DecoderCache.empty() for _ in self.decoder]
         return [KeyValueCache() for _ in self.decoder]
@@ -253,13 +259,13 @@ class Transformer(Pretrained):
         Args:
             source: ``(batch, s)``; None without an encoder.
             prompt: ``(batch, p)``, such as one ``<begin>`` each.
-            tokens: how many to say at the most.
-            end: a token after which a row only repeats it; when every row has said it, decoding stops.
+            tokens: the largest number of tokens to generate.
+            end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
             source_keep: True on the source's tokens, False on its padding.
-            use_cache: keep keys and values of earlier steps; the same tokens come out without.
+            use_cache: keep the keys and values of earlier steps. The tokens are the same without.
         """
-        if end is not None and not 0 <= end < self.vocabulary:
-            raise ValueError(f"end is {end}, but the vocabulary has 0 to {self.vocabulary - 1}")
+        if end is not None and not 0 <= end < self.vocab_size:
+            raise ValueError(f"end is {end}, but the vocabulary has 0 to {self.vocab_size - 1}")
         memory = None if source is None else self.encode(source, keep=source_keep)
         cache = self.empty_cache() if use_cache else None
 
@@ -282,7 +288,7 @@ class Transformer(Pretrained):
 
 
 def character_gpt(
-    vocabulary: int, *, length: int = 128, dim: int = 128, depth: int = 4, heads: int = 4, dropout: float = 0.1
+    vocab_size: int, *, length: int = 128, dim: int = 128, depth: int = 4, heads: int = 4, dropout: float = 0.1
 ) -> Transformer:
     """A small language model: a :class:`Transformer` without encoder, pre-norm, with learned positions.
 
@@ -292,22 +298,31 @@ def character_gpt(
     torch.Size([2, 9, 30])
     """
     return Transformer(
-        vocabulary,
-        dim=dim,
-        heads=heads,
-        encoder_depth=0,
-        decoder_depth=depth,
-        norm="pre",
-        activation="gelu",
-        positions="learned",
+        vocab_size,
         length=length,
+        dim=dim,
+        depth=(0, depth),
+        heads=heads,
+        activation="gelu",
+        norm="pre",
+        positions="learned",
         dropout=dropout,
     )
 
 
-def _embedding(vocabulary: int, dim: int) -> nn.Embedding:
-    table = nn.Embedding(vocabulary, dim)
-    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim: as large as the positions
+def _depths(depth: Any) -> tuple[int, int]:
+    """Blocks of the encoder and of the decoder."""
+    pair = (depth, depth) if isinstance(depth, int) else depth
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise TypeError(f"depth must be a number of blocks or a pair (encoder, decoder), got {describe(depth)}")
+    check_count("depth of the encoder", pair[0])
+    check_positive("depth of the decoder", pair[1])
+    return pair[0], pair[1]
+
+
+def _embedding(vocab_size: int, dim: int) -> nn.Embedding:
+    table = nn.Embedding(vocab_size, dim)
+    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim, this is as large as the positions
     return table
 
 

@@ -1,7 +1,6 @@
 """The vision transformer: patches of an image as tokens of an encoder."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,44 +15,44 @@ from regard.layers import (
     LayerNorm,
     PatchEmbedding,
 )
-from regard.models import _timm
 from regard.models._pretrained import Pretrained
 from regard.models._relative_bias import RelativeBias
-from regard.support.checks import check_choice, check_positive, check_probability, describe
+from regard.models._timm import read_timm
+from regard.support.checks import check_choice, check_count, check_positive, check_probability, check_sides
 
 POOLS = ("class", "average", "attention")
+EPSILON = 1e-6  # of the layer norms, as in timm
 POSITIONS = ("learned", "sinusoidal", "relative", "none")
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
 
 
 class VisionTransformer(Pretrained):
-    r"""An image is cut into patches, an encoder attends among them, and what is pooled tells the class.
+    r"""An image is divided into patches, an encoder attends among them, and a pooled vector predicts the class.
 
     .. math:: z = (\text{prefix}, \text{patches}(x) + p), \qquad z \leftarrow \text{block}_l(z), \qquad
         y = W\,\mathrm{pool}(\mathrm{norm}(z)) + b
 
     Args:
-        image_size: height and width of the images, or one number for both. Other multiples of the patch can come in
-            ``forward``: learned positions are interpolated to them.
-        patch: height and width of a patch, or one number for both.
-        classes: how many there are; 0 leaves the last layer out.
+        image_size: height and width of the images, or one number for both. ``forward`` also takes other
+            multiples of the patch: learned positions are interpolated.
+        patch_size: height and width of a patch, or one number for both.
+        num_classes: number of classes; 0 leaves the last layer out.
         channels: channels of the images.
         dim: width of the tokens.
         depth: number of blocks.
-        heads: attention heads of each.
+        heads: attention heads of each block.
         hidden: width inside the feed-forward networks, default ``4 · dim``.
-        pool: ``"class"``: a learned token goes in front and is read at the end; ``"average"`` of the patches, normalized
-            after it; ``"attention"``: a learned query looks at the patches.
+        pool: ``"class"``: a learned token is put before the patches and read at the end; ``"average"`` of the patches,
+            normalized afterwards; ``"attention"``: a learned query attends to the patches.
         positions: ``"learned"``, ``"sinusoidal"``, ``"none"``: a vector is added to each patch, or none is; or
             ``"relative"``: each block's heads have a learned bias for each offset between two patches.
-        registers: further learned tokens in front of the patches, which nothing reads.
+        registers: number of further learned tokens before the patches, which the output does not read.
         dropout: probability of dropping, in training, attention weights, hidden features and sub-layer outputs.
-        epsilon: ε of the layer norms.
 
-    ``prefix_tokens`` is how many tokens come before the patches, ``grid`` the rows and columns of patches.
+    ``prefix_tokens`` is the number of tokens before the patches, ``grid`` the rows and columns of patches.
 
-    Shapes: images ``(batch, channels, height, width)`` to ``(batch, classes)``.
+    Shapes: images ``(batch, channels, height, width)`` to ``(batch, num_classes)``.
 
     >>> from regard.models import VisionTransformer
     >>> model = VisionTransformer(32, 4, 10, dim=64, depth=2, heads=4).eval()
@@ -68,8 +67,8 @@ class VisionTransformer(Pretrained):
     def __init__(
         self,
         image_size: int | Sequence[int],
-        patch: int | Sequence[int],
-        classes: int,
+        patch_size: int | Sequence[int],
+        num_classes: int,
         *,
         channels: int = 3,
         dim: int = 192,
@@ -80,18 +79,16 @@ class VisionTransformer(Pretrained):
         positions: str = "learned",
         registers: int = 0,
         dropout: float = 0.0,
-        epsilon: float = 1e-6,
     ) -> None:
         super().__init__()
         check_positive("depth", depth)
         check_choice("pool", pool, POOLS)
         check_choice("positions", positions, POSITIONS)
         check_probability("dropout", dropout)
-        for name, count in (("classes", classes), ("registers", registers)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise ValueError(f"{name} must be a whole number of 0 or more, got {describe(count)}")
+        check_count("num_classes", num_classes)
+        check_count("registers", registers)
         self.dim, self.pool_kind, self.position_kind = dim, pool, positions
-        self.patches = PatchEmbedding(patch, dim, channels=channels)
+        self.patches = PatchEmbedding(patch_size, dim, channels=channels)
         self.grid = self.grid_for(image_size)
         self.prefix_tokens = registers + (pool == "class")
         self.positions: AbsolutePositionalEmbedding | None = None
@@ -104,20 +101,20 @@ class VisionTransformer(Pretrained):
             nn.init.normal_(self.registers, std=0.02)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            EncoderBlock(dim, heads, hidden, dropout=dropout, epsilon=epsilon) for _ in range(depth)
+            EncoderBlock(dim, heads, hidden, dropout=dropout, epsilon=EPSILON) for _ in range(depth)
         )
         self.biases: nn.ModuleList | None = None
         if positions == "relative":
             self.biases = nn.ModuleList(RelativeBias(heads, self.grid, prefix=self.prefix_tokens) for _ in range(depth))
-        self.norm = LayerNorm(dim, epsilon=epsilon)
+        self.norm = LayerNorm(dim, epsilon=EPSILON)
         self.pooling: nn.Module
         if pool == "class":
             self.pooling = ClassTokenPooling(dim)
         elif pool == "average":
             self.pooling = AveragePooling()
         else:
-            self.pooling = AttentionPooling(dim, heads, hidden, dropout=dropout, epsilon=epsilon)
-        self.head = nn.Linear(dim, classes) if classes else nn.Identity()
+            self.pooling = AttentionPooling(dim, heads, hidden, dropout=dropout, epsilon=EPSILON)
+        self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
 
     @classmethod
     def from_timm(
@@ -127,21 +124,24 @@ class VisionTransformer(Pretrained):
         heads: int | None = None,
         image_size: int | Sequence[int] | None = None,
     ) -> "VisionTransformer":
-        """A timm vision transformer, or its state together with the number of heads, as one of ours: the same outputs
-        in evaluation mode. What it drops in training is not taken over.
+        """The model that equals a timm vision transformer, given as the module, or as its state and the number of heads.
+        Outputs in evaluation mode are the same. Its dropout is not copied.
 
-        Layer scales become part of the linear layers before them, and positions of the class token part of it; what
-        has no place here (norms of queries and keys, other activations or blocks) is refused.
+        Layer scales become part of the linear layers before them, and the position of the class token becomes part of
+        the token. Models with other parts (norms of queries and keys, other activations or blocks) are refused.
         """
-        return _timm.from_timm(cls, source, heads, image_size)
+        arguments, state = read_timm(source, heads, image_size, EPSILON)
+        with torch.device("meta"):  # no memory for initial weights that nobody uses
+            model = cls(**arguments)
+        model.load_state_dict({name: tensor.detach().clone() for name, tensor in state.items()}, assign=True)
+        return model.train(source.training) if isinstance(source, nn.Module) else model
 
     def grid_for(self, image_size: int | Sequence[int]) -> tuple[int, int]:
         """Rows and columns of patches in an image of this size."""
-        height, width = _two("image_size", image_size)
-        return self.patches.grid(height, width)
+        return self.patches.grid(*check_sides("image_size", image_size))
 
     def forward_intermediates(self, images: Images) -> tuple[Tokens, list[Tokens]]:
-        """What :meth:`forward_features` gives, and the tokens after every block, without the norm."""
+        """The output of :meth:`forward_features`, and the tokens after every block, without the norm."""
         x = self.patches(images)
         grid = self.patches.grid(images.shape[2], images.shape[3])
         if self.positions is not None:
@@ -158,8 +158,7 @@ class VisionTransformer(Pretrained):
         return x if self.pool_kind == "average" else self.norm(x), intermediates
 
     def forward_features(self, images: Images) -> Tokens:
-        """``(batch, prefix + patches, dim)``: normalized tokens (with ``pool="average"``, which normalizes what it
-        pooled, not yet)."""
+        """Tokens ``(batch, prefix + patches, dim)``, normalized unless ``pool="average"``, which normalizes the average."""
         return self.forward_intermediates(images)[0]
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "batch dim"]:
@@ -168,14 +167,14 @@ class VisionTransformer(Pretrained):
             return self.pooling(tokens)
         return self.pooling(tokens[:, self.prefix_tokens :])
 
-    def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch classes"]:
-        """From what ``forward_features`` gives to the classes."""
+    def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
+        """From the output of ``forward_features`` to the logits."""
         pooled = self.pool(tokens)
         return self.head(self.norm(pooled) if self.pool_kind == "average" else pooled)
 
     def forward(
         self, images: Images, *, return_intermediates: bool = False
-    ) -> Float[Tensor, "batch classes"] | tuple[Float[Tensor, "batch classes"], list[Tokens]]:
+    ) -> Float[Tensor, "batch num_classes"] | tuple[Float[Tensor, "batch num_classes"], list[Tokens]]:
         """
         Args:
             images: ``(batch, channels, height, width)``.
@@ -184,12 +183,3 @@ class VisionTransformer(Pretrained):
         tokens, intermediates = self.forward_intermediates(images)
         logits = self.forward_head(tokens)
         return (logits, intermediates) if return_intermediates else logits
-
-
-def _two(name: str, size: Any) -> tuple[int, int]:
-    sizes = (size, size) if isinstance(size, int) else size
-    if not isinstance(sizes, Sequence) or len(sizes) != 2:
-        raise TypeError(f"{name} must be a number or (height, width), got {describe(size)}")
-    for side in sizes:
-        check_positive(name, side)
-    return sizes[0], sizes[1]

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from regard.data import Augmentation
 from regard.recipes._names import recipe
-from regard.training import AdamW, Encoder, ImageTask, Recipe, Schedule, Vision
+from regard.training import (
+    AdamWSettings,
+    ImageEncoderSettings,
+    ImageTask,
+    Recipe,
+    ScheduleSettings,
+    VisionTransformerSettings,
+)
 
 AUGMENTATION = Augmentation(crop=2, border="zeros", flip="random")
 
@@ -13,7 +20,7 @@ AUGMENTATION = Augmentation(crop=2, border="zeros", flip="random")
 def demo() -> Recipe:
     """A small network of Gaussian heads on the 6,000 embedded images: what ``regard demo`` trains.
 
-    Expected: 81.0 % of the 1,000 test images, with and without flip averaging; 50 s of training, and 66 s for the whole
+    Expected: test accuracy 81.0 % (1,000 images), with and without flip averaging; 50 s of training, and 66 s for the whole
     of ``regard demo``, on two cores of an AMD EPYC (benchmarks/results/demo-cpu-2026-11-15.json).
     Command: ``regard demo``, or ``regard train demo`` for the training alone
     """
@@ -25,9 +32,11 @@ def demo() -> Recipe:
             augmentation=Augmentation(crop=1, border="zeros", flip="random"),
             label_smoothing=0.1,
         ),
-        Encoder("gaussian", patch=4, dim=64, depth=3, heads=9, full_width=True, hidden=128, init="grid"),
-        AdamW(4e-3, weight_decay=0.05, center_factor=5.0),
-        Schedule(warm_up=0.1, decay="linear"),
+        ImageEncoderSettings(
+            "gaussian", patch_size=4, dim=64, depth=3, heads=9, full_width=True, hidden=128, init="grid"
+        ),
+        AdamWSettings(4e-3, weight_decay=0.05, center_factor=5.0),
+        ScheduleSettings(warm_up=0.1, decay="linear"),
         epochs=8,
         batch_size=64,
         clip=1.0,
@@ -38,9 +47,9 @@ def _vit(pool: str) -> Recipe:
     return Recipe(
         f"fashion-vit-{pool}",
         ImageTask("fashion-mnist", augmentation=AUGMENTATION, label_smoothing=0.1),
-        Vision(patch=4, dim=64, depth=5, heads=4, hidden=128, pool=pool),  # type: ignore[arg-type]
-        AdamW(1e-3, weight_decay=0.05),
-        Schedule(warm_up=0.1, decay="cosine"),
+        VisionTransformerSettings(patch_size=4, dim=64, depth=5, heads=4, hidden=128, pool=pool),  # type: ignore[arg-type]
+        AdamWSettings(1e-3, weight_decay=0.05),
+        ScheduleSettings(warm_up=0.1, decay="cosine"),
         epochs=15,
         batch_size=128,
         clip=1.0,
@@ -49,11 +58,11 @@ def _vit(pool: str) -> Recipe:
 
 @recipe
 def fashion_vit() -> Recipe:
-    """A small vision transformer on Fashion-MNIST that reads the class off a class token.
+    """A small vision transformer on Fashion-MNIST that computes the class from a class token.
 
     ``fashion-vit-average`` and ``fashion-vit-attention`` differ in the pooling alone.
 
-    Expected: 87.4 % of the 10,000 test images, 87.6 % with flip averaging; 16 minutes on one thread of an AMD EPYC
+    Expected: test accuracy 87.4 % (10,000 images), 87.6 % with flip averaging; 16 minutes on one thread of an AMD EPYC
     (benchmarks/results/fashion-vit-cpu-2026-11-15.json).
     Command: ``regard train fashion-vit``
     """
@@ -64,7 +73,7 @@ def fashion_vit() -> Recipe:
 def fashion_vit_average() -> Recipe:
     """``fashion-vit`` with the average of all tokens instead of a class token.
 
-    Expected: 86.4 % of the 10,000 test images, 87.0 % with flip averaging; 17 minutes on one thread of an AMD EPYC
+    Expected: test accuracy 86.4 % (10,000 images), 87.0 % with flip averaging; 17 minutes on one thread of an AMD EPYC
     (benchmarks/results/fashion-vit-average-cpu-2026-11-15.json).
     Command: ``regard train fashion-vit-average``
     """
@@ -75,7 +84,7 @@ def fashion_vit_average() -> Recipe:
 def fashion_vit_attention() -> Recipe:
     """``fashion-vit`` with attention pooling, a learned query, instead of a class token.
 
-    Expected: 87.5 % of the 10,000 test images, 87.6 % with flip averaging; 19 minutes on one thread of an AMD EPYC
+    Expected: test accuracy 87.5 % (10,000 images), 87.6 % with flip averaging; 19 minutes on one thread of an AMD EPYC
     (benchmarks/results/fashion-vit-attention-cpu-2026-11-15.json).
     Command: ``regard train fashion-vit-attention``
     """
@@ -84,18 +93,18 @@ def fashion_vit_attention() -> Recipe:
 
 @recipe
 def fashion_gaussian() -> Recipe:
-    """Gaussian heads that start anywhere, on Fashion-MNIST: watch them move.
+    """Gaussian heads that start at random positions, on Fashion-MNIST: watch them move.
 
-    Expected: 90.0 % of the 10,000 test images, 90.2 % with flip averaging; 115 s of training on one NVIDIA H200
+    Expected: test accuracy 90.0 % (10,000 images), 90.2 % with flip averaging; 115 s of training on one NVIDIA H200
     that other runs shared (benchmarks/results/fashion-gaussian-h200-2026-11-15.json).
     Command: ``regard train fashion-gaussian``
     """
     return Recipe(
         "fashion-gaussian",
         ImageTask("fashion-mnist", augmentation=AUGMENTATION, label_smoothing=0.1),
-        Encoder("gaussian", dim=72, depth=4, heads=9, full_width=True, hidden=144, init="normal"),
-        AdamW(2e-3, weight_decay=0.05, center_factor=5.0),
-        Schedule(warm_up=0.1, decay="linear"),
+        ImageEncoderSettings("gaussian", dim=72, depth=4, heads=9, full_width=True, hidden=144, init="normal"),
+        AdamWSettings(2e-3, weight_decay=0.05, center_factor=5.0),
+        ScheduleSettings(warm_up=0.1, decay="linear"),
         epochs=15,
         batch_size=128,
         clip=1.0,

@@ -1,4 +1,4 @@
-"""The list of recipes."""
+"""The registry of recipes."""
 
 import inspect
 from collections.abc import Callable
@@ -9,13 +9,13 @@ _RECIPES: dict[str, Callable[[], Recipe]] = {}
 
 
 def recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
-    """List a function under its name, with dashes."""
+    """Register a function under its name, with dashes."""
     _RECIPES[function.__name__.replace("_", "-")] = function
     return function
 
 
 def names() -> tuple[str, ...]:
-    """Of all recipes, in alphabetical order."""
+    """The names of all recipes, in alphabetical order."""
     return tuple(sorted(_RECIPES))
 
 
@@ -36,6 +36,6 @@ def get(name: str) -> Recipe:
 
 
 def summary(name: str) -> str:
-    """What the recipe's docstring says."""
+    """The docstring of a recipe."""
     get(name)
     return inspect.getdoc(_RECIPES[name]) or ""

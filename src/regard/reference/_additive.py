@@ -1,11 +1,12 @@
-"""Additive attention: a small network, not a dot product, says how well query and key match."""
+"""Additive attention: a small network, instead of a dot product, scores how well query and key match."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.reference._linear import linear
 from regard.reference._softargmax import softargmax
-from regard.support.checks import check_broadcastable, check_shapes
+from regard.support.checks import check_mask
 
 
 def additive_attention(
@@ -37,23 +38,10 @@ def additive_attention(
     >>> weights  # tanh saturates at ∓1, so the scores are 2 apart
     tensor([[0.1192, 0.8808]])
     """
-    check_shapes(
-        query=(query, "... queries query_dim"),
-        key=(key, "... keys key_dim"),
-        value=(value, "... keys value_dim"),
-        w_query=(w_query, "width query_dim"),
-        w_key=(w_key, "width key_dim"),
-        w_score=(w_score, "width"),
-        b_hidden=(b_hidden, "width"),
-    )
-    hidden = (query @ w_query.mT).unsqueeze(-2) + (key @ w_key.mT).unsqueeze(-3)  # (*batch, queries, keys, width)
-    if b_hidden is not None:
-        hidden = hidden + b_hidden
-    scores = torch.tanh(hidden) @ w_score
+    hidden = linear(query, w_query, b_hidden).unsqueeze(-2) + linear(key, w_key).unsqueeze(-3)
+    scores = torch.tanh(hidden) @ w_score  # hidden is (*batch, queries, keys, width)
     if keep is not None:
-        shape = tuple(scores.shape)
-        fits = shape[-2:] if isinstance(keep, Tensor) and keep.ndim == 2 else shape
-        check_broadcastable("keep", keep, fits, "scores", dtype=torch.bool)
-        keep = keep.expand(shape)
+        check_mask("keep", keep, scores, dtype=torch.bool)
+        keep = keep.expand(scores.shape)
     weights = softargmax(scores, beta, keep=keep)
     return weights @ value, weights

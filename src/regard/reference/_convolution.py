@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.reference._grid import BORDERS, border_source
-from regard.support.checks import check_choice, check_floating, check_positive, check_shapes
+from regard.support.checks import check_choice
 
 
 def convolution(
@@ -28,8 +27,8 @@ def convolution(
     .. math:: y_o = b + \sum_{t \in \mathrm{kernel}} W_t\, x_{\,o \cdot \mathrm{stride} + t \cdot \mathrm{dilation}
         - \mathrm{before}}
 
-    Every tap reads the image shifted by its own offset; what it reads beyond the border is zero, or by
-    ``padding_mode`` a copy of a pixel inside. There are ⌊(n + before + after − dilation·(k − 1) − 1)/stride⌋ + 1
+    Every tap reads the image shifted by its own offset. Beyond the border it reads zero or, depending on
+    ``padding_mode``, a copy of a pixel inside. There are ⌊(n + before + after − dilation·(k − 1) − 1)/stride⌋ + 1
     outputs along an axis.
 
     Args:
@@ -37,7 +36,7 @@ def convolution(
         weight: W, ``(out, channels / groups, *kernel)``.
         stride, dilation: a number, or one per axis.
         padding: a number, one per axis (or a pair (before, after) per axis), ``"valid"`` (0), or ``"same"``: as many
-            outputs as inputs, at stride 1, with the odd one of an even kernel after the image.
+            outputs as inputs, at stride 1; with an even kernel the extra one is padded after the image.
         groups: output channels of one group read only the input channels of that group.
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
 
@@ -45,33 +44,24 @@ def convolution(
     >>> convolution(x, torch.tensor([[[1.0, 0.0, 10.0]]]), padding=1)
     tensor([[[20., 31., 42.,  3.]]])
     """
-    check_floating("x", x)
-    axes = x.ndim - 2
-    if axes < 1:
-        raise ValueError(f"x has shape {tuple(x.shape)} but must be (batch, channels, *space), of 3 axes or more")
-    names = " ".join(f"kernel{axis}" for axis in range(axes))
-    sizes = check_shapes(weight=(weight, f"out channels {names}"), bias=(bias, "out"))
-    if weight.dtype != x.dtype:
-        raise TypeError(f"weight is {weight.dtype} but x is {x.dtype}")
-    check_positive("groups", groups)
-    if x.shape[1] != groups * sizes["channels"] or sizes["out"] % groups:
-        raise ValueError(
-            f"weight has shape {tuple(weight.shape)}, which with groups={groups} needs x of "
-            f"{groups * sizes['channels']} channels and an output that {groups} divides, but x has shape "
-            f"{tuple(x.shape)}"
-        )
     check_choice("padding_mode", padding_mode, BORDERS)
-    strides, dilations = _per_axis("stride", stride, axes), _per_axis("dilation", dilation, axes)
-    kernel = tuple(weight.shape[2:])
+    space, kernel = x.shape[2:], weight.shape[2:]
+    if x.shape[1] != groups * weight.shape[1] or len(weight) % groups:
+        raise ValueError(
+            f"weight of shape {tuple(weight.shape)} with groups={groups} does not fit x of {tuple(x.shape)}"
+        )
+    strides, dilations = _per_axis(stride, len(space)), _per_axis(dilation, len(space))
     pads = _pads(padding, kernel, strides, dilations)
     counts = [
         (size + sum(pad) - step * (taps - 1) - 1) // jump + 1
-        for size, pad, step, taps, jump in zip(x.shape[2:], pads, dilations, kernel, strides, strict=True)
+        for size, pad, step, taps, jump in zip(space, pads, dilations, kernel, strides, strict=True)
     ]
-    if min(counts) < 1:
-        raise ValueError(f"weight with kernel {kernel} reaches beyond x of shape {tuple(x.shape)} padded by {pads}")
+    if min(counts) < 1 or min(map(min, pads)) < 0:
+        raise ValueError(
+            f"weight with kernel {tuple(kernel)} does not fit x of shape {tuple(x.shape)} padded by {pads}"
+        )
 
-    output = x.new_zeros(x.shape[0], sizes["out"], *counts)
+    output = x.new_zeros(len(x), len(weight), *counts)
     for number, tap in enumerate(product(*map(range, kernel))):
         shifted = x
         for axis, at in enumerate(tap):
@@ -81,7 +71,7 @@ def convolution(
         grouped = shifted.unflatten(1, (groups, -1)).flatten(3)
         matrix = weight.flatten(2)[:, :, number].unflatten(0, (groups, -1))
         output = output + torch.einsum("bgcn,goc->bgon", grouped, matrix).reshape(output.shape)
-    return output if bias is None else output + bias.reshape(-1, *[1] * axes)
+    return output if bias is None else output + bias.reshape(-1, *[1] * len(space))
 
 
 def _read(x: Tensor, dim: int, target: Tensor, padding_mode: str) -> Tensor:
@@ -92,39 +82,24 @@ def _read(x: Tensor, dim: int, target: Tensor, padding_mode: str) -> Tensor:
     return x.index_select(dim, source) * exists.to(x.dtype).reshape(shape)
 
 
-def _per_axis(name: str, value: Any, axes: int) -> tuple[int, ...]:
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * axes
-    if len(values) != axes:
-        raise ValueError(f"{name} has {len(values)} entries, {values}, but x has {axes} axes in space")
-    for entry in values:
-        check_positive(name, entry)
-    return values
+def _per_axis(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    return (value,) * axes if isinstance(value, int) else tuple(value)
 
 
 def _pads(
-    padding: Any, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    padding: int | str | Sequence[int | tuple[int, int]],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
 ) -> list[tuple[int, int]]:
     """(before, after) for each axis."""
-    axes = len(kernel)
     if isinstance(padding, str):
         check_choice("padding", padding, ("same", "valid"))
         if padding == "valid":
-            return [(0, 0)] * axes
+            return [(0, 0)] * len(kernel)
         if any(stride != 1 for stride in strides):
             raise ValueError(f"padding='same' needs stride 1, got stride {tuple(strides)}")
         totals = [step * (taps - 1) for step, taps in zip(dilations, kernel, strict=True)]
         return [(total // 2, total - total // 2) for total in totals]
-    entries = tuple(padding) if isinstance(padding, Sequence) else (padding,) * axes
-    if len(entries) != axes:
-        raise ValueError(f"padding has {len(entries)} entries, {entries}, but x has {axes} axes in space")
-    pads = []
-    for entry in entries:
-        pair = (entry, entry) if isinstance(entry, int) else entry
-        if (
-            not isinstance(pair, Sequence)
-            or len(pair) != 2
-            or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in pair)
-        ):
-            raise ValueError(f"padding must hold whole numbers of 0 or more, or pairs of such, got {entry!r}")
-        pads.append((pair[0], pair[1]))
-    return pads
+    entries = (padding,) * len(kernel) if isinstance(padding, int) else tuple(padding)
+    return [(entry, entry) if isinstance(entry, int) else entry for entry in entries]

@@ -1,15 +1,14 @@
-"""Gaussian heads: attention by place alone, as an explicit matrix of queries by keys."""
+"""Gaussian heads: attention by position alone, as an explicit matrix of queries by keys."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.reference._grid import BORDERS, all_pairs, border_source, check_grid
+from regard.reference._grid import BORDERS, all_pairs, border_source
 from regard.reference._softargmax import softargmax
-from regard.support.checks import check_choice, check_floating, check_ndim, describe
+from regard.support.checks import check_choice, check_gaussian_heads
 
 Padding = Sequence[tuple[int, int]]
 
@@ -21,7 +20,7 @@ def gaussian_scores(
     *,
     queries: Sequence[Float[Tensor, "_"]] | None = None,
 ) -> Float[Tensor, "heads queries keys"]:
-    r"""A bump around the place a head looks at, seen from the query.
+    r"""Scores that fall with the squared distance from where the head looks.
 
     .. math:: s_{qk} = -(\delta - \Delta)^\top S\, (\delta - \Delta), \qquad \delta = k - q
 
@@ -37,8 +36,9 @@ def gaussian_scores(
              [ -8.,  -2.,  -0.],
              [-18.,  -8.,  -2.]]])
     """
-    check_gaussian(center, sharpness, grid, queries)
-    return _scores(center, sharpness, [torch.arange(size) for size in grid], queries or _places(grid))
+    check_gaussian_heads(center, sharpness, grid)
+    keys = [torch.arange(size) for size in grid]
+    return _scores(center, sharpness, keys, queries or keys)
 
 
 def gaussian_attention(
@@ -51,12 +51,12 @@ def gaussian_attention(
     border: str = "native",
     padding: Padding | None = None,
 ) -> tuple[Float[Tensor, "batch heads queries width"], Float[Tensor, "heads queries tokens"]]:
-    r"""Attention with Gaussian scores. Returns the output and the weights A, which no value has a say in.
+    r"""Attention with Gaussian scores. Returns the output and the weights A, which do not depend on the values.
 
     .. math:: \mathrm{out} = A V, \qquad A = \mathrm{softmax}(s)\, F
 
     ``border="native"`` is the softmax over the keys that exist (F = I). For any other border the softmax runs over
-    the padded coordinates −before … n − 1 + after of each axis, and the fold F brings the padded columns home:
+    the padded coordinates −before … n − 1 + after of each axis, and the fold F maps the padded columns back:
     ``"zeros"`` drops them; ``"reflect"``, ``"replicate"`` and ``"circular"`` add each to the coordinate it copies.
 
     Args:
@@ -76,21 +76,12 @@ def gaussian_attention(
     >>> gaussian_attention(value, center, sharpness, (3,), border="circular", padding=((1, 1),))[0].flatten()
     tensor([20., 30., 10.])
     """
-    check_gaussian(center, sharpness, grid, queries)
-    check_ndim("value", value, "batch heads tokens width")
-    tokens = 1
-    for size in grid:
-        tokens *= size
-    if value.shape[1:3] != (len(center), tokens):
-        raise ValueError(
-            f"value has shape {tuple(value.shape)} but must be (batch, heads, tokens, width) with heads = "
-            f"{len(center)}, as in center, and tokens = {tokens}, as in grid {tuple(grid)}"
-        )
-    check_padding(border, padding, grid)
-
+    check_gaussian_heads(center, sharpness, grid)
+    check_border(border, padding, grid)
     padding = padding or [(0, 0)] * len(grid)
     padded = [torch.arange(-before, size + after) for size, (before, after) in zip(grid, padding, strict=True)]
-    weights = softargmax(_scores(center, sharpness, padded, queries or _places(grid)))
+    queries = queries or [torch.arange(size) for size in grid]
+    weights = softargmax(_scores(center, sharpness, padded, queries))
     if border != "native":
         weights = weights @ fold(grid, padding, border).to(weights)
     weights = weights.to(value.dtype)
@@ -115,6 +106,8 @@ def fold(grid: Sequence[int], padding: Padding, border: str) -> Float[Tensor, "p
 
 
 def _scores(center: Tensor, sharpness: Tensor, keys: Sequence[Tensor], queries: Sequence[Tensor]) -> Tensor:
+    if len(queries) != len(keys):
+        raise ValueError(f"queries has {len(queries)} entries but the grid has {len(keys)} axes")
     dtype = torch.promote_types(center.dtype, torch.float32)
     center, sharpness = center.to(dtype), sharpness.to(dtype)
     key, query = (all_pairs([x.to(center) for x in axes]) for axes in (keys, queries))
@@ -127,53 +120,10 @@ def _scores(center: Tensor, sharpness: Tensor, keys: Sequence[Tensor], queries: 
     return -torch.einsum("hqki,hij,hqkj->hqk", distance, matrix, distance)
 
 
-def _places(grid: Sequence[int]) -> list[Tensor]:
-    return [torch.arange(size) for size in grid]
-
-
-def check_gaussian(center: Any, sharpness: Any, grid: Any, queries: Any) -> None:
-    """Refuse what does not fit together, saying which argument and what would fit."""
-    check_ndim("center", center, "heads axes")
-    check_grid(grid)
-    heads, axes = center.shape
-    if axes != len(grid):
-        raise ValueError(f"center has shape {tuple(center.shape)} but grid {tuple(grid)} has {len(grid)} axes")
-    check_floating("sharpness", sharpness)
-    fitting = ((heads,), (heads, axes), (heads, axes, axes))
-    if tuple(sharpness.shape) not in fitting:
-        raise ValueError(
-            f"sharpness has shape {tuple(sharpness.shape)} but center of shape {tuple(center.shape)} needs "
-            f"{fitting[0]}, {fitting[1]} or {fitting[2]}"
-        )
-    if sharpness.dtype != center.dtype:
-        raise TypeError(f"sharpness is {sharpness.dtype} but center is {center.dtype}")
-    if queries is None:
-        return
-    if not isinstance(queries, Sequence) or len(queries) != len(grid):
-        raise ValueError(
-            f"queries must be {len(grid)} 1-D tensors, one per axis of grid {tuple(grid)}, got {describe(queries)}"
-        )
-    for axis, coordinates in enumerate(queries):
-        if not isinstance(coordinates, Tensor) or coordinates.ndim != 1:
-            raise ValueError(f"queries[{axis}] must be a 1-D tensor of coordinates, got {describe(coordinates)}")
-
-
-def check_padding(border: Any, padding: Any, grid: Sequence[int]) -> None:
-    """``native`` has no padding, any other border has a pair of whole numbers for each axis."""
+def check_border(border: str, padding: Padding | None, grid: Sequence[int]) -> None:
+    """``native`` takes no padding; every other border needs a pair (before, after) for each axis."""
     check_choice("border", border, ("native", *BORDERS))
-    if border == "native":
-        if padding is not None:
-            raise ValueError(f"padding must be None where border is 'native', got {padding!r}")
-        return
-    if not isinstance(padding, Sequence) or len(padding) != len(grid):
-        raise ValueError(
-            f"border={border!r} needs padding ((before, after), ...), a pair for each of the {len(grid)} axes of grid "
-            f"{tuple(grid)}, got {padding!r}"
-        )
-    for pair in padding:
-        if (
-            not isinstance(pair, Sequence)
-            or len(pair) != 2
-            or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in pair)
-        ):
-            raise ValueError(f"padding must hold pairs (before, after) of whole numbers of 0 or more, got {pair!r}")
+    if border == "native" and padding is not None:
+        raise ValueError(f"padding must be None where border is 'native', got {padding!r}")
+    if border != "native" and (padding is None or len(padding) != len(grid) or min(map(min, padding)) < 0):
+        raise ValueError(f"border={border!r} needs padding ((before, after), …), a pair per axis, got {padding!r}")

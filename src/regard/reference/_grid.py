@@ -1,13 +1,12 @@
-"""Grids: where tokens lie, how far apart they are, and what lies beyond the border."""
+"""Grids: coordinates of tokens, offsets between them, and what padding copies beyond the border."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.support.checks import check_choice, check_floating, describe
+from regard.support.checks import check_choice, check_grid
 
 BORDERS = ("zeros", "reflect", "replicate", "circular")
 
@@ -21,8 +20,7 @@ def grid_coordinates(grid: Sequence[int], *, dtype: torch.dtype | None = None) -
             [1., 0.],
             [1., 1.]])
     """
-    check_grid(grid)
-    return all_pairs([torch.arange(size, dtype=dtype or torch.get_default_dtype()) for size in grid])
+    return all_pairs([torch.arange(size, dtype=dtype or torch.get_default_dtype()) for size in check_grid(grid)])
 
 
 def relative_offsets(grid: Sequence[int], *, dtype: torch.dtype | None = None) -> Float[Tensor, "tokens tokens axes"]:
@@ -48,9 +46,7 @@ def encoding_by_offset(table: Float[Tensor, "..."], grid: Sequence[int]) -> Floa
     tensor([[ 0.,  1.],
             [-1.,  0.]])
     """
-    check_grid(grid)
-    check_floating("table", table)
-    wanted = tuple(2 * size - 1 for size in grid)
+    wanted = tuple(2 * size - 1 for size in check_grid(grid))
     if tuple(table.shape[:-1]) != wanted:
         raise ValueError(f"table has shape {tuple(table.shape)} but grid {tuple(grid)} needs (*{wanted}, position_dim)")
     offsets = relative_offsets(grid).long()
@@ -83,10 +79,3 @@ def border_source(
 def all_pairs(axes: Sequence[Tensor]) -> Float[Tensor, "tokens axes"]:
     """Every combination of one coordinate per axis, row-major."""
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
-
-
-def check_grid(grid: Any) -> None:
-    if not isinstance(grid, Sequence) or isinstance(grid, str) or not grid:
-        raise TypeError(f"grid must be a tuple with the size of each axis, as in (16, 16), got {describe(grid)}")
-    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in grid):
-        raise ValueError(f"grid must hold whole numbers of 1 or more, got {grid!r}")

@@ -1,16 +1,10 @@
-"""Multi-head attention: projecting the whole input, slicing it, and written as a sum over heads."""
+"""Multi-head attention: heads that read the whole input, heads that read a slice of it, and the sum over heads."""
 
-from collections.abc import Sequence
-from typing import TypeVar
-
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.reference._attention import attention
-from regard.support.checks import check_broadcastable, check_positive, check_shapes
-
-T = TypeVar("T")
+from regard.reference._dot_product_attention import attention
+from regard.reference._linear import linear
 
 
 def multi_head_attention(
@@ -32,7 +26,7 @@ def multi_head_attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
 ) -> tuple[Float[Tensor, "*batch queries out"], Float[Tensor, "*batch heads queries keys"]]:
-    r"""Heads that each look at the whole input; their outputs are concatenated and mixed.
+    r"""Each head reads the whole input; a linear map mixes their outputs.
 
     .. math:: \mathrm{out} = \mathrm{concat}_h\big[A^{(h)} V^{(h)}\big] W_{out}^\top + b_{out}
 
@@ -40,13 +34,14 @@ def multi_head_attention(
         V^{(h)} = C W_v^{(h)\top} + b_v^{(h)}
 
     ``context = x`` is self-attention, anything else cross-attention. Head h owns the h-th of ``heads`` equal blocks of
-    rows of ``w_query``. ``w_key`` and ``w_value`` may have blocks for fewer heads; neighboring heads then share one.
+    rows of ``w_query``. If ``w_key`` and ``w_value`` have fewer blocks, neighboring heads share one.
 
     Args:
-        x, context: X and C, the inputs that ask and that answer.
+        x, context: X, which gives the queries, and C, which gives the keys and values.
         w_query, w_key, w_value, w_out: in the layout of ``nn.Linear``, (outputs, inputs).
         b_query, b_key, b_value, b_out: their biases, or None.
-        values: what is averaged, where that is not ``context``.
+        heads: the number of heads.
+        values: gives the values instead of ``context``.
         beta, keep, bias, causal: as in :func:`attention`; masks are ``(queries, keys)`` or have as many axes as the
             weights, heads among them.
 
@@ -54,23 +49,17 @@ def multi_head_attention(
 
     >>> x, eye = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
     >>> output, weights = multi_head_attention(x, x, eye, eye, eye, eye, heads=2, beta=math.inf)
-    >>> weights[0]  # the first head sees the first number alone, and zero ties with everything
+    >>> weights[0]  # the first head reads only the first feature; a score of 0 for every key is a tie
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
     """
     values = context if values is None else values
-    biases = (b_query, b_key, b_value, b_out)
-    shared = _check_projections(x, context, values, (w_query, w_key, w_value, w_out), biases, heads)
-    outputs, weights = _attend(
-        _linear(x, w_query, b_query).chunk(heads, -1),
-        _repeat(_linear(context, w_key, b_key).chunk(shared, -1), heads),
-        _repeat(_linear(values, w_value, b_value).chunk(shared, -1), heads),
-        beta,
-        keep,
-        bias,
-        causal,
-    )
-    return _linear(torch.cat(outputs, -1), w_out, b_out), weights
+    shared = key_value_heads(heads, w_query, w_key, w_value)
+    query = split_heads(linear(x, w_query, b_query), heads)
+    key = shared_heads(split_heads(linear(context, w_key, b_key), shared), heads)
+    value = shared_heads(split_heads(linear(values, w_value, b_value), shared), heads)
+    output, weights = attention(query, key, value, beta=beta, keep=keep, bias=bias, causal=causal)
+    return linear(join_heads(output), w_out, b_out), weights
 
 
 def sum_of_heads(
@@ -92,7 +81,7 @@ def sum_of_heads(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
 ) -> tuple[Float[Tensor, "*batch queries out"], Float[Tensor, "*batch heads queries keys"]]:
-    r"""The same numbers as :func:`multi_head_attention`, with nothing concatenated: heads are terms of a sum.
+    r"""What :func:`multi_head_attention` computes, written as a sum over heads.
 
     .. math:: \mathrm{out} = \sum_h A^{(h)} \big(C W^{(h)} + c^{(h)}\big) + b_{out}, \qquad
         W^{(h)} = W_v^{(h)\top} W_{out}^{(h)\top}, \quad c^{(h)} = b_v^{(h)} W_{out}^{(h)\top}
@@ -108,26 +97,17 @@ def sum_of_heads(
             [0.5000, 1.0000]])
     """
     values = context if values is None else values
-    biases = (b_query, b_key, b_value, b_out)
-    shared = _check_projections(x, context, values, (w_query, w_key, w_value, w_out), biases, heads)
-    messages = []
-    w_value_heads = _repeat(w_value.chunk(shared), heads)
-    b_value_heads = _repeat([None] * shared if b_value is None else b_value.chunk(shared), heads)
-    for w_value_head, b_value_head, w_out_head in zip(
-        w_value_heads, b_value_heads, w_out.chunk(heads, -1), strict=True
-    ):
-        message = values @ (w_value_head.mT @ w_out_head.mT)
-        messages.append(message if b_value_head is None else message + b_value_head @ w_out_head.mT)
-    outputs, weights = _attend(
-        _linear(x, w_query, b_query).chunk(heads, -1),
-        _repeat(_linear(context, w_key, b_key).chunk(shared, -1), heads),
-        messages,
-        beta,
-        keep,
-        bias,
-        causal,
-    )
-    output = torch.stack(outputs).sum(0)
+    shared = key_value_heads(heads, w_query, w_key, w_value)
+    query = split_heads(linear(x, w_query, b_query), heads)
+    key = shared_heads(split_heads(linear(context, w_key, b_key), shared), heads)
+    w_value_head = shared_heads(w_value.unflatten(0, (shared, -1)), heads)  # (heads, value_width, dim_value)
+    w_out_head = w_out.unflatten(1, (heads, -1)).transpose(0, 1)  # (heads, out, value_width)
+    message = values.unsqueeze(-3) @ (w_value_head.mT @ w_out_head.mT)  # C W, (*batch, heads, keys, out)
+    if b_value is not None:
+        b_value_head = shared_heads(b_value.reshape(shared, 1, -1), heads)
+        message = message + b_value_head @ w_out_head.mT
+    output, weights = attention(query, key, message, beta=beta, keep=keep, bias=bias, causal=causal)
+    output = output.sum(-3)
     return (output if b_out is None else output + b_out), weights
 
 
@@ -149,7 +129,7 @@ def sliced_multi_head_attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
 ) -> tuple[Float[Tensor, "*batch queries out"], Float[Tensor, "*batch heads queries keys"]]:
-    r"""Heads that each look at their own slice of the input.
+    r"""Each head reads its own slice of the input.
 
     .. math:: \mathrm{out} = \mathrm{concat}_h\big[\mathrm{attention}(X_h W_q^{(h)\top}, C_h W_k^{(h)\top},
         C_h W_v^{(h)\top})\big] W_{out}^\top + b_{out}
@@ -168,132 +148,51 @@ def sliced_multi_head_attention(
     tensor([[1.0000, 0.5000],
             [0.5000, 1.0000]])
     """
-    check_positive("heads", heads)
-    sizes = check_shapes(
-        x=(x, "... queries dim"),
-        context=(context, "... keys dim_context"),
-        w_query=(w_query, "heads width slice"),
-        w_key=(w_key, "heads width slice_context"),
-        w_value=(w_value, "heads value_width slice_context"),
-        w_out=(w_out, "out inner"),
-        b_query=(b_query, "heads width"),
-        b_key=(b_key, "heads width"),
-        b_value=(b_value, "heads value_width"),
-        b_out=(b_out, "out"),
-    )
-    for name, what, have, want in (
-        ("w_query", "heads", sizes["heads"], heads),
-        ("x", "width", sizes["dim"], heads * sizes["slice"]),
-        ("context", "width", sizes["dim_context"], heads * sizes["slice_context"]),
-        ("w_out", "columns", sizes["inner"], heads * sizes["value_width"]),
-    ):
-        if have != want:
-            raise ValueError(f"{name} has {what} {have} but heads={heads} slices need {want}")
-
-    def project(source: Tensor, weight: Tensor, offset: Tensor | None) -> list[Tensor]:
-        slices = source.chunk(heads, -1)
-        return [_linear(slices[h], weight[h], None if offset is None else offset[h]) for h in range(heads)]
-
-    outputs, weights = _attend(
-        project(x, w_query, b_query),
-        project(context, w_key, b_key),
-        project(context, w_value, b_value),
-        beta,
-        keep,
-        bias,
-        causal,
-    )
-    return _linear(torch.cat(outputs, -1), w_out, b_out), weights
-
-
-def _attend(
-    queries: Sequence[Tensor],
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    beta: float | Tensor | None,
-    keep: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-) -> tuple[list[Tensor], Tensor]:
-    """One head after another: their outputs, and their weights stacked along an axis before the queries'."""
-    *batch, rows, _ = queries[0].shape
-    shape = (*batch, len(queries), rows, keys[0].shape[-2])
-    for name, mask, dtype in (("keep", keep, torch.bool), ("bias", bias, None)):
-        if mask is not None:
-            fits = shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else shape
-            check_broadcastable(name, mask, fits, "scores", dtype=dtype)
-    if isinstance(beta, Tensor):
-        check_broadcastable("beta", beta, (*shape[:-1], 1), "(*batch, heads, queries, 1)", same_ndim=False)
-
-    outputs, maps = [], []
-    for head, (query, key, value) in enumerate(zip(queries, keys, values, strict=True)):
-        output, weights = attention(
-            query,
-            key,
-            value,
-            beta=_of_head(beta, head) if isinstance(beta, Tensor) else beta,
-            keep=_of_head(keep, head),
-            bias=_of_head(bias, head),
-            causal=causal,
-        )
-        outputs.append(output)
-        maps.append(weights)
-    return outputs, torch.stack(maps, -3)
-
-
-def _of_head(value: Tensor | None, head: int) -> Tensor | None:
-    """What belongs to one head; without an axis for heads, or with one of size 1, all heads share it."""
-    if value is None or value.ndim < 3:
-        return value
-    return value.select(-3, head if value.shape[-3] > 1 else 0)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x @ weight.mT if bias is None else x @ weight.mT + bias
-
-
-def _repeat(shared: Sequence[T], heads: int) -> list[T]:
-    """One entry per head, where neighboring heads share an entry."""
-    return [shared[head * len(shared) // heads] for head in range(heads)]
-
-
-def _check_projections(
-    x: Tensor,
-    context: Tensor,
-    values: Tensor,
-    weights: tuple[Tensor, Tensor, Tensor, Tensor],
-    biases: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
-    heads: int,
-) -> int:
-    """Refuse what does not fit together; the number of key and value heads, which is ``heads`` or divides it."""
-    check_positive("heads", heads)
-    sizes = check_shapes(
-        x=(x, "... queries dim"),
-        context=(context, "... keys dim_context"),
-        values=(values, "... keys dim_value"),
-        w_query=(weights[0], "inner dim"),
-        w_key=(weights[1], "inner_key dim_context"),
-        w_value=(weights[2], "inner_value dim_value"),
-        w_out=(weights[3], "out inner_out"),
-        b_query=(biases[0], "inner"),
-        b_key=(biases[1], "inner_key"),
-        b_value=(biases[2], "inner_value"),
-        b_out=(biases[3], "out"),
-    )
-    if sizes["inner"] % heads or not sizes["inner"]:
-        raise ValueError(f"w_query has {sizes['inner']} rows, which heads={heads} do not share evenly")
-    width = sizes["inner"] // heads
-    shared = sizes["inner_key"] // width
-    if not shared or sizes["inner_key"] % width or heads % shared:
+    if len(w_query) != heads:
         raise ValueError(
-            f"w_key has {sizes['inner_key']} rows, but heads of width {width} need {sizes['inner']}, "
-            f"or {width} times a divisor of heads={heads}"
+            f"w_query has shape {tuple(w_query.shape)}, weights of {len(w_query)} heads, but heads is {heads}"
         )
-    if sizes["inner_value"] % shared:
-        raise ValueError(f"w_value has {sizes['inner_value']} rows, which {shared} key heads do not share evenly")
-    if sizes["inner_out"] != heads * (sizes["inner_value"] // shared):
+
+    def project(source: Tensor, weight: Tensor, offset: Tensor | None) -> Tensor:
+        projected = split_heads(source, heads) @ weight.mT  # each head: (*batch, tokens, slice) by (slice, width)
+        return projected if offset is None else projected + offset.unsqueeze(-2)
+
+    query, key = project(x, w_query, b_query), project(context, w_key, b_key)
+    value = project(context, w_value, b_value)
+    output, weights = attention(query, key, value, beta=beta, keep=keep, bias=bias, causal=causal)
+    return linear(join_heads(output), w_out, b_out), weights
+
+
+def split_heads(x: Float[Tensor, "*batch tokens inner"], heads: int) -> Float[Tensor, "*batch heads tokens width"]:
+    """Equal parts of the width become heads, on an axis before the tokens.
+
+    >>> split_heads(torch.arange(4.0).reshape(1, 4), 2)
+    tensor([[[0., 1.]],
+    <BLANKLINE>
+            [[2., 3.]]])
+    """
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+
+def join_heads(x: Float[Tensor, "*batch heads tokens width"]) -> Float[Tensor, "*batch tokens inner"]:
+    """The inverse of :func:`split_heads`."""
+    return x.transpose(-2, -3).flatten(-2)
+
+
+def shared_heads(x: Float[Tensor, "*batch shared _ _"], heads: int) -> Float[Tensor, "*batch heads _ _"]:
+    """One entry for each head, where neighboring heads share an entry."""
+    return x.repeat_interleave(heads // x.shape[-3], -3)
+
+
+def key_value_heads(heads: int, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> int:
+    """The number of heads that keys and values have: ``heads``, or a divisor of it."""
+    if heads < 1 or len(w_query) % heads:
+        raise ValueError(f"w_query has {len(w_query)} rows, which cannot be divided between heads={heads}")
+    width = len(w_query) // heads
+    shared = len(w_key) // width
+    if not shared or len(w_key) % width or heads % shared or len(w_value) % shared:
         raise ValueError(
-            f"w_out has {sizes['inner_out']} columns, but heads={heads} of width {sizes['inner_value'] // shared} "
-            f"need {heads * (sizes['inner_value'] // shared)}"
+            f"w_key has {len(w_key)} rows and w_value {len(w_value)}, but heads={heads} of width {width} need {len(w_query)} "
+            f"rows of w_key, or {width} times a divisor of heads, and as many heads in w_value"
         )
     return shared

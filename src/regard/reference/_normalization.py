@@ -1,10 +1,8 @@
-"""Layer normalization: each token's numbers, centered and scaled to unit variance."""
+"""Layer normalization: the features of each token, centered and scaled to variance 1."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-from regard.support.checks import check_shapes
 
 
 def layer_norm(
@@ -21,10 +19,8 @@ def layer_norm(
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=0.0)
     tensor([-1.,  1.])
     """
-    check_shapes(x=(x, "... width"), weight=(weight, "width"), bias=(bias, "width"))
     mean = x.mean(-1, keepdim=True)
     variance = (x - mean).square().mean(-1, keepdim=True)
     y = (x - mean) / torch.sqrt(variance + eps)
-    if weight is not None:
-        y = y * weight
+    y = y if weight is None else y * weight
     return y if bias is None else y + bias

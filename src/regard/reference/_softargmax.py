@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.support.checks import check_beta, check_broadcastable, check_floating
+from regard.support.checks import check_beta, check_broadcastable
 
 
 def softargmax(
@@ -32,33 +32,37 @@ def softargmax(
     >>> softargmax(torch.tensor([0.0, 1.0, 1.0]), math.inf)
     tensor([0.0000, 0.5000, 0.5000])
     """
-    check_floating("scores", scores)
-    if scores.ndim == 0 or not -scores.ndim <= dim < scores.ndim:
-        raise ValueError(f"dim is {dim} but scores has shape {tuple(scores.shape)}, {scores.ndim} axes")
-    check_beta(beta)
-    if isinstance(beta, Tensor):
-        slices = list(scores.shape)
-        slices[dim] = 1
-        check_broadcastable("beta", beta, tuple(slices), "one temperature per slice,", same_ndim=False)
+    beta = beta_like(scores, beta, dim)
     kept = scores > -torch.inf
     if keep is not None:
         check_broadcastable("keep", keep, tuple(scores.shape), "scores", dtype=torch.bool)
         kept = kept & keep
 
-    beta = torch.as_tensor(beta, dtype=scores.dtype, device=scores.device)
-    hard = torch.isinf(beta)
-    beta = torch.where(hard, 0.0, beta)
-    # The weights do not change when a constant is taken from every score; the largest one keeps e^{βz} in range.
+    # Subtracting a constant from every score changes no weight; the largest one keeps e^{βz} in range.
     largest = largest_kept(scores, kept, dim)
     distance = torch.where(kept, scores, largest) - largest
-    growth = torch.exp(beta * distance)
+    hard = torch.isinf(beta)
+    growth = torch.exp(torch.where(hard, 0.0, beta) * distance)
     growth = torch.where(kept & (~hard | (distance == 0)), growth, 0.0)
     total = growth.sum(dim, keepdim=True)
     return growth / torch.where(total == 0, 1.0, total)
 
 
+def beta_like(scores: Float[Tensor, "..."], beta: float | Tensor, dim: int) -> Float[Tensor, "..."]:
+    """β as a tensor of the scores' dtype. It has one value per slice along ``dim``, or one for all.
+
+    >>> beta_like(torch.zeros(3), 2, -1)
+    tensor(2.)
+    """
+    check_beta(beta)
+    if isinstance(beta, Tensor):
+        slices = scores.sum(dim, keepdim=True).shape
+        check_broadcastable("beta", beta, tuple(slices), "one temperature per slice,", same_ndim=False)
+    return torch.as_tensor(beta, dtype=scores.dtype, device=scores.device)
+
+
 def largest_kept(scores: Float[Tensor, "..."], kept: Bool[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    """The largest kept score along ``dim`` (kept as an axis of size 1), 0 where nothing is kept; a constant.
+    """The largest kept score along ``dim``, which stays as an axis of size 1; 0 where nothing is kept. No gradient.
 
     >>> largest_kept(torch.tensor([1.0, 5.0]), torch.tensor([True, False]), -1)
     tensor([1.])

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.reference._attention import attention
+from regard.reference._dot_product_attention import attention
 
 
 class WorkedExample(NamedTuple):

@@ -1,7 +1,7 @@
-"""The studio: runs, and what their networks attend to, on a local page (``regard studio``).
+"""The studio: runs, and what their networks attend to, on a local web page (``regard studio``).
 
-A typed HTTP API (``/api/openapi.json``) and one page that uses nothing else. It listens on this machine alone unless told
-otherwise, reads nothing outside of the folder it is opened on, and unpickles nothing.
+A typed HTTP API (``/api/openapi.json``) and one page that uses it. By default the server listens on this machine alone.
+It reads nothing outside the folder it is opened on, and unpickles nothing.
 """
 
 try:

@@ -1,6 +1,5 @@
 """The application: the API, the page and its files, inside the guard."""
 
-import hashlib
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
@@ -10,13 +9,14 @@ from fastapi import FastAPI, Request, Response
 
 from regard._version import __version__
 from regard.studio._errors import install
-from regard.studio._files import Folder
 from regard.studio._guard import LOOPBACK, Guard
-from regard.studio._images import MOST_BYTES
+from regard.studio._image_files import MOST_BYTES
 from regard.studio._routes import routes
-from regard.views import bundle
+from regard.studio._run_folders import EXAMPLE, Folder
+from regard.support.checksums import checksum
+from regard.views.page import bundle
 
-# What may be asked for by name, and nothing else.
+# The media types of the files that are served.
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 PAGE = Path(__file__).parent / "page.html"
 
@@ -27,15 +27,14 @@ def create_app(
     names: Collection[str] = LOOPBACK,
     addresses: bool = False,
     token: str | None = None,
-    example: bool = True,
+    example: Path | None = EXAMPLE,
 ) -> Any:
     """The studio's server as an ASGI application.
 
     Args:
-        folder: whose runs are shown, also those that come later; nothing outside of it is read (but for the package's
-            own example).
-        names, addresses, token: who may ask (see :class:`regard.studio._guard.Guard`).
-        example: whether to show the run that comes with the package.
+        folder: the folder whose runs are shown, new ones included. Nothing outside it is read, except the example.
+        names, addresses, token: which requests are allowed (see :class:`regard.studio._guard.Guard`).
+        example: the folder of an example run, by default the one that comes with the package; None shows none.
 
     >>> import tempfile
     >>> from regard.studio import create_app
@@ -43,11 +42,11 @@ def create_app(
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"folder must be a folder with runs, got {str(folder)!r}")
-    # FastAPI's own pages about an API load scripts from elsewhere; its description stays, at /api/openapi.json.
+    # FastAPI's own documentation pages load scripts from other servers. The description stays, at /api/openapi.json.
     api = FastAPI(
         title="regard studio",
         version=__version__,
-        description="Runs and what their networks attend to.",
+        description="Runs, and what their networks attend to.",
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -64,12 +63,12 @@ def create_app(
     def script(request: Request) -> Response:
         return _file("studio.js", request)
 
-    # A file, and the form that it comes in.
+    # The largest file, and the form around it.
     return Guard(api, names=names, addresses=addresses, token=token, largest_body=MOST_BYTES + 2**20)
 
 
 def _described(api: FastAPI) -> dict[str, Any]:
-    """The API's description. FastAPI takes errors for being of the kind of the answer; ours are JSON everywhere."""
+    """The description of the API. FastAPI gives errors the media type of the response; ours are always JSON."""
     if api.openapi_schema is None:
         described = FastAPI.openapi(api)
         for methods in described["paths"].values():
@@ -92,4 +91,4 @@ def _file(name: str, request: Request) -> Response:
 @cache
 def _content(name: str) -> tuple[bytes, str]:
     content = PAGE.read_bytes() if name == "page.html" else bundle(name).encode()
-    return content, f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    return content, f'"{checksum(content, size=12)}"'

@@ -1,4 +1,4 @@
-"""What goes wrong, in words for the person who asked; where in the code it happened stays in the terminal."""
+"""Errors as JSON messages for the page. Stack traces go to the terminal alone."""
 
 import logging
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ log = logging.getLogger("regard.studio")
 
 
 class Refused(Exception):
-    """A request that cannot be met, and why, as the person is told."""
+    """A request that cannot be answered, with the reason for the user."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -21,18 +21,21 @@ class Refused(Exception):
 
 
 def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Every error has this one form: ``{"error": message}``."""
+    """An error response: ``{"error": message}``."""
     return JSONResponse({"error": message}, status, headers=headers)
 
 
 def install(app: FastAPI) -> None:
-    """Turn every way in which a request can fail into such an answer."""
+    """Turn every error of a request into such a response."""
 
     def refused(request: Request, error: Any) -> JSONResponse:
         return answer(error.status, error.message)
 
     def http(request: Request, error: Any) -> JSONResponse:
-        known = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for this address"}
+        known = {
+            404: f"there is nothing at {request.url.path}",
+            405: f"{request.method} is not allowed at this address",
+        }
         message = known.get(error.status_code) if error.detail in ("Not Found", "Method Not Allowed") else None
         return answer(error.status_code, message or str(error.detail), error.headers)
 
@@ -40,9 +43,9 @@ def install(app: FastAPI) -> None:
         return answer(422, "; ".join(_say(problem) for problem in error.errors()))
 
     def ours(request: Request, error: Exception) -> JSONResponse:
-        """A mistake of ours: the terminal has the trace, the page a sentence."""
+        """An error in regard: the terminal shows the stack trace, the page a message."""
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return answer(500, "something went wrong inside regard; the terminal that runs it says what")
+        return answer(500, "an error occurred in regard; the terminal that runs the studio shows it")
 
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(HTTPException, http)
@@ -52,5 +55,5 @@ def install(app: FastAPI) -> None:
 
 def _say(problem: Mapping[str, Any]) -> str:
     place = [str(part) for part in problem.get("loc", ()) if part not in ("body", "query", "path")]
-    said = str(problem.get("msg", "is not right"))
+    said = str(problem.get("msg", "is not valid"))
     return f"{'.'.join(place)}: {said}" if place else said

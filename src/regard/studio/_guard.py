@@ -1,4 +1,4 @@
-"""Who may ask, and how much: host, origin, token and size of every request, before anything else sees it."""
+"""Checks host, origin, token and size of every request before anything else sees it."""
 
 import ipaddress
 import re
@@ -11,8 +11,9 @@ from urllib.parse import parse_qs
 from starlette.exceptions import HTTPException
 
 from regard.studio._errors import answer
+from regard.support.text import format_size
 
-# Everything comes from the server itself; nothing is evaluated, framed, or sent elsewhere.
+# Everything is loaded from this server; nothing is evaluated, framed or sent elsewhere.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -38,15 +39,15 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]@/?#\s]+))(?::\d{1,5})?")
 
 
 class Guard:
-    """An ASGI layer around the whole application.
+    """ASGI middleware around the whole application.
 
     Args:
-        app: what is guarded.
-        names: host names that requests may be addressed to. A page elsewhere can make a browser send requests here
-            under a name of its own (DNS rebinding), so others are refused.
-        addresses: whether any numeric address will do as well; a rebound name is never one.
-        token: what a request must show, in the address once and by cookie from then on; None asks for nothing.
-        largest_body: bytes that a request may carry.
+        app: the application.
+        names: host names that requests may use. Others are refused, since a page on another site can make a browser
+            send requests here under its own name (DNS rebinding).
+        addresses: whether any numeric address is allowed as well; DNS rebinding cannot use one.
+        token: the token that a request must have, in the address once and as a cookie afterwards; None needs none.
+        largest_body: largest body of a request, in bytes.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            elif scope["type"] == "websocket":  # there are none here
+            elif scope["type"] == "websocket":  # not supported
                 await send({"type": "websocket.close", "code": 1008})
             return
         headers: dict[str, list[str]] = {}
@@ -91,27 +92,30 @@ class Guard:
             await self.app(scope, self._counted(receive), answering)
 
     def refusal(self, scope: Any, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        """Why this request is not let through, as (status, message); None where it is."""
+        """Why a request is refused, as (status, message); None where it is allowed."""
         hosts, origins = headers.get("host", []), headers.get("origin", [])
         if len(hosts) != 1 or not self.may_be_called(hosts[0]):
-            return 421, f"this server does not answer under the name {', '.join(hosts) or 'of nothing'!r}"
+            return 421, f"this server does not answer to the host name {', '.join(hosts)!r}"
         if any(origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}") for origin in origins):
-            return 403, "a page from elsewhere may not ask this server"
+            return 403, "requests from pages of other sites are refused"
         site = headers.get("sec-fetch-site", ["none"])[-1]
         follows_link = scope["path"] == "/" and headers.get("sec-fetch-mode", [""])[-1] == "navigate"
         if site not in ("same-origin", "none") and not follows_link:
-            return 403, "a page from elsewhere may not ask this server"
+            return 403, "requests from pages of other sites are refused"
         if self.token is not None and not self._shows_token(scope, headers):
-            return 401, "open the whole address that regard studio printed: it ends in the token that is missing here"
+            return (
+                401,
+                "open the complete address that regard studio printed: it ends in the token that is missing here",
+            )
         length = headers.get("content-length", ["0"])[-1]
         if not length.isascii() or not length.isdigit():
-            return 400, f"content-length is {length!r}, which is no number of bytes"
+            return 400, f"content-length is {length!r}, which is not a number of bytes"
         if int(length) > self.largest_body:
             return 413, self._too_large()
         return None
 
     def may_be_called(self, host: str) -> bool:
-        """Whether a Host header names this server. Its port is not looked at, so that a forwarded one works."""
+        """Whether a Host header names this server. The port is ignored, so that port forwarding works."""
         parts = _HOST.fullmatch(host.lower())
         if parts is None:
             return False
@@ -144,14 +148,14 @@ class Guard:
         return self.token is not None and secrets.compare_digest(shown.encode(), self.token.encode())
 
     async def _enter(self, send: Any) -> None:
-        """Trade the token in the address for a cookie that scripts cannot read, and take it out of the address."""
+        """Replace the token in the address by a cookie that scripts cannot read."""
         cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
     def _counted(self, receive: Any) -> Any:
-        """What a request carries beyond its limit is not read, whatever it says about its own length."""
+        """Refuse to read beyond the limit, whatever length the request declares."""
         came = 0
 
         async def counting() -> Any:
@@ -165,4 +169,4 @@ class Guard:
         return counting
 
     def _too_large(self) -> str:
-        return f"the request carries more than {self.largest_body / 2**20:g} MB, which is the most this server takes"
+        return f"the request is larger than {format_size(self.largest_body)}"

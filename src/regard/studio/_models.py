@@ -1,4 +1,4 @@
-"""What the API takes and gives. The page knows nothing else of the server."""
+"""The requests and responses of the API. The page knows nothing else about the server."""
 
 from typing import Any, Literal
 
@@ -10,9 +10,9 @@ View = Literal["heads", "image", "tokens"]
 
 
 class Problem(BaseModel):
-    """Every error."""
+    """The body of every error."""
 
-    error: str = Field(description="what is wrong, in words")
+    error: str = Field(description="what is wrong")
 
 
 class About(BaseModel):
@@ -26,29 +26,31 @@ class RunSummary(BaseModel):
     id: str
     title: str
     recipe: str | None = Field(description="the recipe's name; null where the run cannot be read")
-    kind: Kind = Field(description="what its network takes: an image, a sentence to write in another case, or words")
+    kind: Kind = Field(
+        description="the network's input: an image, a sentence to write in another case, text with masked words, or other"
+    )
     state: State
     views: list[View] = Field(description="which views have something to show")
     example: bool = Field(description="whether it came with the package")
     step: int | None
-    accuracy: float | None = Field(description="on what was held out, at the last evaluation")
+    accuracy: float | None = Field(description="validation accuracy at the last evaluation")
     modified: float = Field(description="seconds since 1970")
     problem: str | None = Field(description="why it cannot be read")
 
 
-class Checkpoint(BaseModel):
+class CheckpointEntry(BaseModel):
     step: int
     score: float | None
 
 
 class RunDetail(RunSummary):
-    settings: dict[str, Any] = Field(description="the recipe, as recipe.json has it")
-    summary: dict[str, Any] | None = Field(description="what a finished run came to")
-    checkpoints: list[Checkpoint]
+    settings: dict[str, Any] = Field(description="the recipe, as in recipe.json")
+    summary: dict[str, Any] | None = Field(description="the summary of a finished run")
+    checkpoints: list[CheckpointEntry]
     shape: tuple[int, int, int] | None = Field(description="(channels, height, width) of the images it takes")
     classes: list[str]
-    samples: dict[str, int] = Field(description="how many images there are to choose from, by where they come from")
-    suggestion: str | None = Field(description="a sentence to begin with")
+    samples: dict[str, int] = Field(description="number of images to choose from, by source")
+    suggestion: str | None = Field(description="a sentence to try")
 
 
 class Metrics(BaseModel):
@@ -57,28 +59,28 @@ class Metrics(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     lines: list[dict[str, Any]]
-    offset: int = Field(description="go on from here")
+    offset: int = Field(description="continue at this offset")
     more: bool = Field(description="there are further lines already")
-    anew: bool = Field(description="the file was cut: these lines begin at its beginning")
+    anew: bool = Field(description="the file was cut: these lines are from its beginning")
     state: State
-    heads: int = Field(description="size of heads.jsonl in bytes; where it grew, the heads view has news")
-    checkpoint: int | None = Field(description="the latest step that has one")
+    heads: int = Field(description="size of heads.jsonl in bytes; when it grows, there is more to show")
+    checkpoint: int | None = Field(description="the step of the latest checkpoint")
 
 
-class Sample(BaseModel):
+class ImageSample(BaseModel):
     source: Literal["test", "shipped"]
     index: int
     label: str | None
     address: str = Field(description="of the image, as PNG")
 
 
-class Samples(BaseModel):
-    samples: list[Sample]
+class ImageSamples(BaseModel):
+    samples: list[ImageSample]
     total: int
 
 
 class Sentence(BaseModel):
-    """What a person types."""
+    """A sentence that a person typed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -87,7 +89,7 @@ class Sentence(BaseModel):
 
 
 class EvidencePart(BaseModel):
-    """What the check said to one variant of the statement."""
+    """The result of the check for one variant of the claim."""
 
     name: str
     accepted: bool
@@ -97,7 +99,7 @@ class EvidencePart(BaseModel):
 
 
 class EvidencePicture(BaseModel):
-    address: str = Field(description="the picture itself, as a data: address")
+    address: str = Field(description="the figure as a data: URL")
     words: str
 
 
@@ -110,7 +112,7 @@ class Found(BaseModel):
 
 
 class ClaimEvidence(BaseModel):
-    """What a claim's check found, just now."""
+    """The result of checking a claim now."""
 
     id: str
     verdict: Literal["holds", "holds under", "fails"]

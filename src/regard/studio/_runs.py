@@ -1,4 +1,4 @@
-"""A run as the API tells of it: what it is, how far it got, and its trained network."""
+"""A run as the API describes it: its task, state, views and trained networks."""
 
 import threading
 import time
@@ -9,60 +9,41 @@ from typing import Any
 from torch import nn
 
 from regard.studio._errors import Refused
-from regard.studio._files import EXAMPLE, HEADS, METRICS, RECIPE, SUMMARY, Place, read_json, read_piece
-from regard.studio._images import shipped, test_set
-from regard.studio._models import Checkpoint, Kind, RunDetail, RunSummary, State, View
-from regard.training import (
-    CaseConversion,
-    DamagedCheckpointError,
-    ImageTask,
-    MaskedLanguage,
-    Recurrent,
-    ResNet,
-    Run,
-)
+from regard.studio._image_files import png_files
+from regard.studio._models import CheckpointEntry, RunDetail, RunSummary, State, View
+from regard.studio._run_folders import HEADS, METRICS, RECIPE, SUMMARY, RunFolder, read_json, read_piece
+from regard.training import DamagedCheckpointError, Run
 
-SILENT = 90.0  # seconds without a new line after which a run counts as stopped
+SILENT = 90.0  # seconds without a new line after which a run is considered stopped
 TAIL = 64 * 2**10
 
 
-def kind_of(run: Run) -> Kind:
-    """What its network takes."""
-    task = run.recipe.task
-    for kind, task_kind in (("image", ImageTask), ("case", CaseConversion), ("text", MaskedLanguage)):
-        if isinstance(task, task_kind):
-            return kind  # type: ignore[return-value]
-    return "other"
-
-
-def state_of(place: Place) -> State:
-    """A finished run has a summary of all its steps; one that goes on writes now and then."""
+def state_of(place: RunFolder) -> State:
+    """A finished run has a summary of all its steps; a run in training writes regularly."""
     metrics, summary = place.file(METRICS), read_json(place.file(SUMMARY))
     if isinstance(summary, dict):
         steps, last = summary.get("steps"), _last_step(last_lines(metrics))
-        # Only steps beyond those of the summary say that it was taken up again; when files were written says nothing,
-        # since those of an installation or a copy are new.
+        # Only steps after those in the summary show that it was resumed. The time of the files does not: after an
+        # installation or a copy they are new.
         if not isinstance(steps, int) or last is None or last <= steps:
             return "finished"
     wrote = metrics.stat().st_mtime if metrics.exists() else place.file(RECIPE).stat().st_mtime
     return "training" if time.time() - wrote < SILENT else "stopped"
 
 
-def views_of(place: Place, run: Run) -> list[View]:
-    """The views that have something to show for it."""
+def views_of(place: RunFolder, run: Run) -> list[View]:
+    """The views that have something to show for a run."""
     found: list[View] = []
     heads = place.file(HEADS)
     if heads.exists() and heads.stat().st_size:
         found.append("heads")
-    kind, network = kind_of(run), run.recipe.network
-    if kind == "image" and not isinstance(network, ResNet):
-        found.append("image")
-    if kind in ("case", "text") and not (isinstance(network, Recurrent) and network.attention == "none"):
-        found.append("tokens")
+    if run.recipe.network.attends:
+        found += ["image"] if run.recipe.task.image_shape is not None else []
+        found += ["tokens"] if run.recipe.task.suggestion is not None else []
     return found
 
 
-def summarize(place: Place) -> RunSummary:
+def summarize(place: RunFolder) -> RunSummary:
     """An entry of the list, also for a run that cannot be read."""
     modified = place.folder.stat().st_mtime
     try:
@@ -74,7 +55,7 @@ def summarize(place: Place) -> RunSummary:
             id=place.id,
             title=place.title,
             recipe=run.recipe.name,
-            kind=kind_of(run),
+            kind=run.recipe.task.kind,
             state=state_of(place),
             views=views_of(place, run),
             example=place.is_example,
@@ -100,8 +81,8 @@ def summarize(place: Place) -> RunSummary:
         )
 
 
-def detail(place: Place) -> RunDetail:
-    """Everything about one run but its numbers."""
+def detail(place: RunFolder, example: Path | None) -> RunDetail:
+    """Everything about one run but its metrics."""
     run = place.open()
     task = run.recipe.task
     summary = read_json(place.file(SUMMARY))
@@ -109,56 +90,45 @@ def detail(place: Place) -> RunDetail:
         **summarize(place).model_dump(),
         settings=read_json(place.file(RECIPE)) or {},
         summary=summary if isinstance(summary, dict) else None,
-        checkpoints=checkpoints(run),
-        shape=task.shape if isinstance(task, ImageTask) else None,
-        classes=list(task.data_set.classes) if isinstance(task, ImageTask) else [],
-        samples={name: count for name, count in sample_counts(run).items() if count},
-        suggestion=_suggestion(run),
+        checkpoints=[CheckpointEntry(step=step, score=run.checkpoints.score(step)) for step in run.checkpoints.steps()],
+        shape=task.image_shape,
+        classes=list(task.class_names),
+        samples={name: count for name, count in sample_counts(run, example).items() if count},
+        suggestion=task.suggestion,
     )
 
 
-def checkpoints(run: Run) -> list[Checkpoint]:
-    """Those that are there, oldest first."""
-    return [Checkpoint(step=step, score=run.checkpoints._score(step)) for step in run.checkpoints.steps()]
-
-
-def sample_counts(run: Run) -> dict[str, int]:
-    task = run.recipe.task
-    if not isinstance(task, ImageTask):
+def sample_counts(run: Run, example: Path | None) -> dict[str, int]:
+    """How many images there are to choose from, by source."""
+    if run.recipe.task.image_shape is None:
         return {}
-    images = test_set(task.data)
-    return {"shipped": len(shipped_images(run)), "test": 0 if images is None else len(images)}
+    return {"shipped": len(shipped_images(run, example)), "test": run.recipe.task.count("test")}
 
 
-def shipped_images(run: Run) -> list[Path]:
-    """The images that came with the package, for networks that take such."""
-    task = run.recipe.task
-    return shipped(EXAMPLE / "images") if isinstance(task, ImageTask) and takes_shipped(task.shape) else []
-
-
-def takes_shipped(shape: tuple[int, int, int]) -> bool:
-    """They are in color."""
-    return shape[0] == 3
+def shipped_images(run: Run, example: Path | None) -> list[Path]:
+    """The images that come with the example, for networks that take images with as many channels."""
+    shape = run.recipe.task.image_shape
+    return [] if shape is None or example is None else png_files(example / "images", channels=shape[0])
 
 
 class Networks:
-    """Trained networks, the last few of them kept."""
+    """Loads trained networks and keeps the last few."""
 
     def __init__(self, most: int = 3) -> None:
         self.most = most
         self.lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], nn.Module] = OrderedDict()
 
-    def get(self, place: Place, run: Run, step: int | None) -> tuple[nn.Module, int]:
+    def get(self, place: RunFolder, run: Run, step: int | None) -> tuple[nn.Module, int]:
         """The network at a step (the last by default), in evaluation mode, and the step."""
         steps = run.checkpoints.steps()
         if not steps:
-            raise Refused(409, f"{place.title} has no checkpoint yet: its network can be looked at after the first one")
+            raise Refused(409, f"{place.title} has no checkpoint yet: its network can be shown after the first one")
         if step is not None and step not in steps:
             raise Refused(
                 404, f"{place.title} has no checkpoint of step {step}; there are {', '.join(map(str, steps))}"
             )
-        # Without a step, damaged ones are passed over.
+        # Without a given step, damaged checkpoints are passed over.
         wanted = steps[::-1] if step is None else [step]
         damage: Exception | None = None
         for each in wanted:
@@ -178,7 +148,7 @@ class Networks:
         raise Refused(422, f"{place.title} cannot be loaded: {damage}") from damage
 
 
-def _accuracy(place: Place, lines: list[dict[str, Any]]) -> float | None:
+def _accuracy(place: RunFolder, lines: list[dict[str, Any]]) -> float | None:
     for line in reversed(lines):
         if isinstance(line.get("validation_accuracy"), float):
             return float(line["validation_accuracy"])
@@ -192,24 +162,10 @@ def _last_step(lines: list[dict[str, Any]]) -> int | None:
 
 
 def last_lines(path: Path) -> list[dict[str, Any]]:
-    """The end of a file of lines."""
+    """The last lines of a file."""
     size = path.stat().st_size if path.exists() else 0
-    # A piece that begins within a line loses that one, which is no JSON.
+    # A piece that begins within a line loses that line, which is not valid JSON.
     return read_piece(path, max(0, size - TAIL), TAIL).lines
-
-
-def _suggestion(run: Run) -> str | None:
-    return {"case": "I am a student", "text": _first_words(run)}.get(kind_of(run))
-
-
-def _first_words(run: Run) -> str | None:
-    task = run.recipe.task
-    if not isinstance(task, MaskedLanguage):
-        return None
-    vocabulary = task.vocabulary
-    words = task.data.validation[: min(task.length, 10 if task.level == "word" else 40)].tolist()
-    words[len(words) // 2] = vocabulary.mask
-    return vocabulary.decode(words, keep_special=True)
 
 
 def _first_line(error: Exception) -> str:

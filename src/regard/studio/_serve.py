@@ -1,4 +1,4 @@
-"""Running the server: where it listens, and what a person is told."""
+"""Running the server."""
 
 import contextlib
 import secrets
@@ -28,12 +28,12 @@ def serve(
     """Serve the studio until it is stopped.
 
     Args:
-        folder: whose runs are shown.
-        host: the address to listen on. On any other than this machine's own (127.0.0.1) a random token is asked for.
-        port: by default 8642, or the next one that is free; 0 takes any.
-        names: further names that requests may be addressed to, such as one in a local network.
+        folder: the folder whose runs are shown.
+        host: the address to listen on. Any other than this machine's own (127.0.0.1) requires a random token.
+        port: by default 8642, or the next free one; 0 uses any free one.
+        names: further host names that requests may use, such as one in a local network.
         browser: whether to open a browser.
-        say: what tells the address.
+        say: is called with each line for the user.
     """
     import uvicorn
 
@@ -45,8 +45,8 @@ def serve(
         address = address_of(host, listening.getsockname()[1], token)
         say(f"regard studio shows {folder} at {address}")
         if not local:
-            say("Whoever has this whole address can look at these runs. What is sent is not encrypted.")
-        say("Ctrl+C stops it.")
+            say("Anyone with this complete address can see these runs. The connection is not encrypted.")
+        say("Press Ctrl+C to stop.")
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -66,35 +66,35 @@ def serve(
 
 
 def warm_up(address: str, token: str | None) -> None:
-    """Ask the server what the page will ask, so that a person does not wait for what is slow the first time only."""
+    """Send the requests that the page will send, since the first ones are slow."""
     for path in ("api/runs/example/images/shipped/0/attention", "api/runs", "api/pages/claims"):
         request = urllib.request.Request(address + path, headers={"authorization": f"Bearer {token}"})
-        # Whatever is wrong is told when a person asks.
+        # Errors are shown when a person asks.
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
             answer.read()
 
 
-def listen(host: str, port: int | None) -> socket.socket:
-    """A socket that is bound to the address: the port that is asked for, or the first free one from 8642 on."""
-    wanted = range(PORT, PORT + TRIES) if port is None else (port,)
+def listen(host: str, port: int | None, *, first: int = PORT) -> socket.socket:
+    """A socket bound to the address: the given port, or the first free one from ``first`` on."""
+    wanted = range(first, first + TRIES) if port is None else (port,)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in wanted:
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, number))
-            found.listen(128)  # whoever comes before the server is up waits for it
+            found.listen(128)  # requests before the server is up wait for it
         except OSError as error:
             found.close()
             if number == wanted[-1]:
                 raise OSError(error.errno, f"cannot listen on {host}:{number}: {error.strerror}") from error
         else:
             return found
-    raise OSError(f"no port from {PORT} on is free")
+    raise OSError(f"no port from {first} on is free")
 
 
 def address_of(host: str, port: int, token: str | None = None) -> str:
-    """What goes into a browser.
+    """The address to open in a browser.
 
     >>> from regard.studio._serve import address_of
     >>> address_of("0.0.0.0", 80, "secret")

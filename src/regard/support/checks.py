@@ -1,4 +1,4 @@
-"""Checks of what a caller passed. Each error names the argument, what came and what would fit."""
+"""Argument checks. Each error names the argument, what was passed and what would fit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def describe(value: Any) -> str:
-    """What was passed, in a few words."""
+    """A value as a few words for an error message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return f"{value!r} ({type(value).__name__})"
@@ -37,33 +37,33 @@ def check_ndim(name: str, value: Any, axes: str) -> None:
 
 
 def check_width(name: str, value: Any, width: int) -> None:
-    """The last axis has this size."""
+    """Check the size of the last axis."""
     check_floating(name, value)
     if value.ndim == 0 or value.shape[-1] != width:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
 
 
 def check_dtype(name: str, value: Tensor, parameter: Tensor) -> None:
-    """The layer's own dtype, unless autocast settles it."""
+    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it."""
     if value.dtype != parameter.dtype and not under_autocast(value):
         raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
 
 
 def under_autocast(value: Tensor) -> bool:
-    """Whether operations on it settle dtypes themselves. Some devices (``meta``) have no autocast to ask for."""
+    """Whether autocast is on for the device of ``value``. The device ``meta`` has no autocast."""
     device = value.device.type
-    # Compilers of torch before 2.12 cannot trace amp.is_autocast_available, so the one kind that lacks it is named.
+    # torch.compile before 2.12 cannot trace amp.is_autocast_available, so we name the one device that lacks autocast.
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def is_exporting() -> bool:
-    """Whether ``torch.export`` is at work. Compilers of torch before 2.13 say so of every ``torch.compile`` as well, when
-    asked through torch.compiler.is_exporting; the flag behind it is right."""
+    """Whether ``torch.export`` is running. Before torch 2.13, torch.compiler.is_exporting is also true inside
+    ``torch.compile``, so we read the flag behind it."""
     return bool(torch.compiler._is_exporting_flag)
 
 
 def check_beta(beta: Any, name: str = "beta") -> None:
-    """An inverse temperature in [0, ∞]. A tensor's values are checked where that costs no wait for a device."""
+    """An inverse temperature in [0, ∞]. Values of a tensor are read only on the CPU, to avoid a synchronization."""
     if isinstance(beta, Tensor):
         check_floating(name, beta)
         if values_are_readable(beta) and not bool((beta >= 0).all()):
@@ -71,7 +71,7 @@ def check_beta(beta: Any, name: str = "beta") -> None:
         return
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
-    if not beta >= 0:  # nor is NaN
+    if not beta >= 0:  # also refuses NaN
         # An integer of thousands of digits has no text.
         raise ValueError(f"{name} must lie in [0, ∞], got {beta if beta > -1e300 or beta != beta else 'less than -1e300'}")
 
@@ -90,6 +90,25 @@ def check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
+def check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must be a whole number of 0 or more, got {describe(value)}")
+
+
+def check_sides(name: str, value: Any) -> tuple[int, int]:
+    """Height and width, given as a pair or as one number for both.
+
+    >>> check_sides("patch_size", 4), check_sides("image_size", (32, 48))
+    ((4, 4), (32, 48))
+    """
+    sides = (value, value) if isinstance(value, int) else value
+    if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) != 2:
+        raise TypeError(f"{name} must be a number or (height, width), got {describe(value)}")
+    for side in sides:
+        check_positive(name, side)
+    return sides[0], sides[1]
+
+
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
@@ -104,8 +123,8 @@ def check_broadcastable(
     dtype: torch.dtype | None = None,
     same_ndim: bool = True,
 ) -> None:
-    """``value`` has the axes of ``shape`` (each of the same size or 1). With ``same_ndim`` leading axes may not be
-    left out, so that a mask of the wrong kind is refused instead of stretched."""
+    """Check that ``value`` has the axes of ``shape``, each of the same size or 1. With ``same_ndim`` leading axes may not
+    be left out, so that a mask of the wrong kind is refused instead of broadcast."""
     check_tensor(name, value)
     if dtype is torch.bool and value.dtype is not torch.bool:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(value)}")
@@ -121,9 +140,15 @@ def check_broadcastable(
         )
 
 
+def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | None = None) -> None:
+    """A mask is ``(queries, keys)``, or it has as many axes as the scores, each of the same size or 1."""
+    fits = scores.shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores.shape
+    check_broadcastable(name, mask, tuple(fits), "scores", dtype=dtype)
+
+
 def values_are_readable(value: Tensor) -> bool:
-    """True where looking at values neither breaks a graph being traced, nor waits for a device, nor is refused by
-    ``torch.func``'s transforms."""
+    """Whether values can be read without breaking a traced graph, without a synchronization, and without an error inside
+    transforms of ``torch.func``."""
     return (
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()
@@ -133,12 +158,12 @@ def values_are_readable(value: Tensor) -> bool:
 
 
 def is_functional(value: Tensor) -> bool:
-    """Fake or meta tensors have shapes but no values."""
+    """Whether the tensor is fake or on ``meta``: such tensors have shapes but no values."""
     return value.is_meta or type(value).__name__ == "FakeTensor"
 
 
 def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
-    """The first of ``base``'s methods that a subclass, or the module itself, has its own of.
+    """The first of these methods of ``base`` that a subclass or the module itself replaces, or None.
 
     >>> replaced_method(torch.nn.Linear(2, 2), torch.nn.Linear, "forward") is None
     True
@@ -148,10 +173,10 @@ def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> 
 
 
 def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
-    """Floating-point tensors that fit together, each with the names of its axes; an absent one is None.
+    """Check that floating-point tensors fit together. Each comes with the names of its axes; an absent one is None.
 
-    Axes of one name have one size, ``...`` stands for leading axes that are the same everywhere, and all tensors share
-    a dtype and a device. Returns the sizes by name.
+    Axes of the same name have the same size, ``...`` stands for leading axes that are the same everywhere, and all
+    tensors share a dtype and a device. Returns the sizes by name.
 
     >>> check_shapes(x=(torch.ones(4, 7, 3), "... tokens dim"), w_query=(torch.ones(5, 3), "width dim"))
     {'tokens': 7, 'dim': 3, 'width': 5}
@@ -186,3 +211,36 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{says} with {axis} = {sizes[axis]}, as in {owner}")
     return sizes
+
+
+def check_grid(grid: Any) -> tuple[int, ...]:
+    """The sizes of a grid's axes, as a tuple.
+
+    >>> check_grid([16, 8])
+    (16, 8)
+    """
+    if isinstance(grid, int | str) or not isinstance(grid, Sequence):
+        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
+    sizes = tuple(grid)
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int | torch.SymInt) for size in sizes):
+        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
+    if not torch.compiler.is_compiling() and any(size < 1 for size in sizes):
+        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
+    return sizes
+
+
+def check_gaussian_heads(center: Any, sharpness: Any, grid: Any) -> None:
+    """Centers ``(heads, axes)`` and sharpnesses ``(heads,)``, ``(heads, axes)`` or ``(heads, axes, axes)`` for a grid."""
+    check_ndim("center", center, "heads axes")
+    check_floating("sharpness", sharpness)
+    heads, axes = center.shape
+    if axes != len(check_grid(grid)):
+        raise ValueError(f"center has shape {tuple(center.shape)} but grid {tuple(grid)} has {len(grid)} axes")
+    fitting = ((heads,), (heads, axes), (heads, axes, axes))
+    if tuple(sharpness.shape) not in fitting:
+        raise ValueError(
+            f"sharpness has shape {tuple(sharpness.shape)} but center of shape {tuple(center.shape)} needs "
+            f"{fitting[0]}, {fitting[1]} or {fitting[2]}"
+        )
+    if sharpness.dtype != center.dtype:
+        raise TypeError(f"sharpness is {sharpness.dtype} but center is {center.dtype}")

@@ -1,8 +1,12 @@
-"""Training: from a recipe to a network, resumable and observable.
+"""Training: from a recipe to a trained network, resumable and observable.
 
->>> from regard.training import AdamW, Encoder, ImageTask, Recipe
+A recipe is built from a task and settings. A class of settings is called after what it sets: ``AdamWSettings`` build
+:class:`torch.optim.AdamW`, ``ImageEncoderSettings`` build :class:`regard.models.ImageEncoder`.
+
+>>> from regard.training import AdamWSettings, ImageEncoderSettings, ImageTask, Recipe
 >>> task = ImageTask("fashion-mini", validation=60, limit=64)
->>> recipe = Recipe("tiny", task, Encoder(dim=18, depth=1, hidden=8), AdamW(2e-3), epochs=1, batch_size=16)
+>>> network = ImageEncoderSettings(dim=18, depth=1, hidden=8)
+>>> recipe = Recipe("tiny", task, network, AdamWSettings(2e-3), epochs=1, batch_size=16)
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     run = regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
@@ -10,44 +14,58 @@
 ([1, 2, 3, 4, 4], (0, 1, 2, 3, 4))
 """
 
+from regard.support.files import DiskFullError as DiskFullError
+from regard.training import events as events
 from regard.training._checkpoints import Checkpoint as Checkpoint
 from regard.training._checkpoints import Checkpoints as Checkpoints
 from regard.training._checkpoints import DamagedCheckpointError as DamagedCheckpointError
-from regard.training._checkpoints import DiskFullError as DiskFullError
-from regard.training._engine import train as train
-from regard.training._evaluation import FlipAveraged as FlipAveraged
 from regard.training._evaluation import Score as Score
 from regard.training._evaluation import score as score
+from regard.training._fabric import is_first_process as is_first_process
 from regard.training._fabric import shut_down as shut_down
-from regard.training._heads import Heads as Heads
-from regard.training._heads import Trajectory as Trajectory
-from regard.training._networks import Encoder as Encoder
-from regard.training._networks import EncoderDecoder as EncoderDecoder
-from regard.training._networks import Recurrent as Recurrent
-from regard.training._networks import ResNet as ResNet
-from regard.training._networks import Text as Text
-from regard.training._networks import Vision as Vision
-from regard.training._optimizers import SGD as SGD
-from regard.training._optimizers import AdamW as AdamW
-from regard.training._optimizers import Muon as Muon
-from regard.training._optimizers import Optimizer as Optimizer
-from regard.training._recipe import Network as Network
-from regard.training._recipe import Outcome as Outcome
+from regard.training._fabric import start_fabric as start_fabric
+from regard.training._head_trajectory import HeadPositions as HeadPositions
+from regard.training._head_trajectory import HeadTrajectory as HeadTrajectory
+from regard.training._network_settings import AttentionPyramidSettings as AttentionPyramidSettings
+from regard.training._network_settings import ImageEncoderSettings as ImageEncoderSettings
+from regard.training._network_settings import NetworkSettings as NetworkSettings
+from regard.training._network_settings import ResNet18Settings as ResNet18Settings
+from regard.training._network_settings import Seq2SeqRNNSettings as Seq2SeqRNNSettings
+from regard.training._network_settings import TextEncoderSettings as TextEncoderSettings
+from regard.training._network_settings import TransformerSettings as TransformerSettings
+from regard.training._network_settings import VisionTransformerSettings as VisionTransformerSettings
+from regard.training._optimizer_settings import AdamWSettings as AdamWSettings
+from regard.training._optimizer_settings import MuonSettings as MuonSettings
+from regard.training._optimizer_settings import OptimizerSettings as OptimizerSettings
+from regard.training._optimizer_settings import SGDSettings as SGDSettings
 from regard.training._recipe import Recipe as Recipe
-from regard.training._recipe import Task as Task
+from regard.training._recipe_json import changed_name as changed_name
+from regard.training._recipe_json import decode as decode
+from regard.training._recipe_json import differences as differences
+from regard.training._recipe_json import encode as encode
 from regard.training._results import SeedRuns as SeedRuns
 from regard.training._results import evaluate_run as evaluate_run
+from regard.training._results import measure_run as measure_run
+from regard.training._results import save_evaluation as save_evaluation
+from regard.training._results import sweep_lengths as sweep_lengths
 from regard.training._results import train_seeds as train_seeds
 from regard.training._results import write_result as write_result
+from regard.training._results import write_sweep as write_sweep
 from regard.training._run import Run as Run
 from regard.training._run import load_run as load_run
-from regard.training._schedule import Schedule as Schedule
-from regard.training._sequences import CaseConversion as CaseConversion
-from regard.training._sequences import MaskedLanguage as MaskedLanguage
-from regard.training._sequences import Said as Said
-from regard.training._sequences import alignment_of as alignment_of
-from regard.training._sequences import length_sweep as length_sweep
-from regard.training._sequences import said_right as said_right
+from regard.training._schedule import ScheduleSettings as ScheduleSettings
 from regard.training._stop import NonFiniteError as NonFiniteError
 from regard.training._stop import TrainingInterrupted as TrainingInterrupted
-from regard.training._tasks import ImageTask as ImageTask
+from regard.training._tensorboard import sample_figures as sample_figures
+from regard.training._train import train as train
+from regard.training.tasks import CaseConversion as CaseConversion
+from regard.training.tasks import FlipAveraged as FlipAveraged
+from regard.training.tasks import GenerationAccuracy as GenerationAccuracy
+from regard.training.tasks import ImageTask as ImageTask
+from regard.training.tasks import MaskedLanguage as MaskedLanguage
+from regard.training.tasks import Outcome as Outcome
+from regard.training.tasks import Sample as Sample
+from regard.training.tasks import SampleAttention as SampleAttention
+from regard.training.tasks import Task as Task
+from regard.training.tasks import attention_maps as attention_maps
+from regard.training.tasks import generation_accuracy as generation_accuracy

@@ -1,16 +1,14 @@
-"""Checkpoints that a kill, a damaged file or a full disk cannot spoil. safetensors and JSON: nothing is unpickled.
+"""Checkpoints that survive a kill, a damaged file and a full disk. safetensors and JSON: nothing is unpickled.
 
 A checkpoint is a folder ``step-00000120`` with two files:
 
 - ``state.safetensors``: every tensor by name (``network.…``, ``average.…``, ``optimizer.…``);
-- ``state.json``: ``{"digest": …, "state": {…}}``, where the state holds what is no tensor, and the size and digest of
-  the tensors' file; ``digest`` is that of the state itself.
+- ``state.json``: ``{"digest": …, "state": {…}}``, where the state holds all other values, and the size and digest of
+  the file of tensors; ``digest`` is the digest of the state itself.
 
-It is written under another name, flushed to the disk and renamed, so that a folder of that name is complete.
+It is written under another name, flushed to the disk and renamed, so a folder of that name is always complete.
 """
 
-import errno
-import hashlib
 import json
 import os
 import shutil
@@ -21,20 +19,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.support.checksums import checksum
+from regard.support.files import reporting_full_disk, sync_folder, write_synced
+
 _TENSORS, _STATE = "state.safetensors", "state.json"
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A checkpoint's files are not what was written."""
-
-
-class DiskFullError(OSError):
-    """There is no room for what is to be written; everything written before is still there."""
-
-    def __str__(self) -> str:
-        return str(self.strerror)  # without the number in front, which it has in words
+    """The files of a checkpoint are damaged."""
 
 
 class Checkpoint(NamedTuple):
@@ -42,16 +34,16 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with ``name.``, without that."""
+        """The tensors whose names begin with ``name.``, without that prefix."""
         return {key.partition(".")[2]: value for key, value in self.tensors.items() if key.partition(".")[0] == name}
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder of their own.
+    """The checkpoints of a run, in one folder.
 
     Args:
-        folder: where they are.
-        keep: how many of the last ones are kept, besides the best.
+        folder: the folder.
+        keep: number of latest checkpoints that are kept, besides the best.
 
     >>> import tempfile
     >>> from regard.training import Checkpoints
@@ -80,33 +72,33 @@ class Checkpoints:
         return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdigit())
 
     def best(self) -> int | None:
-        """The step of the checkpoint with the highest score; of equal ones the earliest; None where none has one."""
-        scores = [(score, -step) for step in self.steps() if (score := self._score(step)) is not None]
+        """The step of the checkpoint with the highest score, the earliest of equal ones; None where none has a score."""
+        scores = [(score, -step) for step in self.steps() if (score := self.score(step)) is not None]
         return -max(scores)[1] if scores else None
 
     def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, then remove those that are neither among the last ``keep`` nor the best.
+        """Save a checkpoint, then remove those that are neither among the last ``keep`` nor the best.
 
-        ``state["score"]``, a number or None, says how good it is. A checkpoint of that step that is there already stays.
+        ``state["score"]`` is a number or None; higher is better. An existing checkpoint of that step is not replaced.
         """
         from safetensors.torch import save
 
         if self.path(step).exists():
             return self.path(step)
         content = save({name: _plain(tensor) for name, tensor in tensors.items()})
-        described = {**state, "step": step, "tensors": {"bytes": len(content), "digest": _digest(content)}}
+        described = {**state, "step": step, "tensors": {"bytes": len(content), "digest": checksum(content)}}
         text = json.dumps(described)
         aside = self.folder / f".writing-{step:08d}"
         with reporting_full_disk(self.folder, f"checkpoint of step {step}", len(content) + len(text)):
             try:
                 _remove(aside)
                 aside.mkdir(parents=True)
-                write_through(aside / _TENSORS, content)
-                whole = {"digest": _digest(text.encode()), "state": described}
-                write_through(aside / _STATE, json.dumps(whole).encode())
-                flush_folder(aside)
+                write_synced(aside / _TENSORS, content)
+                whole = {"digest": checksum(text.encode()), "state": described}
+                write_synced(aside / _STATE, json.dumps(whole).encode())
+                sync_folder(aside)
                 aside.rename(self.path(step))
-                flush_folder(self.folder)
+                sync_folder(self.folder)
             except OSError:
                 _remove(aside)
                 raise
@@ -114,37 +106,38 @@ class Checkpoints:
         return self.path(step)
 
     def load(self, step: int, device: torch.device | str = "cpu") -> Checkpoint:
-        """Read a checkpoint, comparing digests."""
+        """Read a checkpoint and verify its digests."""
         return read_checkpoint(self.path(step), device)
 
     def clean(self) -> None:
-        """Remove what a kill left half-written, half-removed or not yet removed."""
+        """Remove what a killed process left incomplete or not yet removed."""
         if self.folder.is_dir():
             for path in self.folder.glob(".*ing-*"):
                 _remove(path)
             self._prune()
 
     def set_aside(self, step: int) -> Path:
-        """Rename a damaged checkpoint, so that it is neither used nor in the way."""
+        """Rename a damaged checkpoint, so that it is not used again."""
         damaged = self.path(step).with_suffix(".damaged")
         _remove(damaged)
         return self.path(step).rename(damaged)
 
     def damaged(self) -> list[int]:
-        """The steps of those that were set aside."""
+        """The steps of the checkpoints that were set aside."""
         return sorted(int(path.stem[5:]) for path in self.folder.glob("step-*.damaged"))
 
     def _prune(self) -> None:
         steps, best = self.steps(), self.best()
         for step in steps[: -self.keep]:
             if step != best:
-                # A removal that is cut off must not leave something that looks like a checkpoint.
+                # An interrupted removal must not leave a folder that looks like a checkpoint.
                 going = self.folder / f".removing-{step:08d}"
                 _remove(going)
                 self.path(step).rename(going)
                 _remove(going)
 
-    def _score(self, step: int) -> float | None:
+    def score(self, step: int) -> float | None:
+        """The score of a checkpoint; None where it has none or is damaged."""
         try:
             return read_state(self.path(step)).get("score")
         except DamagedCheckpointError:
@@ -152,7 +145,7 @@ class Checkpoints:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """A checkpoint's JSON, its digest compared."""
+    """The JSON part of a checkpoint, its digest verified."""
     try:
         whole = json.loads((path / _STATE).read_text(encoding="utf-8"))
         state, digest = whole["state"], whole["digest"]
@@ -160,13 +153,13 @@ def read_state(path: Path) -> dict[str, Any]:
         raise DamagedCheckpointError(f"{path}: {_STATE} is missing") from missing
     except (ValueError, KeyError, TypeError) as broken:
         raise DamagedCheckpointError(f"{path}: {_STATE} cannot be read ({broken})") from broken
-    if not isinstance(state, dict) or _digest(json.dumps(state).encode()) != digest:
-        raise DamagedCheckpointError(f"{path}: {_STATE} is not what was written, its digest differs")
+    if not isinstance(state, dict) or checksum(json.dumps(state).encode()) != digest:
+        raise DamagedCheckpointError(f"{path}: {_STATE} was changed: its digest differs")
     return state
 
 
 def read_checkpoint(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Checkpoint:
-    """Both files of a checkpoint's folder, their digests compared."""
+    """Read both files of a checkpoint and verify their digests."""
     from safetensors.torch import load
 
     path = Path(path)
@@ -178,84 +171,13 @@ def read_checkpoint(path: str | os.PathLike[str], device: torch.device | str = "
     expected = state["tensors"]
     if len(content) != expected["bytes"]:
         raise DamagedCheckpointError(f"{path}: {_TENSORS} has {len(content)} bytes instead of {expected['bytes']}")
-    if _digest(content) != expected["digest"]:
-        raise DamagedCheckpointError(f"{path}: {_TENSORS} is not what was written, its digest differs")
+    if checksum(content) != expected["digest"]:
+        raise DamagedCheckpointError(f"{path}: {_TENSORS} was changed: its digest differs")
     return Checkpoint({name: tensor.to(device) for name, tensor in load(content).items()}, state)
 
 
-class reporting_full_disk:
-    """Inside the block an error for want of room becomes a :class:`DiskFullError` that says what could not be written.
-
-    >>> with reporting_full_disk(Path("."), "checkpoint of step 7", 10**6):
-    ...     raise OSError(errno.ENOSPC, "No space left on device")
-    Traceback (most recent call last):
-    regard.training._checkpoints.DiskFullError: no room for the checkpoint of step 7 in . (No space left on device): ...
-    """
-
-    def __init__(self, folder: Path, what: str, size: int) -> None:
-        self.folder, self.what, self.size = folder, what, size
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError) or error.errno not in _FULL or isinstance(error, DiskFullError):
-            return
-        try:
-            free = f"{_size(shutil.disk_usage(self.folder).free)} are free"
-        except OSError:
-            free = "how much is free is not known"
-        raise DiskFullError(
-            error.errno,
-            f"no room for the {self.what} in {self.folder} ({os.strerror(error.errno or 0)}): "
-            + (f"it takes {_size(self.size)} and {free}. " if self.size else f"{free}. ")
-            + "Nothing written before is lost: make room and resume",
-        ) from error
-
-
-def write_through(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write or replace a file: whoever looks, and whenever we are killed, it is the old one or the new one."""
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        write_through(aside, content)
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def flush_folder(path: Path) -> None:
-    """Wait until the disk has a folder's names, where a system allows asking."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _size(count: int) -> str:
-    """In the unit that shows three digits."""
-    unit = next((unit for unit in ("", "k", "M", "G") if count < 1000 * _UNITS[unit]), "G")
-    return f"{count / _UNITS[unit]:.3g} {unit}B" if unit else f"{count} bytes"
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
 def _plain(tensor: Tensor) -> Tensor:
-    """On the host, with memory of its own: safetensors refuses tensors that share some."""
+    """A copy on the CPU: safetensors refuses tensors that share memory."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

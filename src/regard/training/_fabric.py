@@ -18,14 +18,14 @@ from regard.training._recipe import Precision
 _PRECISIONS = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
 
 
-def start(
+def start_fabric(
     precision: Precision = "fp32", *, accelerator: str = "auto", devices: int | None = None, nodes: int | None = None
 ) -> Any:
     """A launched Fabric for this process.
 
-    Under ``torchrun`` and under SLURM's ``srun`` the launcher says how many processes there are. Otherwise there are
-    ``devices`` (default 1) on each of ``nodes`` (default 1), and Fabric starts the other processes by running the
-    same command again.
+    Under ``torchrun`` and SLURM's ``srun`` the launcher sets the number of processes. Otherwise there are ``devices``
+    (default 1) on each of ``nodes`` (default 1), and Fabric starts the other processes by running the same command
+    again.
     """
     for name, value in (("devices", devices), ("nodes", nodes)):
         if value is not None:
@@ -36,7 +36,7 @@ def start(
     devices, nodes = devices or 1, nodes or 1
     _check_machine(accelerator, devices)
     module = _fabric_module()
-    # It tells what was asked of it; its warnings stay.
+    # Without its informational messages; its warnings stay.
     logging.getLogger(module.__name__).setLevel(logging.WARNING)
     fabric = module.Fabric(
         accelerator=accelerator,
@@ -50,7 +50,7 @@ def start(
 
 
 def is_first_process() -> bool:
-    """Whether this is the one that speaks and writes."""
+    """Whether this process is the one that prints and writes files."""
     distributed = torch.distributed
     return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
 
@@ -64,13 +64,13 @@ def _check_machine(accelerator: str, devices: int) -> None:
     if wanted == "cpu":
         return
     if wanted not in found:
-        raise ValueError(f"accelerator is {accelerator!r}, and this machine has {' and '.join(['cpu', *found])} only")
+        raise ValueError(f"accelerator is {accelerator!r}, but this machine has only {' and '.join(['cpu', *found])}")
     if devices > here[wanted]:
-        raise ValueError(f"devices is {devices}, and this machine has {here[wanted]} of {wanted}")
+        raise ValueError(f"devices is {devices}, but this machine has {here[wanted]} {wanted} device(s)")
 
 
 def launched_by(environment: Any = None) -> tuple[int, int] | None:
-    """Processes on each node and nodes, as torchrun or SLURM tell them; None without either.
+    """(Processes on each node, nodes) as set by torchrun or SLURM; None without either.
 
     >>> launched_by({"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"})
     (4, 2)
@@ -99,7 +99,7 @@ def total_over_processes(fabric: Any, value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def product_precision(precision: Precision) -> Iterator[None]:
-    """TF32 products allowed inside the block, or not, and then as before."""
+    """Inside the block, allow or forbid TF32 products; afterwards as before."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     try:
@@ -109,7 +109,7 @@ def product_precision(precision: Precision) -> Iterator[None]:
 
 
 def shut_down() -> None:
-    """Leave the group of processes, where there is one. For the end of a program; training may be called repeatedly."""
+    """Leave the process group, if there is one. For the end of a program; training may be called repeatedly before."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Where and with what a run took place."""
+"""The machine, versions and command of a run."""
 
 import platform
 import shlex
@@ -12,7 +12,7 @@ from regard._version import __version__
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
-    """The device in words, with how many of them.
+    """The device in words, and how many of them.
 
     >>> hardware(torch.device("cpu")).endswith("threads") or hardware(torch.device("cpu")).endswith("thread")
     True
@@ -30,12 +30,12 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What a result may depend on besides the recipe."""
+    """Versions that a result may depend on, besides the recipe."""
     return {"regard": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def commit() -> str:
-    """The commit of the checkout that regard is run from, with ``+`` where files differ from it; else "unknown"."""
+    """The commit of the checkout that regard runs from, with ``+`` where files were changed; else "unknown"."""
     here = Path(__file__).parent
     try:
         found = _git(here, "rev-parse", "--short", "HEAD")
@@ -45,7 +45,7 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command line that is running, as a shell takes it."""
+    """The command that is running, quoted for a shell."""
     program = Path(sys.argv[0])
     name = [program.name]
     if program.name == "__main__.py":
@@ -55,8 +55,24 @@ def command() -> str:
     return shlex.join([*name, *sys.argv[1:]])
 
 
+def resume_command(name: str, seed: int, folder: Path) -> str:
+    """What a person types to resume the run of a recipe in a folder: the command that is running, with --resume."""
+    words = shlex.split(command())
+    program, rest = (words[:1], words[1:]) if words[:1] == ["regard"] else (words[:3], words[3:])
+    if program in (["regard"], ["python", "-m", "regard.cli"]):
+        if rest[:1] == ["demo"]:
+            smoke = ["--smoke"] if "--smoke" in rest else []
+            return shlex.join([*program, "train", "demo", *smoke, "--folder", str(folder), "--resume", "auto"])
+        if rest[:1] == ["train"]:
+            if without(rest, "--seeds") != rest and folder.name == f"seed-{seed}":
+                folder = folder.parent  # the folder of all seeds
+            rest = without(rest, "--resume", "--folder")
+            return shlex.join([*program, *rest, "--folder", str(folder), "--resume", "auto"])
+    return f"regard.train(recipe, folder={str(folder)!r}, resume='auto') with the same recipe, {name!r}"
+
+
 def without(words: list[str], *options: str) -> list[str]:
-    """A command's words without these options and their values.
+    """The words of a command without these options and their values.
 
     >>> without(["train", "demo", "--folder", "here", "--resume=auto", "--smoke"], "--folder", "--resume")
     ['train', 'demo', '--smoke']

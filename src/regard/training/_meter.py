@@ -1,4 +1,4 @@
-"""What is measured in each step, kept on the device until somebody looks."""
+"""The numbers of each step, kept on the device until they are read together."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from regard.training._fabric import total_over_processes
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step, counted from 1: the mean loss and the accuracy over its whole batch, before the step was taken."""
+    """One step, counted from 1: mean loss and accuracy over its whole batch, before the parameters were updated."""
 
     step: int
     loss: float
@@ -26,11 +26,11 @@ class StepRecord:
 
 
 class Meter:
-    """Takes a few numbers from each step without waiting for the device, and reads them together.
+    """Collects a few numbers from each step without synchronizing, and reads them together.
 
     Args:
-        fabric: sums what processes saw.
-        capacity: most steps between two reads.
+        fabric: sums over processes.
+        capacity: largest number of steps between two reads.
     """
 
     def __init__(self, fabric: Any, capacity: int) -> None:
@@ -42,13 +42,13 @@ class Meter:
         return len(self._steps)
 
     def add(self, step: int, loss: Tensor, accuracy: Tensor, gradient_norm: Tensor, learning_rate: float) -> None:
-        """``loss`` and ``accuracy`` are this process's share of the batch's; the norm is of the whole batch."""
+        """Add a step. ``loss`` and ``accuracy`` are this process's share; the norm is that of the whole batch."""
         shared = gradient_norm / self._fabric.world_size
         self._values[len(self._steps)] = torch.stack((loss.detach(), accuracy.detach(), shared.detach()))
         self._steps.append((step, learning_rate))
 
     def read(self) -> list[StepRecord]:
-        """The steps since the last read. Waits for the device."""
+        """The steps since the last read. Synchronizes with the device."""
         if not self._steps:
             return []
         values = total_over_processes(self._fabric, self._values[: len(self._steps)].clone()).tolist()

@@ -1,38 +1,46 @@
-"""What a person sees on the terminal while a network is trained."""
+"""What a person sees on the terminal during training."""
 
 import sys
-from types import TracebackType
 from typing import Any
 
-from regard.training._meter import StepRecord
+from regard.training.events import Evaluated, Event, Logged, Started
 
 
-class Progress:
-    """A bar with loss, accuracy, samples per second and time left; nothing at all where standard error is no terminal.
+class ProgressBar:
+    """A progress bar with loss, accuracy, samples per second and time left.
 
     Args:
         name: of the recipe.
-        total: steps of the run.
-        done: steps taken before.
-        samples: in a step.
-        shown: None shows it on terminals alone.
+        shown: whether to show it; None shows it where standard error is a terminal.
     """
 
-    def __init__(self, name: str, total: int, done: int, samples: int, shown: bool | None = None) -> None:
-        self._samples = samples
+    def __init__(self, name: str, shown: bool | None = None) -> None:
+        self.name = name
+        self.shown = sys.stderr.isatty() if shown is None else shown
         self._bar: Any = None
         self._validation = ""
-        if shown is None:
-            shown = sys.stderr.isatty()
-        if not shown:
-            return
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started) and self.shown:
+            self._start(event)
+        elif isinstance(event, Evaluated):
+            self._validation = f"  validation {event.score.accuracy:.2%}"
+        elif isinstance(event, Logged) and self._bar is not None and event.records:
+            loss, accuracy = (
+                sum(getattr(record, name) for record in event.records) / len(event.records)
+                for name in ("loss", "accuracy")
+            )
+            speed = f"{event.samples_per_second:,.0f}/s"
+            figures = f"loss {loss:.3f}  train {accuracy:.1%}{self._validation}  {speed}"
+            self._bar.update(self._task, completed=event.records[-1].step, figures=figures)
+
+    def _start(self, event: Started) -> None:
         try:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         except ImportError as missing:
             raise ImportError("the progress bar needs rich: pip install 'regard[train]'") from missing
-        self._bar = Bar(
+        self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -40,32 +48,14 @@ class Progress:
             TimeRemainingColumn(compact=True),
             console=Console(stderr=True),
         )
-        self._task = self._bar.add_task(name, total=total, completed=done, figures="")
+        self._task = self._bar.add_task(self.name, total=event.total, completed=event.step, figures="")
+        self._bar.start()
 
-    def __enter__(self) -> "Progress":
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, records: list[StepRecord], rate: float) -> None:
-        """The steps since the last call, taken at ``rate`` samples per second."""
-        if self._bar is None or not records:
-            return
-        loss = sum(record.loss for record in records) / len(records)
-        accuracy = sum(record.accuracy for record in records) / len(records)
-        figures = f"loss {loss:.3f}  train {accuracy:.1%}{self._validation}  {rate:,.0f}/s"
-        self._bar.update(self._task, completed=records[-1].step, figures=figures)
-
-    def validated(self, accuracy: float) -> None:
-        self._validation = f"  held out {accuracy:.2%}"
-
 
 def say(*lines: str) -> None:
-    """To standard error: what a person must know, terminal or not."""
+    """Print to standard error what a person must know, on a terminal or not."""
     print(*lines, sep="\n", file=sys.stderr)

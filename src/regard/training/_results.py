@@ -1,75 +1,77 @@
-"""The last measurement of finished runs, on the test set, and the files that report it."""
+"""Metrics of finished runs on the test set, runs with several seeds, and result files."""
 
 import json
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from regard.training._checkpoints import write_whole
-from regard.training._engine import train
-from regard.training._evaluation import FlipAveraged, score
-from regard.training._fabric import is_first_process, start
+import torch
+from torch import nn
+
+from regard.support.files import write_atomic
+from regard.training._evaluation import score
+from regard.training._fabric import is_first_process, start_fabric
 from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
 from regard.training._run import EVALUATION, Run, load_run
-from regard.training._sequences import CaseConversion, said_right
-from regard.training._tasks import ImageTask
+from regard.training._train import train
+
+LENGTHS = (8, 12, 16, 20, 24, 32, 40, 56, 72)
 
 
 def evaluate_run(
     run: Run | str | PathLike[str], *, which: int | str = "last", accelerator: str = "auto", batch_size: int = 500
 ) -> dict[str, Any]:
-    """Measure a run's network on the test set, which nothing else touches. Also written to ``evaluation.json`` there.
+    """Measure a run's network on the test set, which nothing else uses. Also written to ``evaluation.json`` there.
 
     Args:
         run: the run, or its folder.
-        which: the checkpoint: ``"last"``, ``"best"`` (by what was held out) or a step.
+        which: the checkpoint: ``"last"``, ``"best"`` (by validation accuracy) or a step.
         accelerator: ``"auto"``, ``"cpu"``, ``"cuda"`` …
-        batch_size: images at a time; the result does not depend on it, but for rounding.
+        batch_size: samples at a time; the result depends on it by rounding only.
 
-    Returns ``{"accuracy", "loss", "targets", …}``; for images also ``"accuracy_flip"``, the accuracy of the mean over an
-    image and its mirror image; for the case task ``"characters"`` and ``"sentences"``, right without help.
+    Returns ``{"accuracy", "loss", "targets", …}`` and the task's own metrics (:meth:`Task.metrics`): for images
+    ``"accuracy_flip"``, the accuracy of the mean over an image and its mirror image; for case conversion
+    ``"characters"`` and ``"sentences"``, the accuracy in free running.
     """
     if not isinstance(run, Run):
         run = load_run(run)
     found = measure_run(run, which=which, accelerator=accelerator, batch_size=batch_size)
-    keep_measurement(run, found)
+    save_evaluation(run, found)
     return found
 
 
 def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int = 500) -> dict[str, Any]:
-    """What :func:`evaluate_run` returns, without keeping it."""
+    """What :func:`evaluate_run` returns, without writing it."""
     recipe, task = run.recipe, run.recipe.task
-    fabric = start(recipe.precision, accelerator=accelerator)
+    fabric = start_fabric(recipe.precision, accelerator=accelerator)
     checkpoint = run.checkpoint(which)
     network = run.network_of(checkpoint, fabric.device)
     examples = task.examples("test", fabric.device)
+
+    def accuracy(network: nn.Module) -> float:
+        return score(fabric, task, network, examples, batch_size=batch_size).accuracy
+
     plain = score(fabric, task, network, examples, batch_size=batch_size)
-    found: dict[str, Any] = {"which": which, "step": checkpoint.state["step"], **plain._asdict()}
-    if isinstance(task, ImageTask):
-        flipped = score(fabric, task, FlipAveraged(network), examples, batch_size=batch_size)
-        found["accuracy_flip"] = flipped.accuracy
-    if isinstance(task, CaseConversion):
-        said = said_right(network, task.examples("test", fabric.device), batch_size=batch_size)
-        found |= {"characters": said.characters, "sentences": said.sentences}
-    return found | {"hardware": hardware(fabric.device)}
+    found = {"which": which, "step": checkpoint.state["step"], **plain._asdict()}
+    return found | task.metrics(network, examples, accuracy) | {"hardware": hardware(fabric.device)}
 
 
-def keep_measurement(run: Run, found: dict[str, Any]) -> None:
-    """In the run's folder, by the first process."""
+def save_evaluation(run: Run, found: dict[str, Any]) -> None:
+    """Write what :func:`measure_run` returned to the run's folder, in the first process."""
     if is_first_process():
         run.write(EVALUATION, found)
 
 
 @dataclass
 class SeedRuns:
-    """Runs of one recipe that differ in their seed. Those that failed have an error instead of a run."""
+    """Runs of one recipe with different seeds. Those that failed have an error instead of a run."""
 
     recipe: Recipe
     seeds: tuple[int, ...]
@@ -78,15 +80,23 @@ class SeedRuns:
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def accuracy(self) -> list[float]:
-        """Of each run that did not fail: on the test set where that was measured, else on what was held out."""
+        """The accuracy of each run that did not fail: on the test set where it was measured, else on the validation set."""
         if self.evaluations:
             return [self.evaluations[seed]["accuracy"] for seed in self.runs]
         found = [(self.runs[seed].summary or {}).get("validation_accuracy") for seed in self.runs]
         return [value for value in found if value is not None]
 
+    def columns(self) -> dict[str, Any]:
+        """Accuracies and times of a result file, in the order of the runs; the longest time to compile."""
+        summaries = [run.summary or {} for run in self.runs.values()]
+        found = {key: [each.get(key) for each in self.evaluations.values()] for key in ("accuracy", "accuracy_flip")}
+        times = {key: [summary.get(key) for summary in summaries] for key in ("train_seconds", "process_seconds")}
+        compiling = max(summary.get("compile_seconds") or 0.0 for summary in summaries)
+        return {**found, **times, "compile_seconds": compiling}
+
     def __str__(self) -> str:
         values = self.accuracy()
-        where = "test" if self.evaluations else "held out"
+        where = "test" if self.evaluations else "validation"
         lines = [f"seed {seed} failed: {error}" for seed, error in self.errors.items()]
         if not values:
             return "\n".join([*lines, f"{self.recipe.name}: no run has an accuracy to report"])
@@ -105,14 +115,14 @@ def train_seeds(
     evaluate: bool = False,
     **options: Any,
 ) -> SeedRuns:
-    """Train the same recipe with several seeds, each in ``folder/seed-N``. A run that fails does not stop the others.
+    """Train the same recipe with several seeds, each in ``folder/seed-N``. The others continue if one fails.
 
     Args:
-        recipe: whose own seed is replaced.
-        seeds: which.
-        folder: where the runs' folders go.
-        resume: as for :func:`train`; ``"auto"`` takes finished runs as they are.
-        evaluate: whether to measure each on the test set at the end; what was measured of a finished run still holds.
+        recipe: its own seed is replaced.
+        seeds: the seeds.
+        folder: contains the folders of the runs.
+        resume: as for :func:`train`; ``"auto"`` does not repeat finished runs.
+        evaluate: whether to measure each on the test set at the end, unless it was measured before.
         options: passed on to :func:`train`.
     """
     if len(set(seeds)) < len(seeds) or not seeds:
@@ -127,12 +137,12 @@ def train_seeds(
             done.runs[seed] = run
         except Exception as error:
             done.errors[seed] = f"{type(error).__name__}: {error}"
-            say(f"seed {seed} failed, going on with the others. {done.errors[seed]}")
+            say(f"seed {seed} failed; continuing with the others. {done.errors[seed]}")
     return done
 
 
 def _known(run: Run) -> dict[str, Any] | None:
-    """What was measured of a run that had come to its end before: training that goes on removes it."""
+    """The evaluation of a run that was finished before. Training removes it."""
     found = run.evaluation
     return (
         found if found and found["which"] == "last" and found.get("step") == (run.summary or {}).get("steps") else None
@@ -140,7 +150,7 @@ def _known(run: Run) -> dict[str, Any] | None:
 
 
 def epoch_log(run: Run) -> list[dict[str, Any]]:
-    """How a run went, epoch by epoch: the means of its steps, and what was measured on what was held out."""
+    """A row for each epoch of a run: mean loss and accuracy of its steps, and validation accuracy."""
     steps = [line for line in run.metrics if "loss" in line and line["loss"] is not None]
     total = (run.summary or {}).get("steps") or (steps[-1]["step"] if steps else 0)
     length = max(1, total // run.recipe.epochs)
@@ -157,37 +167,88 @@ def epoch_log(run: Run) -> list[dict[str, Any]]:
 
 
 def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None = None) -> dict[str, Any]:
-    """The result file of evaluated runs: accuracies in the order of their seeds, with where and how they came about.
+    """Write the result file of evaluated runs: accuracies in the order of their seeds, hardware, command and commit.
 
-    ``"process_seconds"`` is the processor's time in the same steps as ``"train_seconds"``: on a CPU that others use too,
-    it is what training costs. ``name`` stands for the recipe's, where it was not followed to the letter.
-    Seeds that failed are listed under ``"failed"``, with the reason.
+    ``"process_seconds"`` is the processor time in the same steps as ``"train_seconds"``: the cost of training on a CPU
+    that others use, too. ``name`` replaces the recipe's name, where fields of it were changed. Seeds that failed are
+    listed under ``"failed"``, with the reason.
     """
     if not runs.runs or runs.evaluations.keys() != runs.runs.keys():
         raise ValueError("a result file needs at least one run, and every run measured on the test set (evaluate=True)")
-    summaries = [run.summary or {} for run in runs.runs.values()]
-    evaluations = list(runs.evaluations.values())
+    first = next(iter(runs.runs.values())).summary or {}
     result: dict[str, Any] = {
         "recipe": name or runs.recipe.name,
-        "date": str(summaries[0].get("date") or date.today().isoformat())[:10],
-        "hardware": summaries[0].get("hardware") or hardware(start().device),
-        "command": shlex.join(without(shlex.split(command()), "--result", "--folder", "--output")),  # what, not where
-        "commit": summaries[0].get("commit") or commit(),
+        "date": str(first.get("date") or date.today().isoformat())[:10],
+        "hardware": first.get("hardware") or hardware(start_fabric().device),
+        "command": shlex.join(without(shlex.split(command()), "--result", "--folder", "--output")),
+        "commit": first.get("commit") or commit(),
         "seeds": list(runs.runs),
-        "accuracy": [found["accuracy"] for found in evaluations],
-        "accuracy_flip": [found.get("accuracy_flip") for found in evaluations],
-        "train_seconds": [summary.get("train_seconds") for summary in summaries],
-        "process_seconds": [summary.get("process_seconds") for summary in summaries],
-        "compile_seconds": max(summary.get("compile_seconds") or 0.0 for summary in summaries),
-        "parameters": summaries[0].get("parameters"),
+        **runs.columns(),
+        "parameters": first.get("parameters"),
         "log": [epoch_log(run) for run in runs.runs.values()],
     }
-    for name in ("characters", "sentences"):
-        if name in evaluations[0]:
-            result[name] = [found[name] for found in evaluations]
+    for key in runs.recipe.task.metric_names:
+        result.setdefault(key, [found.get(key) for found in runs.evaluations.values()])
     if runs.errors:
         result["failed"] = runs.errors
+    _write(path, result)
+    return result
+
+
+def sweep_lengths(
+    runs: Sequence[str | PathLike[str]], lengths: Sequence[int] = LENGTHS, *, samples: int = 200
+) -> dict[str, dict[int, dict[str, float]]]:
+    """Metrics of the trained networks of these runs on test sentences of each length.
+
+    Args:
+        runs: folders of runs of a task with sentences, such as case conversion.
+        lengths: characters of a sentence.
+        samples: sentences of each length.
+
+    Returns the metrics by length, for the name of each run. :func:`regard.figures.length_sweep` draws them.
+    """
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for folder in runs:
+        run = load_run(folder)
+        if run.recipe.task.trained_lengths is None:
+            raise ValueError(
+                f"{folder} is a run of {run.recipe.name!r}, whose task has no sentences of different lengths"
+            )
+        name = run.recipe.name if run.recipe.name not in found else Path(folder).name
+        found[name] = run.recipe.task.by_length(run.network(), lengths, samples)
+    return found
+
+
+def write_sweep(results: Mapping[str, Mapping[int, Mapping[str, float]]], path: str | PathLike[str]) -> dict[str, Any]:
+    """Write what :func:`sweep_lengths` returned as a result file: for each metric and run, a number per length.
+
+    >>> import tempfile
+    >>> from regard.training import write_sweep
+    >>> results = {"case-rnn": {8: {"characters": 0.9, "sentences": 0.5}}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = write_sweep(results, f"{folder}/lengths.json")
+    >>> written["lengths"], written["characters"], written["sentences"]
+    ([8], {'case-rnn': [0.9]}, {'case-rnn': [0.5]})
+    """
+    lengths = sorted({length for by_length in results.values() for length in by_length})
+    metrics = {name: None for by_length in results.values() for found in by_length.values() for name in found}
+    result: dict[str, Any] = {
+        "recipes": list(results),
+        "date": date.today().isoformat(),
+        "hardware": hardware(torch.device("cpu")),
+        "command": command(),
+        "commit": commit(),
+        "lengths": lengths,
+    }
+    for metric in metrics:
+        result[metric] = {
+            name: [by_length.get(length, {}).get(metric) for length in lengths] for name, by_length in results.items()
+        }
+    _write(path, result)
+    return result
+
+
+def _write(path: str | PathLike[str], result: dict[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
-    return result
+    write_atomic(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")

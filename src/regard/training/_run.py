@@ -6,14 +6,14 @@
       recipe.json           the recipe
       metrics.jsonl         a line per step, {"step", "loss", "accuracy", "gradient_norm", "learning_rate"}, and one per
                             evaluation, {"step", "epoch", "validation_loss", "validation_accuracy", "seconds"}
-      heads.jsonl           where Gaussian heads looked (see regard.training._heads)
+      heads.jsonl           where Gaussian heads looked (see regard.training._head_trajectory)
       checkpoints/          safetensors and JSON (see regard.training._checkpoints)
       tensorboard/          for tensorboard --logdir
-      model/                the finished network: config.json and safetensors
-      summary.json          what the run came to: steps, seconds, parameters, accuracy on what was held out, machine;
-                            train_seconds are those of the steps, without compiling, evaluating, saving and drawing,
-                            and process_seconds the processor's time in them
-      evaluation.json       what it came to on the test set, once that was measured
+      model/                the trained network: config.json and safetensors
+      summary.json          steps, seconds, parameters, validation accuracy and machine of a finished run; train_seconds
+                            count the steps without compiling, evaluating, saving and drawing, and process_seconds the
+                            processor time in them
+      evaluation.json       metrics on the test set, once they were measured
 """
 
 import json
@@ -25,18 +25,20 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, write_whole
-from regard.training._heads import Trajectory
-from regard.training._lines import read_lines
+from regard.support.files import write_atomic
+from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
+from regard.training._head_trajectory import HeadTrajectory
+from regard.training._json_lines import read_lines
 from regard.training._progress import say
-from regard.training._recipe import Recipe, decode, encode
+from regard.training._recipe import Recipe
+from regard.training._recipe_json import decode, encode
 
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
 EVALUATION, LOCK = "evaluation.json", ".lock"
 
 
 class Run:
-    """A run's folder, of a run that is finished, broken off or still going on. See :func:`load_run`."""
+    """The folder of a run that is finished, interrupted or still training. See :func:`load_run`."""
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
         self.folder = Path(folder)
@@ -66,22 +68,22 @@ class Run:
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl`` that are about what was held out."""
+        """The lines of ``metrics.jsonl`` about evaluations on the validation set."""
         return [line for line in self.metrics if "validation_accuracy" in line]
 
     @property
-    def heads(self) -> Trajectory | None:
-        """Where Gaussian heads looked; None for a network without."""
-        return Trajectory.read(self.folder / HEADS)
+    def heads(self) -> HeadTrajectory | None:
+        """Where Gaussian heads looked; None for a network without such heads."""
+        return HeadTrajectory.read(self.folder / HEADS)
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What the run came to; None as long as it is not finished."""
+        """The summary of a finished run; None before."""
         return self._read(SUMMARY)
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """What it came to on the test set; None as long as :func:`evaluate_run` has not measured it."""
+        """Metrics on the test set; None until :func:`evaluate_run` has measured them."""
         return self._read(EVALUATION)
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -89,8 +91,7 @@ class Run:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def checkpoint(self, which: int | str = "last") -> Checkpoint:
-        """``"last"``, ``"best"`` (by what is held out) or the one of a step. Damaged ones are passed over for
-        ``"last"``."""
+        """The ``"last"`` checkpoint that is not damaged, the ``"best"`` by validation accuracy, or that of a step."""
         steps = self.checkpoints.steps()
         if not steps:
             raise FileNotFoundError(f"{self.folder} has no checkpoint")
@@ -114,16 +115,16 @@ class Run:
         return self.network_of(self.checkpoint(which), device)
 
     def network_of(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
-        """The network as a checkpoint has it."""
+        """The network of a checkpoint."""
         with torch.random.fork_rng(devices=[]):
             network = self.recipe.network.build(self.recipe.task)
         network.load_state_dict(checkpoint.part("average") or checkpoint.part("network"))
         return network.to(device).eval()
 
     def write(self, name: str, content: Any) -> Path:
-        """A JSON file in the folder, whole or not at all."""
+        """Write a JSON file in the folder, completely or not at all."""
         path = self.folder / name
-        write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return path
 
     def write_recipe(self, recipe: Recipe) -> None:
@@ -131,14 +132,14 @@ class Run:
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """The run in a folder: its recipe, metrics, heads and trained network. Nothing is unpickled.
+    """Open the folder of a run: its recipe, metrics, heads and trained network. Nothing is unpickled.
 
     >>> regard.load_run("runs/nowhere")
     Traceback (most recent call last):
     FileNotFoundError: runs/nowhere is not the folder of a run: it has no recipe.json
     """
     run = Run(path)
-    run.recipe  # noqa: B018  # a wrong folder is refused here, not when it is first used
+    run.recipe  # noqa: B018  # refuse a wrong folder here, not at its first use
     return run
 
 
@@ -147,7 +148,7 @@ class FolderTakenError(RuntimeError):
 
 
 class RunLock:
-    """Held by the process that trains in a folder; the system lets go of it when the process ends, however it does."""
+    """Held by the process that trains in a folder. The operating system releases it when the process ends in any way."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
@@ -156,7 +157,7 @@ class RunLock:
     def __enter__(self) -> None:
         try:
             import fcntl
-        except ImportError:  # not on Windows
+        except ImportError:  # Windows has none
             return
         self._file = self.path.open("w")
         try:

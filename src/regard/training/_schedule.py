@@ -10,19 +10,19 @@ Decay = Literal["cosine", "linear", "constant"]
 
 
 @dataclass(frozen=True)
-class Schedule:
-    r"""What the peak learning rates are multiplied by in each step: a linear warm-up, then a decay.
+class ScheduleSettings:
+    r"""The factor on the peak learning rates at each step: a linear warm-up, then a decay.
 
     With w = warm_up · total steps and p = (step − w) / (total − w), the factor is (step + 1) / w during the first w
     steps, then :math:`f + (1 - f)\,\frac{1 + \cos \pi p}{2}` (cosine), :math:`f + (1 - f)(1 - p)` (linear) or 1.
 
     Args:
-        warm_up: share of all steps.
+        warm_up: share of the steps that the warm-up takes.
         decay: ``"cosine"``, ``"linear"`` or ``"constant"``.
-        final: f, the share of the peak that is reached at the very end.
+        final: f, the factor that the decay ends at.
 
-    >>> from regard.training import Schedule
-    >>> [Schedule(warm_up=0.4, decay="linear").factor(step, total=5) for step in range(5)]
+    >>> from regard.training import ScheduleSettings
+    >>> [ScheduleSettings(warm_up=0.4, decay="linear").factor(step, total=5) for step in range(5)]
     [0.5, 1.0, 1.0, 0.6666666666666667, 0.33333333333333337]
     """
 
@@ -38,7 +38,7 @@ class Schedule:
                 raise ValueError(f"{name} must be a share in [0, 1], got {describe(value)}")
 
     def factor(self, step: int, total: int) -> float:
-        """For step 0 … total − 1."""
+        """The factor at a step from 0 to total − 1."""
         check_positive("total", total)
         warm = round(self.warm_up * total)
         if step < warm:

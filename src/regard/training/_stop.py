@@ -1,14 +1,16 @@
-"""Ending a run early: on request, and where a loss is not a number."""
+"""Ending a run early: on request, or at a loss that is not finite."""
 
 import signal
 import threading
 from collections.abc import Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
+
+from regard.training._meter import StepRecord
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A run that was asked to stop, and has saved where it is."""
+    """A run stopped on request, after saving a checkpoint of its last step."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -16,11 +18,11 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient that is infinite or not a number.
+    """A loss, gradient or parameter that is infinite or not a number.
 
     Attributes:
         step: the first such step, counted from 1.
-        indices: the samples of its batch, over all processes.
+        indices: the samples in its batch, over all processes.
     """
 
     def __init__(self, message: str, step: int, indices: Sequence[int]) -> None:
@@ -28,11 +30,38 @@ class NonFiniteError(RuntimeError):
         self.step = step
         self.indices = list(indices)
 
+    @classmethod
+    def of_record(cls, record: StepRecord, indices: Sequence[int]) -> "NonFiniteError":
+        """The loss or the gradient of a step is not finite."""
+        return cls(
+            f"at step {record.step} the loss is {record.loss:g} and the gradient norm {record.gradient_norm:g}, "
+            f"on samples {listed(indices)}. A lower learning rate or clip=1.0 may help; "
+            f"non_finite='skip' leaves such steps out",
+            record.step,
+            indices,
+        )
+
+    @classmethod
+    def of_parameters(cls, step: int, names: Sequence[str], indices: Sequence[int]) -> "NonFiniteError":
+        """The loss of a step was finite, but its update was not."""
+        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return cls(
+            f"at step {step} the update left parameters that are not finite ({some}), on samples {listed(indices)}. "
+            f"A lower learning rate or clip=1.0 may help",
+            step,
+            indices,
+        )
+
+
+def listed(indices: Sequence[int]) -> str:
+    shown = ", ".join(map(str, indices[:16]))
+    return shown if len(indices) <= 16 else f"{shown}, … ({len(indices)} in all)"
+
 
 class StopRequest:
-    """Inside the block Ctrl-C and SIGTERM only set :attr:`asked`; a second Ctrl-C interrupts at once.
+    """Inside the block, Ctrl-C and SIGTERM only set :attr:`asked`; a second Ctrl-C interrupts at once.
 
-    Signals reach the main thread alone: in others it never asks.
+    Signals reach the main thread alone, so in other threads ``asked`` stays False.
     """
 
     def __init__(self) -> None:
@@ -45,9 +74,7 @@ class StopRequest:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

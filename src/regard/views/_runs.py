@@ -1,128 +1,45 @@
-"""What a run has to show: where its heads look, and what its network attends to in the first sample held out."""
+"""What a run has to show: where its heads look, and what its network attends to in one sample."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from regard.analysis import Locality, locality
-from regard.maps import Maps
-from regard.views import _images, _tokens
+from regard.views import _head_positions, _image_maps, _token_maps
 from regard.views._payload import Payload
 
 if TYPE_CHECKING:
-    from regard.training import Run
+    from regard.training import Run, SampleAttention
 else:
-    Run = Any
-
-SAMPLES = 8  # that heads are fitted on, where they have no center of their own
+    Run = SampleAttention = Any
 
 
-def run_payloads(run: Run) -> dict[str, Payload]:
-    """The views of a run, by name: ``"heads"`` and ``"image"`` or ``"tokens"``, as far as its network has them."""
-    from regard.views import _heads
+def run_views(run: Run) -> dict[str, Payload]:
+    """The views of a run by name, as far as its network has them: ``"heads"``, and ``"image"`` or ``"tokens"``.
 
+    The sample is the first one of the validation set (of the training set, where nothing is held out).
+    """
     shown = {}
-    with suppress(ValueError):  # no heads with a place
-        shown["heads"] = _heads.payload(run)
-    attention = attention_payload(run)
+    with suppress(ValueError):  # no positional heads
+        if (heads := _head_positions.payload(run)) is not None:
+            shown["heads"] = heads
+    task = run.recipe.task
+    attention = attention_view(task.attend(run.network(), task.sample(task.shown_split, 0)))
     return shown if attention is None else {**shown, attention.view: attention}
 
 
-def attention_payload(run: Run) -> Payload | None:
-    """What the network attends to in the first sample; None where it does not attend to anything."""
-    from regard.training import CaseConversion, ImageTask, MaskedLanguage
-
-    task = run.recipe.task
-    if not isinstance(task, ImageTask | MaskedLanguage | CaseConversion):
+def attention_view(seen: SampleAttention) -> Payload | None:
+    """The view of what a network attends to in a sample; None where it attends to nothing that can be shown."""
+    if not len(seen.maps):
         return None
-    examples: Any = _examples(task)
-    batch = examples.batch(torch.tensor([0], device=examples.index_device), seed=0, epoch=0)
-    network = run.network()
-    if isinstance(task, ImageTask):
-        maps = _maps(network, batch.images)
-        return image_payload(maps, examples.set.images[0])
-    if isinstance(task, MaskedLanguage):
-        maps = _maps(network, batch.tokens, keep=batch.keep)
-        words = task.vocabulary.tokens
-        return _tokens.payload(maps, tokens=[words[i] for i in batch.tokens[0].tolist()]) if len(maps) else None
-    return case_payload(network, batch, task.vocabulary.tokens)
-
-
-def image_payload(maps: Maps, image: Tensor) -> Payload | None:
-    """Maps over an image; None where none of them lies on it."""
-    try:
-        return _images.payload(maps, image=image)
-    except ValueError:
-        return None
-
-
-@torch.no_grad()
-def case_payload(network: nn.Module, batch: Any, words: list[str] | tuple[str, ...]) -> Payload | None:
-    """A sentence read and what the model writes by itself, with all that it looks at meanwhile."""
-    from regard.training._sequences import answers
-
-    length = int(batch.source_keep[0].sum())  # without its padding
-    first = type(batch)(*(column[:1] for column in batch))
-    first = first._replace(source=first.source[:, :length], source_keep=first.source_keep[:, :length])
-    said = answers(network, first)[:, : int(first.target_keep.sum())]
-    told = torch.cat((first.target_input[:, :1], said[:, :-1]), 1)
-    maps = _maps(network, first.source, told, source_keep=first.source_keep)
-    if not len(maps):
-        return None
-    # A decoder that attends to what it was told is labeled with that; one that only looks back, with what it says.
-    only_back = all(found.shape[3] == first.source.shape[1] and "encoder" not in name for name, found in maps.items())
-    written = said if only_back else told
-    lists = [[words[i] for i in numbers[0].tolist()] for numbers in (first.source, written)]
-    return _tokens.payload(maps, tokens=(lists[0], lists[1]))
-
-
-def fitted(run: Run) -> tuple[list[Locality], list[int]]:
-    """Gaussians that fit the heads of a network without centers, at every checkpoint that was kept."""
-    from regard.training import ImageTask, MaskedLanguage
-
-    task = run.recipe.task
-    if not isinstance(task, ImageTask | MaskedLanguage):
-        raise ValueError(f"{run.folder} has no heads with a place: its network does not attend over a grid")
-    examples: Any = _examples(task)
-    index = torch.arange(min(SAMPLES, len(examples)), device=examples.index_device)
-    batch = examples.batch(index, seed=0, epoch=0)
-    steps = run.checkpoints.steps()
-    if not steps:
-        raise FileNotFoundError(f"{run.folder} has no checkpoint")
-    found = []
-    for step in steps:
-        network = run.network(step)
-        if isinstance(task, ImageTask):
-            maps, grid = _maps(network, batch.images), None
-        else:
-            maps, grid = _maps(network, batch.tokens, keep=batch.keep), (batch.tokens.shape[1],)
-        local = Maps(each for each in maps.values() if _is_on_grid(each, grid))
-        if not len(local):
-            raise ValueError(f"{run.folder} has no heads with a place: its network does not attend over a grid")
-        found.append(locality(local, grid))
-    return found, steps
-
-
-def _is_on_grid(found: Any, grid: tuple[int, ...] | None) -> bool:
-    try:
-        layout = found.layout(grid)
-    except ValueError:
-        return False
-    return found.shape[2] == found.shape[3] and len(layout.grid) in (1, 2)
-
-
-def _examples(task: Any) -> Any:
-    """As they are, without augmentation; of what was held out, or of training where nothing was."""
-    from regard.data import AugmentedImages
-
-    device = torch.device("cpu")
-    examples = task.examples("validation", device) or task.examples("train", device)
-    return AugmentedImages(examples.set) if isinstance(examples, AugmentedImages) else examples
-
-
-def _maps(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
-    from regard.training._pictures import attention_of
-
-    return attention_of(network, *inputs, **options)
+    if seen.image is not None:
+        try:
+            return _image_maps.payload(seen.maps, image=seen.image, grid=seen.grid)
+        except ValueError:  # no map lies on the image
+            return None
+    payload = _token_maps.payload(seen.maps, tokens=seen.tokens)
+    if seen.decoder_input is not None:
+        payload.meta["tokens"]["told"] = list(seen.decoder_input)
+        for layer in payload.meta["layers"]:
+            # A decoder that attends to itself reads its input, which is one step behind what it writes.
+            if layer["reads"] == "target":
+                layer["reads"] = "told"
+    return payload

@@ -83,7 +83,7 @@ export function tail(alpha: number): number {
   }
 }
 
-/** The most attention, in L1, that a head sends elsewhere over so many axes: 2 (1 − Π 1/(1+T)); 2T/(1+T) for one. */
+/** How far a head's row is from a shift at most, in L1, over so many axes: 2 (1 − Π 1/(1+T)); 2T/(1+T) for one. */
 export function shiftLeak(alpha: number, axes: number): number {
   const T = tail(alpha);
   return T === Infinity ? 2 : -2 * Math.expm1(-axes * Math.log1p(T));

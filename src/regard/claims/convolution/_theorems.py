@@ -16,7 +16,7 @@ from regard.claims._symbols import proof, symbols, written
 from regard.claims._trials import Comparison, Trial, full, trials
 
 
-class Scores(NamedTuple):
+class ScoreKind(NamedTuple):
     """Scores by content with absolute positions, or by the offset alone; at this β."""
 
     by_offset: bool
@@ -26,19 +26,20 @@ class Scores(NamedTuple):
 @holds_under(
     "hw4-conv-from-beta",
     "question 1.3 (e)",
-    says=Scores(by_offset=False, beta=1.0),
+    says=ScoreKind(by_offset=False, beta=1.0),
     condition=(
         "the scores depend on the offset between key and query alone (a relative encoding, no content), away from the ends",
-        Scores(by_offset=True, beta=1.0),
+        ScoreKind(by_offset=True, beta=1.0),
     ),
-    mutant=(r"the same at $\beta = \infty$, where the kernel has one tap", Scores(by_offset=True, beta=math.inf)),
+    mutant=(r"the same at $\beta = \infty$, where the kernel has one tap", ScoreKind(by_offset=True, beta=math.inf)),
 )
-def conv_from_beta(scores: Scores) -> Evidence:
+def conv_from_beta(scores: ScoreKind) -> Evidence:
     r"""A $\beta$ that is neither very large nor very small makes self-attention a convolution with a kernel larger
     than 1.
 
-    A convolution is linear in its input and commutes with shifts. Weights that depend on content do neither, at any
-    $\beta$, whatever absolute positions are added. If the score is a function of $k - q$ alone, the weights are the
+    A convolution is linear in its input and commutes with shifts. Attention by content is not linear at any $\beta >
+    0$: its weights change with the input. It does commute with (cyclic) shifts as long as it has no positions, as it
+    does with every permutation; absolute positions end that. If the score is a function of $k - q$ alone, the weights are the
     same for every query (away from the ends), and attention *is* a convolution, whose kernel is $\softargmax_\beta$
     of that function: one tap at $\beta = \infty$, a global mean at $\beta = 0$, and in between a kernel larger than
     1. A kernel of one head is positive and sums to one; several heads make any kernel (a6-main-theorem).
@@ -236,7 +237,7 @@ def constant(c: Callable[[Any], Any]) -> Evidence:
     return proof(differences)
 
 
-class Heads(NamedTuple):
+class ImitatingHeads(NamedTuple):
     """A Gaussian layer that imitates a convolution: how many heads are missing, how wide heads are, and where it is
     compared.
     """
@@ -249,24 +250,27 @@ class Heads(NamedTuple):
 @holds_under(
     "a6-main-theorem",
     "question 1, main theorem",
-    says=Heads(missing=0, width=lambda inputs, outputs: 1, everywhere=True),
+    says=ImitatingHeads(missing=0, width=lambda inputs, outputs: 1, everywhere=True),
     condition=(
         r"heads are at least $\min(D_{in}, D_{out})$ wide, the window lies inside the image (or padding is attended, "
-        r"too), and in the limit $\alpha \to \infty$: at a finite $\alpha$ at most $2T/(1 + T)$ of the attention leaks "
-        r"per axis, $T = 2 \sum_{r \ge 1} e^{-\alpha r^2}$",
-        Heads(missing=0, width=min, everywhere=False),
+        r"too), and in the limit $\alpha \to \infty$: at a finite $\alpha$ at most $T/(1 + T)$ of the attention lies "
+        r"elsewhere, per axis, $T = 2 \sum_{r \ge 1} e^{-\alpha r^2}$",
+        ImitatingHeads(missing=0, width=min, everywhere=False),
     ),
-    mutant=("$K^2 - 1$ heads are enough", Heads(missing=1, width=min, everywhere=False)),
+    mutant=("$K^2 - 1$ heads are enough", ImitatingHeads(missing=1, width=min, everywhere=False)),
 )
-def main_theorem(heads: Heads) -> Evidence:
+def main_theorem(heads: ImitatingHeads) -> Evidence:
     r"""A multi-head self-attention layer with $K^2$ heads and a relative (Gaussian) encoding can express any $K
     \times K$ convolution.
 
     By construction: head $h$ looks at shift $h$ of the kernel ($\Delta$ = the shift, $\alpha$ large), and $W_v^{(h)}
     W_{out}^{(h)}$ is the kernel's matrix at that shift, whose rank is at most $\min(D_{in}, D_{out})$: narrower heads
-    cannot hold it. The check builds the library's Gaussian layer that way, and `conv_to_attention` for every size,
-    stride, dilation and padding, whose error must stay below its own bound; and a bound for a smaller leak must be
-    smaller. At the border the nearest pixel takes the place of a missing one (a6-padding).
+    cannot hold it. On one axis the target weighs 1 before the softmax divides and all others together $T$ at most, so
+    $T/(1+T)$ of the weight or less lies elsewhere; the row is then at most $2T/(1+T)$ from the one-hot row in $L_1$
+    (what is missing at the target is found elsewhere), and that distance is what `.leak` returns. The check builds
+    the library's Gaussian layer that way, and `conv_to_attention` for every size, stride, dilation and padding, whose
+    error must stay below its own bound; sharper heads must have a smaller one; and weights of the library, at many
+    sharpnesses, must keep both bounds. At the border the nearest pixel takes the place of a missing one (a6-padding).
     """
     found = Comparison()
     for trial in trials(8):
@@ -288,16 +292,27 @@ def main_theorem(heads: Heads) -> Evidence:
             )
         found.true(bounds == sorted(bounds, reverse=True), "sharper heads have a larger bound")
     alphas = [0.5 + 0.25 * i for i in range(47)]
-    leak = [2 * t / (1 + t) for t in (2 * sum(math.exp(-a * r * r) for r in range(1, 30)) for a in alphas)]
+    tails = [2 * sum(math.exp(-a * r * r) for r in range(1, 30)) for a in alphas]
+    elsewhere, distance = [t / (1 + t) for t in tails], [2 * t / (1 + t) for t in tails]
+    for alpha, most, far in zip(alphas, elsewhere, distance, strict=True):
+        row = functional.softargmax(-alpha * torch.arange(-20.0, 21.0, dtype=torch.float64).square(), 1.0)
+        found.true(1 - float(row[20]) <= most + 1e-12, f"α = {alpha:g}: more than T/(1+T) lies elsewhere")
+        one_hot = torch.zeros(41, dtype=torch.float64)
+        one_hot[20] = 1
+        found.true(float((row - one_hot).abs().sum()) <= far + 1e-12, f"α = {alpha:g}: further than 2T/(1+T) in L1")
     return found.evidence(
         "layers",
         draw=curves(
-            "How much attention leaks, per axis, at most", "sharpness α", "share", {"leak": (alphas, leak)}, log_y=True
+            "How far a row is from a shift, per axis, at most",
+            "sharpness α",
+            "",
+            {"attention elsewhere, T/(1+T)": (alphas, elsewhere), "L1 distance (.leak), 2T/(1+T)": (alphas, distance)},
+            log_y=True,
         ),
     )
 
 
-def _gaussian_error(trial: Trial, kernel: int, inputs: int, outputs: int, heads: Heads) -> float:
+def _gaussian_error(trial: Trial, kernel: int, inputs: int, outputs: int, heads: ImitatingHeads) -> float:
     """How far a sharp Gaussian layer with the kernel's weights is from the (zero-padded) convolution."""
     size, width, taps = kernel + 3, heads.width(inputs, outputs), kernel * kernel
     weight, bias, image = (

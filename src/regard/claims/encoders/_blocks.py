@@ -21,7 +21,9 @@ from regard.claims._trials import Comparison, Trial, trials
 def feed_forward(formula: Callable[..., Tensor]) -> Evidence:
     r"""The feed-forward network computes $\max(0, x W_1 + b_1) W_2 + b_2$ with the same weights at every position.
 
-    Two linear maps with a ReLU between them, applied to each token by itself. The check compares the library's layer
+    Two linear maps with a ReLU between them, applied to each token by itself. Attention averages values, so between
+    tokens it is linear once the weights are given; this network is where each token is changed by itself, and
+    nonlinearly. (BERT has a GELU instead of the ReLU.) The check compares the library's layer
     with the formula, computes the tokens one by one, and changes one token, which must leave the others' outputs
     alone.
     """
@@ -49,7 +51,14 @@ def feed_forward(formula: Callable[..., Tensor]) -> Evidence:
 def post_norm(place: str) -> Evidence:
     r"""Each sub-layer of the Transformer is $h \mapsto \text{layernorm}(h + f(h))$.
 
-    So it is in the original: the residual is added, then the sum is normalized (post-norm). The check takes the
+    So it is in the original: the residual is added, then the sum is normalized (post-norm). Layer norm works on each
+    token by itself, over its features:
+
+    $$\text{layernorm}(x) = \frac{x - \bar{x}}{\sqrt{\frac{1}{d} \sum_i (x_i - \bar{x})^2 + \varepsilon}} \odot w + b, \qquad
+    \bar{x} = \frac{1}{d} \sum_i x_i,$$
+
+    with a learned scale $w$ and shift $b$ per feature. It keeps the scale of the features the same from layer to layer,
+    whatever their sub-layers add, and needs neither a batch nor a fixed length, as batch norm would. The check takes the
     library's post-norm block apart, and torch's `nn.TransformerEncoderLayer` with the same weights. Many later models
     normalize before the sub-layer instead and leave the residual path free; that is the mutant here.
     """
@@ -181,10 +190,11 @@ def gelu(gap: Gap) -> Evidence:
     r"""The exact GELU $x \Phi(x)$ and its tanh form $\frac{x}{2} (1 + \tanh(\sqrt{2/\pi} (x + 0.044715 x^3)))$ differ
     by at most 0.00048, and by 0.00047 near $|x| = 2.7$.
 
-    Both are odd functions plus $x/2$, so the gap is an even function. On a grid of step $h$ the largest gap between
-    its points is at most the largest one on it plus $h/2$ times the largest slope, and the slope of the gap is below
-    2 (each form's lies between −0.2 and 1.2). Beyond $|x| = 8$ both equal $\max(0, x)$ to ten digits. The check
-    bounds the gap that way, and compares the library's activations.
+    $\operatorname{gelu}(x) - x/2 = \frac{x}{2} \erf(x/\sqrt{2})$ is even, a product of two odd functions, and so is the
+    tanh form less $x/2$; the gap is their difference, so it is even and $x \ge 0$ is enough. On a grid of step $h$
+    the largest gap between its points is at most the largest one on it plus $h/2$ times the largest slope, and the
+    slope of the gap is below 2 (each form's lies between −0.2 and 1.2). Beyond $|x| = 8$ both equal $\max(0, x)$ to ten
+    digits. The check bounds the gap that way, and compares the library's activations.
     """
     step = 4e-6
     x = torch.arange(0, 8 + step, step, dtype=torch.float64)

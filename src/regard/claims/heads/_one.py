@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard import functional, layers, reference
 from regard.claims._claim import Evidence, holds, holds_under
-from regard.claims._pictures import maps
+from regard.claims._pictures import matrices
 from regard.claims._trials import Comparison, full, show, trials
 
 
@@ -127,7 +127,7 @@ def key_query_width(match: Match) -> Evidence:
                 try:
                     attend(q, k, v)
                     runs = True
-                except (ValueError, TypeError):
+                except (ValueError, TypeError, RuntimeError):
                     runs = False
                 allowed = width[match.first] == width[match.second]
                 case = f"widths of query, key, value {widths}: {'accepted' if runs else 'refused'}"
@@ -156,7 +156,7 @@ def attention_map(dim: int) -> Evidence:
             weights.shape == (batch, heads, n, n), f"{n} elements: the map has shape {tuple(weights.shape[-2:])}"
         )
         found.same(weights.sum(dim), full(1.0, batch, heads, n), f"{n} elements: sums {show(weights.sum(dim)[0, 0])}")
-    return found.evidence("maps", draw=maps("Rows sum to one", shown))
+    return found.evidence("maps", draw=matrices("Rows sum to one", shown))
 
 
 @holds("ex05-self", "section 1, question 3", says="same", mutant=("keys and values come from another input", "other"))
@@ -234,7 +234,8 @@ def kernel_regression(kernel: Callable[[float], Callable[[Tensor, Tensor], Tenso
     $\sum_i \frac{K(x, x_i)}{\sum_j K(x, x_j)} y_i$ with $x = q$, $x_i = k_i$, $y_i = v_i$ and $K(q, k) = e^{\beta q
     \cdot k}$ is the softmax average, term by term. Since $\beta q \cdot k = -\frac{\beta}{2} \|q - k\|^2 +
     \frac{\beta}{2} \|q\|^2 + \frac{\beta}{2} \|k\|^2$, the kernel is the familiar Gaussian one exactly when all keys
-    have the same length. As a kernel of *inputs* it is not symmetric: $W_q \ne W_k$.
+    have the same length. As a kernel of *inputs* it is symmetric only
+    where $W_q^\top W_k$ is.
     """
     found = Comparison()
     for trial in trials():

@@ -182,7 +182,7 @@ def split_heads(slices: Slices) -> Evidence:
 def many_heads(heads: int) -> Evidence:
     r"""Several heads keep features that a single softmax would mute.
 
-    The weights of one softmax sum to one, so of $F$ features at different tokens one has at most $1/F$; and where one
+    The weights of one softmax sum to one, so of $F$ features at different tokens the least has at most $1/F$; and where one
     score is ahead by $g$, the next weight is at most $e^{-\beta g}$ of it. With a head for each feature every one of
     them can have a weight close to 1. The check builds such a layer from tokens that carry one feature each, with
     scores that differ, and asks for a weight of 0.9 on every feature. (As the source says, one head *can* pass on

@@ -29,7 +29,10 @@ class Growth(NamedTuple):
     "hw4-beta-scale",
     "question 1.1 (b)",
     says=Growth(0.5, mean=1.0),
-    condition=("the entries of queries and keys are uncorrelated and have mean zero", Growth(0.5, mean=0.0)),
+    condition=(
+        "queries are independent of keys, and the entries of each are uncorrelated and have mean zero",
+        Growth(0.5, mean=0.0),
+    ),
     mutant=("dot products grow like $d$", Growth(1.0, mean=0.0)),
 )
 def beta_scale(growth: Growth) -> Evidence:
@@ -38,7 +41,9 @@ def beta_scale(growth: Growth) -> Evidence:
     For independent entries of mean 0 and variance $\sigma^2$ the $d$ products have mean 0 and variance $\sigma^4$, so
     $\mathbb{E}[(q \cdot k)^2] = d \, \sigma^4$: typical scores grow like $\sqrt{d}$, and $\beta = 1/\sqrt{d}$ keeps
     them at $\sigma^2$. With mean $\mu$ the expected score is $d \, \mu^2$, which grows like $d$. (That part is common
-    to all keys and drops out of the softmax; entries that are correlated grow like $d$ where it matters, too.)
+    to all keys and drops out of the softmax; with correlated entries scores grow like $d$ where it matters, too. And
+    uncorrelated is not enough between query and key: for $k = \pm q$ with a random sign every $q_i k_i$ has mean zero,
+    but $|q \cdot k| = \|q\|^2$ grows like $d$.)
 
     The check draws normal queries and keys and tests the mean of $(q \cdot k)^2$ against $d^{2p}$ times its value at
     $d = 1$, at 5 standard errors: a right formula is rejected in 6 of 10 million tests.
@@ -215,7 +220,8 @@ def variance_exact(formula: Callable[[Any, Any, Any], Any]) -> Evidence:
 
     The products are independent, so $$\Var(q^\top k) = \sum_{i=1}^d (2 \sigma^2 \mu_i^2 + \sigma^4) = 2 \sigma^2
     \mu^\top \mu + d \, \sigma^4.$$ The sum over $i$ is already inside $\mu^\top \mu$; a further factor $d$ comes in
-    between the last two lines of the source's derivation, whose other lines are right. The two agree at $d = 1$.
+    between the last two lines of the source's derivation, whose other lines are right. The two
+    agree at $d = 1$ and where $\mu = 0$.
     """
     return _exact(
         formula,

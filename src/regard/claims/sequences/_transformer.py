@@ -59,7 +59,7 @@ class Parts(NamedTuple):
 
 
 def _transformer() -> nn.Module:
-    return models.Transformer(7, dim=8, heads=2, encoder_depth=1, decoder_depth=1, dropout=0.0).double()
+    return models.Transformer(7, dim=8, depth=1, heads=2, dropout=0.0).double()
 
 
 @holds_under(

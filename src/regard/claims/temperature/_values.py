@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard import functional, reference
 from regard.claims._claim import Evidence, fails, holds_under
-from regard.claims._pictures import curves, maps
+from regard.claims._pictures import curves, matrices
 from regard.claims._trials import Comparison, full, show, trials
 
 
@@ -24,7 +24,8 @@ class Sums(NamedTuple):
     "question 1.1 (c)",
     says=Sums(lambda picked, keys: torch.ones(keys)),
     instead=(
-        "each query's weights sum to one, at every β; a key's weights sum to the number of queries that picked it",
+        "each query's weights sum to one, at every β; where attention is hard, a key's sum to the number of queries that "
+        "picked it",
         Sums(lambda picked, keys: torch.bincount(picked, minlength=keys).double()),
     ),
     mutant=(
@@ -56,7 +57,7 @@ def doubly_stochastic(sums: Sums) -> Evidence:
         found.same(out, v[picked], "a value is not preserved")
         found.same(w.sum(0), sums.of_key(picked, m), case)
     return found.evidence(
-        draw=maps("Two queries, one popular key", {"weights": example if example is not None else torch.eye(2)})
+        draw=matrices("Two queries, one popular key", {"weights": example if example is not None else torch.eye(2)})
     )
 
 
@@ -160,7 +161,7 @@ class Kinds(NamedTuple):
     "questions 1.1 (c) and (d)",
     says=Kinds("hard", general=True),
     condition=(
-        "no two keys tie for the best score, and there are two or more different values",
+        "no two keys tie for the best score, and there are two or more values, none of them a weighted mean of the others",
         Kinds("hard", general=False),
     ),
     mutant=("preserving is soft, diluting is hard", Kinds("soft", general=False)),
@@ -169,9 +170,10 @@ def four_types(kinds: Kinds) -> Evidence:
     r"""Attention comes as self or cross, hard or soft; the hard kind preserves values, the soft kind dilutes them.
 
     The two distinctions are independent: the library computes all four combinations. Hard attention outputs one value
-    where one key is best. Soft weights are all positive, so two or more different values are mixed and none comes out
-    unchanged. At the edges the names part: keys that tie are averaged by hard attention too, and with a single key
-    soft attention has nothing to mix.
+    where one key is best. Soft weights are all positive, so an output is a mean of all values, and none comes out
+    unchanged that is not itself such a mean. At the edges the names part: keys that tie are averaged by hard attention
+    too, with a single key soft attention has nothing to mix, and of the values −1, 0 and 1 soft attention may well
+    return 0.
     """
     found = Comparison()
     for trial in trials():
@@ -183,6 +185,9 @@ def four_types(kinds: Kinds) -> Evidence:
             other = trial.normal(1, d)  # a single key
         for name, context in (("self", x), ("cross", other)):
             values = context * v + torch.arange(len(context))[:, None]
+            if kinds.general and trial.number == 2 and name == "cross":  # −v, 0 and v, the outer two equally likely
+                context = torch.stack([x[0], 0 * x[0], x[0]])
+                values = torch.stack([-x[0], 0 * x[0], x[0]])
             for kind, beta in (("hard", math.inf), ("soft", 0.7)):
                 out = functional.attention(x, context, values, beta=beta)
                 kept = bool((torch.cdist(out, values) < 1e-9).any(-1).all())
@@ -219,7 +224,8 @@ def identity(tokens: Tokens) -> Evidence:
     A large $\beta$ makes every output *one* of the values, but nothing stops two outputs from being the same one.
     With $W_q = W_k = I$ the longest token is often everybody's best key. For distinct tokens of equal length $\ell$,
     $x_i \cdot x_j < \ell^2 = x_i \cdot x_i$ for $j \ne i$ (Cauchy–Schwarz): each token picks itself, the identity.
-    With $W_q$ mapping token $i$ onto token $\pi(i)$ it is the permutation $\pi$.
+    With $W_q$ mapping token $i$ onto token $\pi(i)$, which linearly independent tokens allow, it is the permutation
+    $\pi$.
     """
     found = Comparison()
     shown: dict[str, Tensor] = {}
@@ -239,7 +245,7 @@ def identity(tokens: Tokens) -> Evidence:
             permuted = sorted_out if name == "identity" and not tokens.equal_length else out
             goal = sorted_in if name == "identity" and not tokens.equal_length else expected
             found.same(permuted, goal, f"tokens {show(x)}: hard self-attention gives {show(out)}")
-    return found.evidence(draw=maps("Weights", shown))
+    return found.evidence(draw=matrices("Weights", shown))
 
 
 class Running(NamedTuple):

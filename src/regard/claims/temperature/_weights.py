@@ -24,7 +24,7 @@ def beta_spread(direction: int) -> Evidence:
 
     $$\frac{\partial H}{\partial \beta} = -\beta \, \Var_w(z) \le 0,$$
 
-    so the spread never grows with $\beta$, and it falls unless all scores are equal. The check differentiates the
+    so from $\beta = 0$ on the spread never grows, and it falls unless all scores are equal. The check differentiates the
     library's softargmax and compares with this formula and its sign.
     """
     found = Comparison()

@@ -1,1 +1,47 @@
-"""One file for each way attention is computed: each turns a call into a record, or says why it cannot."""
+"""One file for each way in which attention is computed.
+
+A source is a function from a call to an :class:`regard.maps.AttentionRecord`, or to the reason why there is none. To
+support another function, write its source and register it here.
+"""
+
+from regard.maps.sources._flash_attn import flash_attn, flash_attn_with_cache
+from regard.maps.sources._flex import flex
+from regard.maps.sources._function_call import FunctionCall as FunctionCall
+from regard.maps.sources._function_call import KernelWitness as KernelWitness
+from regard.maps.sources._function_call import Source as Source
+from regard.maps.sources._handwritten import HandwrittenAttention as HandwrittenAttention
+from regard.maps.sources._handwritten import LinearAttention as LinearAttention
+from regard.maps.sources._handwritten import handwritten as handwritten
+from regard.maps.sources._own_layers import own_layer as own_layer
+from regard.maps.sources._sdpa import sdpa
+from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
+from regard.maps.sources._tensor_history import shares_memory as shares_memory
+from regard.maps.sources._torch_fast_path import attention_module as attention_module
+from regard.maps.sources._torch_fast_path import torch_fast_path
+from regard.maps.sources._xformers import xformers
+
+# Functions of torch, by name: a torch function mode sees their calls.
+TORCH_FUNCTIONS: dict[str, Source] = {
+    "scaled_dot_product_attention": sdpa,
+    "_native_multi_head_attention": torch_fast_path,
+    "_transformer_encoder_layer_fwd": torch_fast_path,
+}
+
+# Python functions that no mode sees, as module:function. They are patched if their module is imported.
+PYTHON_FUNCTIONS: dict[str, Source] = {
+    "torch.nn.attention.flex_attention:flex_attention": flex,
+    "flash_attn.flash_attn_interface:flash_attn_func": flash_attn,
+    "flash_attn.flash_attn_interface:flash_attn_qkvpacked_func": flash_attn,
+    "flash_attn.flash_attn_interface:flash_attn_kvpacked_func": flash_attn,
+    "flash_attn.flash_attn_interface:flash_attn_varlen_func": flash_attn,
+    "flash_attn.flash_attn_interface:flash_attn_varlen_qkvpacked_func": flash_attn,
+    "flash_attn.flash_attn_interface:flash_attn_varlen_kvpacked_func": flash_attn,
+    "flash_attn.flash_attn_interface:flash_attn_with_kvcache": flash_attn_with_cache,
+    "flash_attn_interface:flash_attn_func": flash_attn,
+    "flash_attn_interface:flash_attn_qkvpacked_func": flash_attn,
+    "flash_attn_interface:flash_attn_varlen_func": flash_attn,
+    "flash_attn_interface:flash_attn_with_kvcache": flash_attn_with_cache,
+    "xformers.ops.fmha:memory_efficient_attention": xformers,
+    "xformers.ops.fmha:memory_efficient_attention_forward": xformers,
+    "xformers.ops.fmha:memory_efficient_attention_forward_requires_grad": xformers,
+}

@@ -1,82 +1,166 @@
-"""Weights and a product, as the model wrote them: the map is what entered the product."""
+"""Attention that a model writes out: weights and a product. The map is what enters the product."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from regard.maps._names import Place
-from regard.maps._seen import (
-    Seen,
-    Selection,
-    canonical,
-    exact,
-    heads_of,
-    largest_magnitude,
-    product_error,
-    uncanonical,
+from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._module_names import CallSite
+from regard.maps._record import AttentionRecord, Check, Computation
+from regard.maps._shapes import canonical, heads_of, uncanonical
+from regard.maps.sources._tensor_history import (
+    DIVISIONS,
+    MULTIPLICATIONS,
+    SOFTMAXES,
+    TensorHistory,
+    WeightedSum,
 )
-from regard.maps.sources._traces import Product
+from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, product, sum_of_terms
+
+Function = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
-def seen(place: Place, product: Product, out: Tensor) -> Seen:
-    heads = heads_of(place.module)
-    plain = product.arrange(out)
+@dataclass(frozen=True)
+class LinearAttention:
+    """softmax(Q)·(softmax(K)ᵀ V): the second product shows that the first one, recorded as ``name``, was no attention."""
+
+    name: str
+    shape: tuple[int, int]
+    reason: ClassVar[str] = (
+        "linear attention has no map: its softmaxes are over features, and over keys for each feature"
+    )
+
+
+class HandwrittenAttention:
+    """Follows tensors from scores to the product with values.
+
+    Each handler runs a function of torch, and returns its output and the attention that the function completes, if any.
+
+    Args:
+        running: returns the name of the module that runs.
+
+    Attributes:
+        handlers: by the name of the function.
+    """
+
+    def __init__(self, running: Callable[[], str | None]) -> None:
+        self.history = TensorHistory(running)
+        self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
+            "dropout": self._dropout,
+            "dropout_": self._dropout,
+            "sum": self._sum,
+            **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
+            **dict.fromkeys(SOFTMAXES, self._softmax),
+            **dict.fromkeys(PRODUCTS, self._product),
+        }
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.handlers.clear()
+        self.history.close()
+
+    def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        out = func(*args, **kwargs)
+        self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out)
+        return out, None
+
+    def _dropout(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        before, rate, training, inplace = _dropout_arguments(func, args, kwargs)
+        origin = self.history.get(before)
+        if origin is None or not training or rate == 0:
+            out = func(*args, **kwargs)
+            self.history.follow("dropout", func, args, kwargs, out)
+            return out, None
+        kept = before.detach().clone() if inplace else before
+        out = func(*args, **kwargs)
+        self.history.dropout(origin, kept, out, rate)
+        return out, None
+
+    def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
+        linear = self.history.linear_attention(args) if self.history else None
+        found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
+        out = func(*args, **kwargs)
+        if found is not None and found.origin.kind == "weights":
+            return out, found
+        self.history.scores(args, out, found)
+        return out, None if linear is None else LinearAttention(linear[0], linear[1:])
+
+    def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        out = func(*args, **kwargs)
+        found = divided_after(self.history, func.__name__, args, out) if self.history else None
+        if self.history and found is None:
+            self.history.follow(func.__name__, func, args, kwargs, out)
+        return out, found
+
+    def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        found = sum_of_terms(self.history, args, kwargs) if self.history else None
+        return func(*args, **kwargs), found
+
+
+def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord:
+    """The record of weights and a product."""
+    heads = heads_of(site.module)
+    rows_of_values = found.arrange(out)
     # Heads that share values are sometimes folded into the queries for the product: the map has the shape before.
-    shape = product.shape if len(product.shape) == 4 else tuple(product.weights.shape)
-    weights = canonical(product.weights.detach().reshape(shape), heads)
-    output = canonical(plain.reshape(*shape[:-1], plain.shape[-1]), heads)
-    value = product.value
-    if value.ndim > 4:
-        value = value.expand(*plain.shape[:-3], *value.shape[-3:])
-    elif value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
-        value = value.unflatten(0, (shape[0], -1))  # batch and heads were folded into one axis
-    elif value.ndim < plain.ndim:
-        value = value.expand(*plain.shape[:-2], *value.shape[-2:])
-    value = canonical(value, heads)
-    dropped = None
-    if product.dropped is not None:
-        dropped = canonical(product.dropped.detach().reshape(shape), heads)
-    kept = product.trace.kept
+    shape = found.shape if len(found.shape) == 4 else tuple(found.weights.shape)
+    width = rows_of_values.shape[-1]
+    weights = canonical(found.weights.detach().reshape(shape), heads)
+    output = canonical(rows_of_values.reshape(*shape[:-1], width), heads)
+    value = canonical(_expanded(found.value, shape, rows_of_values), heads)
+    dropped = None if found.dropped is None else canonical(found.dropped.detach().reshape(shape), heads)
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
-        # A copy: the model may go on to change its own in place.
+        # A copy: the model may change its own tensor in place.
         return exact(weights[:, chosen][:, :, rows]).clone(), None
 
-    def check(found: Tensor, rows: Selection, chosen: Selection) -> Tensor:
-        if dropped is None:
-            return product_error(found, value, output, rows, chosen)
-        used = exact(dropped[:, chosen][:, :, rows])
+    def compare(built: Tensor, rows: Selection, chosen: Selection) -> Tensor:
+        """With dropout: its result must be the map, scaled up, and must give the output."""
+        used = exact(dropped[:, chosen][:, :, rows])  # type: ignore[index]
         error = product_error(used, value, output, rows, chosen)
-        # What dropout left must be the map, scaled up.
-        left = torch.where(used == 0, used, used * kept - found).abs()
+        left = torch.where(used == 0, used, used * found.origin.kept - built).abs()
         return error if left.numel() == 0 else torch.maximum(error, left.amax())
 
-    return Seen(
-        name=place.name,
-        module=place.module,
-        kind=product.trace.form,
-        shape=(*output.shape[:3], weights.shape[-1]),
-        build=build,
-        check=check,
-        against="product",
-        output=output,
-        value=value,
-        total=None if product.trace.form == "softmax" else largest_magnitude(exact(weights).sum(-1)),
-        tentative=not product.trace.scored,
-        restore=lambda new: product.restore(
-            uncanonical(new, (*shape[:-1], plain.shape[-1]), heads).reshape(plain.shape)
+    def restore(new: Tensor) -> Tensor:
+        return found.restore(uncanonical(new, (*shape[:-1], width), heads).reshape(rows_of_values.shape))
+
+    sums_to_one = found.origin.form == "softmax"
+    return AttentionRecord(
+        name=site.name,
+        kind=found.origin.form,
+        shape=(output.shape[0], output.shape[1], output.shape[2], weights.shape[-1]),
+        check=Check("product"),
+        computation=Computation(
+            weights=build,
+            module=site.module,
+            output=output,
+            value=value,
+            compare=None if dropped is None else compare,
+            restore=restore,
+            largest_sum=None if sums_to_one else largest_magnitude(exact(weights).sum(-1)),
+            tentative=not found.origin.scored,
         ),
     )
 
 
-def dropout_arguments(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, float, bool, bool]:
-    """Input, rate, whether it is on, and whether it works in place, from any of dropout's spellings."""
-    names = ("input", "p", "training", "inplace")
-    given: dict[str, Any] = dict(zip(names, args, strict=False))
+def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:
+    """The values with the leading axes of the output, from those that the product expanded."""
+    if value.ndim > 4:
+        return value.expand(*rows_of_values.shape[:-3], *value.shape[-3:])
+    if value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
+        return value.unflatten(0, (shape[0], -1))  # batch and heads were folded into one axis
+    if value.ndim < rows_of_values.ndim:
+        return value.expand(*rows_of_values.shape[:-2], *value.shape[-2:])
+    return value
+
+
+def _dropout_arguments(func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, float, bool, bool]:
+    """Input, rate, whether it is on, and whether it works in place, of any of torch's dropout functions."""
+    given: dict[str, Any] = dict(zip(("input", "p", "training", "inplace"), args, strict=False))
     given.update({"training" if key == "train" else key: value for key, value in kwargs.items()})
     inplace = bool(given.get("inplace", False)) or func.__name__.endswith("_")
     return given.get("input"), float(given.get("p", 0.5)), bool(given.get("training", True)), inplace

@@ -1,0 +1,82 @@
+"""Running a model over batches: its outputs, accuracy and loss."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.maps import exact
+from regard.support.checks import describe
+
+# Inputs (a tensor, a mapping or a sequence) and class numbers.
+Batch = tuple[Any, Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
+
+
+def call(model: nn.Module, x: Any) -> Any:
+    """The model's output for one tensor, keyword arguments or positional arguments."""
+    if isinstance(x, Tensor):
+        return model(x)
+    if isinstance(x, Mapping):
+        return model(**x)
+    if isinstance(x, Sequence) and not isinstance(x, str):
+        return model(*x)
+    raise TypeError(f"x must be a tensor, a mapping or a sequence of inputs, got {describe(x)}")
+
+
+def logits_of(output: Any) -> Tensor:
+    """The class scores ``(batch, classes)`` in the output of a model."""
+    found = output
+    if not isinstance(output, Tensor):
+        found = getattr(output, "logits", None)
+        if found is None and isinstance(output, tuple | list) and output:
+            found = output[0]
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        raise ValueError(
+            f"class scores (batch, classes) were not found in the model's output, {describe(found)}: "
+            "pass a function of the output instead"
+        )
+    return found
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside the block; afterwards every module has its mode back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+    """The classes that the model predicts, and the labels."""
+    predicted, right = [], []
+    with evaluating(model):
+        for x, labels in batches:
+            predicted.append(logits_of(call(model, x)).argmax(-1).cpu())
+            right.append(labels.cpu())
+    if not predicted:
+        raise ValueError("batches is empty: pass at least one pair of inputs and labels")
+    return torch.cat(predicted), torch.cat(right)
+
+
+def accuracy(model: nn.Module, batches: Iterable[Batch]) -> float:
+    """The share of samples whose class the model predicts.
+
+    Args:
+        batches: pairs of inputs (a tensor, a mapping or a sequence) and class numbers ``(batch,)``.
+    """
+    predicted, right = predictions(model, batches)
+    return float((predicted == right).double().mean())
+
+
+def sample_losses(output: Any, labels: Tensor) -> Tensor:
+    """Cross-entropy, one number per sample."""
+    return F.cross_entropy(exact(logits_of(output)), labels, reduction="none")

@@ -1,0 +1,98 @@
+"""The heads of a running model, changed one by one: silenced, scaled or replaced."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps import AttentionRecord, RecordListener, intercept
+from regard.support.checks import describe
+
+# From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
+Change = Callable[[AttentionRecord, Tensor], Tensor | None]
+
+
+class ChangedHeads(RecordListener):
+    """Replaces the outputs of attention, see :func:`changing`.
+
+    Attributes:
+        seen: the number of heads of each attention, by name.
+    """
+
+    def __init__(self, change: Change, retract: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self.change = change
+        self._retract = retract
+        self.seen: dict[str, int] = {}
+
+    def retract(self, name: str) -> None:
+        self.seen.pop(name, None)
+        if self._retract is not None:
+            self._retract(name)
+
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        self.seen[record.name] = record.shape[1]
+        output = record.running.output
+        return None if output is None else self.change(record, output)
+
+
+@contextmanager
+def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | None = None) -> Iterator[ChangedHeads]:
+    """Inside the block the output of each attention is what ``change`` returns. The model itself is not changed. It does
+    not take the fast path of ``nn.TransformerEncoder``, in which heads cannot be changed. ``retract`` is called with the
+    name of an attention that turns out to be a part of something else."""
+    changed = ChangedHeads(change, retract)
+    with intercept(model, changed, keeps_path=False):
+        yield changed
+
+
+def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
+    """The number of heads of each attention of the model, by name; ``run`` runs the model."""
+    with torch.no_grad(), changing(model, lambda record, output: None) as changed:
+        run()
+    if not changed.seen:
+        raise ValueError(f"{type(model).__name__} computed no attention" + "".join(f"; {x}" for x in changed.lost))
+    return dict(changed.seen)
+
+
+@contextmanager
+def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
+    """Silence heads: inside the block their outputs are zero.
+
+    Args:
+        heads: the heads to silence, by the name of the attention, as ``regard.capture`` names it.
+
+    >>> from regard.analysis import mask_heads
+    >>> layer, x = regard.MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    >>> with mask_heads(layer, {"MultiHeadAttention": [0, 1]}):
+    ...     out = layer(x)
+    >>> torch.equal(out, layer.output.bias.expand(1, 3, 8))
+    True
+    """
+    if not isinstance(heads, Mapping):
+        raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
+
+    def change(record: AttentionRecord, output: Tensor) -> Tensor | None:
+        silent = heads.get(record.name)
+        if not silent:
+            return None
+        check_heads(record.name, silent, output.shape[1])
+        gate = output.new_ones(output.shape[1])
+        gate[list(silent)] = 0
+        return output * gate[:, None, None]
+
+    with changing(model, change) as changed:
+        yield
+    unknown = [name for name in heads if name not in changed.seen]
+    if unknown and changed.seen:
+        raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")
+
+
+def check_heads(name: str, chosen: Sequence[int], count: int) -> None:
+    """Raise an error unless ``chosen`` are different numbers below ``count``."""
+    if not isinstance(chosen, Collection):
+        raise TypeError(f"heads of {name!r} must be several numbers below {count}, got {describe(chosen)}")
+    wrong = [h for h in chosen if isinstance(h, bool) or not isinstance(h, int) or not 0 <= h < count]
+    if wrong or len(set(chosen)) != len(chosen):
+        raise ValueError(f"heads of {name!r} must be different numbers below {count}, got {list(chosen)}")

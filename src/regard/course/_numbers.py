@@ -1,0 +1,76 @@
+"""The numbers in the statements of the exercises: the published ones, or others for each student."""
+
+from typing import Any
+
+from regard.course._expect import Draw
+
+
+def numbers(notebook: str, seed: int) -> dict[str, Any]:
+    """By name, the numbers that a notebook's statements use; seed 0 gives the published ones.
+
+    >>> import regard.course
+    >>> regard.course.numbers("3-transformer", 0)["count_heads"]
+    8
+    """
+    draw = Draw(seed)
+    if notebook == "1-attention-by-hand":
+        return _worked_example(draw, seed)
+    if notebook == "3-transformer":
+        return _layer_sizes(draw, seed)
+    if notebook == "5-attention-and-convolution":
+        return _convolution_sizes(draw, seed)
+    return {}
+
+
+def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
+    """Three tokens and three matrices of small whole numbers; no two keys tie for the second token."""
+    if seed == 0:
+        return {
+            "hidden": [[5, 1], [4, 3], [-2, 6]],
+            "w_query": [[1, 0], [2, 9]],
+            "w_key": [[0, 1], [6, 0]],
+            "w_value": [[4, 3], [9, 1]],
+        }
+    while True:
+        found = {
+            "hidden": [[draw.size(-4, 6) for _ in range(2)] for _ in range(3)],
+            **{
+                name: [[draw.size(0, 9) for _ in range(2)] for _ in range(2)]
+                for name in ("w_query", "w_key", "w_value")
+            },
+        }
+        scores = _scores(found)[1]
+        if len(set(scores)) == 3 and 0 not in scores:
+            return found
+
+
+def _scores(example: dict[str, Any]) -> list[list[int]]:
+    def times(matrix: list[list[int]], vector: list[int]) -> list[int]:
+        return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
+
+    queries = [times(example["w_query"], token) for token in example["hidden"]]
+    keys = [times(example["w_key"], token) for token in example["hidden"]]
+    return [[sum(a * b for a, b in zip(q, k, strict=True)) for k in keys] for q in queries]
+
+
+def _layer_sizes(draw: Draw, seed: int) -> dict[str, Any]:
+    if seed == 0:
+        return {"count_heads": 8, "count_in": 512, "count_hidden": 64, "count_value": 32, "count_out": 256}
+    return {
+        "count_heads": draw.size(3, 16),
+        "count_in": 16 * draw.size(4, 40),
+        "count_hidden": 8 * draw.size(2, 12),
+        "count_value": 8 * draw.size(13, 20),
+        "count_out": 16 * draw.size(41, 60),
+    }
+
+
+def _convolution_sizes(draw: Draw, seed: int) -> dict[str, Any]:
+    if seed == 0:
+        return {"line_size": 23, "line_kernel": 4, "line_stride": 3, "line_dilation": 2}
+    return {
+        "line_size": draw.size(20, 60),
+        "line_kernel": draw.size(2, 6),
+        "line_stride": draw.size(2, 5),
+        "line_dilation": draw.size(2, 4),
+    }

@@ -1,0 +1,180 @@
+"""Ready-made functions are switched off in the process that runs an answer: in torch's dispatcher, below every name.
+
+An alias, ``torch.ops``, a disabled ``__torch_function__`` or TorchScript all end at the same operator, and that one is
+replaced. This file needs torch alone.
+"""
+
+import contextlib
+import ctypes
+import functools
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# What the name of a torch function contains if it is attention in one call.
+ATTENTION = ("scaled_dot_product", "multi_head_attention", "transformer_encoder_layer", "flex_attention")
+# By what an exercise asks for: names of torch functions that would answer it in one call.
+READY_MADE = {
+    "softmax": ("softmax", "softmin", "log_softmax", "gumbel_softmax", "logsumexp", "logcumsumexp"),
+    "layer_norm": ("layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
+    "gelu": ("gelu", "gelu_"),
+    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d"),
+    "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
+    "kron": ("kron",),
+    "variance": ("var", "std", "var_mean", "std_mean"),
+}
+# The same as operators of the dispatcher.
+_OPERATORS = {
+    "softmax": ("_softmax", "_log_softmax", "_safe_softmax", "_masked_softmax", "logsumexp", "logcumsumexp",
+                "_logcumsumexp", "_sparse_softmax", "_sparse_log_softmax"),
+    "layer_norm": ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
+                   "batch_norm", "layer_norm", "group_norm", "rms_norm", "_fused_rms_norm", "instance_norm"),
+    "gelu": ("gelu", "gelu_"),
+    "convolution": ("convolution", "_convolution", "mkldnn_convolution", "thnn_conv2d", "_slow_conv2d_forward",
+                    "conv1d", "conv2d", "conv3d", "conv_tbc", "_conv_depthwise2d"),
+    "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
+    "kron": ("kron",),
+    "variance": (),
+}  # fmt: skip
+_ATTENTION_OPERATORS = (
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
+    "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_flash_attention_forward",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+_KEYS = ("CPU", "AutogradCPU", "SparseCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU")
+
+
+class ReadyMadeError(AssertionError):
+    """The answer calls the function it is asked to write."""
+
+
+def called_torch(name: str, kind: str | None) -> str:
+    """What a student is told who calls a torch function that does the exercise."""
+    if kind is None:
+        return f"your answer calls torch's {name}, which is attention in one call; write it out yourself"
+    return f"your answer calls torch's {name}; this exercise asks you to write {kind} out yourself"
+
+
+def switch_off(kinds: Iterable[str]) -> None:
+    """From here on these kinds of functions raise, in this process, for good; attention in one call always does."""
+    kinds = tuple(kinds)
+    wanted = dict.fromkeys(_ATTENTION_OPERATORS) | {op: kind for kind in kinds for op in _OPERATORS[kind]}
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for operator, kind in wanted.items():
+            for overload in _overloads(operator):
+                refuse = _refuse(operator.lstrip("_"), kind)
+                for key in _KEYS:
+                    with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # not with that key
+                        library.impl(overload, refuse, key)
+    _keep_for_good(library)
+    for held, spelled, name, kind in _python_versions():
+        if kind is None or kind in kinds:
+            held[spelled] = _refuse(name, kind)
+    for table, operator, kind in _decompositions():
+        if kind in kinds:
+            table.pop(operator, None)
+    torch.nn.MultiheadAttention.forward = _refuse("MultiheadAttention", None)  # type: ignore[method-assign]
+    if "variance" in kinds:
+        for name in READY_MADE["variance"]:
+            if hasattr(torch.Tensor, name):
+                setattr(torch.Tensor, name, _refuse(name, "variance"))
+
+
+@functools.cache
+def _overloads(operator: str) -> list[str]:
+    """Every form of an operator, those that write into ``out`` too; none where this torch has no such operator."""
+    try:
+        forms = getattr(torch.ops.aten, operator).overloads()
+    except AttributeError:
+        return []
+    return [operator if form == "default" else f"{operator}.{form}" for form in forms]
+
+
+def _keep_for_good(library: torch.library.Library) -> None:
+    """Its end would bring the operators back: take away every way to end it."""
+    for part in (library, library.m):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    for ending in [each for each in weakref.finalize._registry if each.peek() and each.peek()[0] is library]:  # type: ignore[attr-defined]
+        ending.detach()
+
+
+@functools.cache
+def _torch_modules() -> list[dict[str, Any]]:
+    found = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    return [vars(module) for module in found if module.__name__.split(".")[0] == "torch"]
+
+
+@functools.cache
+def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
+    """Where torch's modules hold these functions under their own names, its decompositions included."""
+    places: list[tuple[dict[str, Any], str, str, str | None]] = []
+    for held in _torch_modules():
+        for kind, names in READY_MADE.items():
+            for name in names:
+                places += [(held, each, name, kind) for each in (name, f"_{name}") if callable(held.get(each))]
+        for name, value in held.items():
+            if callable(value) and not isinstance(value, type) and any(part in name for part in ATTENTION):
+                places.append((held, name, name, None))
+    return places
+
+
+@functools.cache
+def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
+    places: list[tuple[dict[Any, Any], Any, str]] = []
+    for held in _torch_modules():
+        table = held.get("decomposition_table")
+        if not isinstance(table, dict):
+            continue
+        for operator in table:
+            said = str(operator)
+            places += [
+                (table, operator, kind) for kind, names in READY_MADE.items() if any(name in said for name in names)
+            ]
+    return places
+
+
+def prepare() -> None:
+    """Look up once what every later :func:`switch_off` needs: before the process forks."""
+    _python_versions()
+    _decompositions()
+    for operators in (_ATTENTION_OPERATORS, *_OPERATORS.values()):
+        for operator in operators:
+            _overloads(operator)
+
+
+def _refuse(name: str, kind: str | None) -> Callable[..., Any]:
+    message = called_torch(name, kind)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ReadyMadeError(message)
+
+    return refuse
+
+
+class Ours(ModuleType):
+    """Stands for this library in an answer's process: every name is there, and calling one says to write it out."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Stub(name)
+
+
+class _Stub:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> "_Stub":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Stub(name)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ReadyMadeError(f"your answer calls regard's {self._name}; write it out yourself")

@@ -1,0 +1,116 @@
+"""What a network attends to in one sample: maps over an image, or the alignment of two sentences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from regard.figures.style import COLORS, SEQUENTIAL, Axes, Figure, PathArgument, finish, new_figure
+from regard.maps import Maps
+
+MOST_LAYERS, MOST_HEADS = 12, 12
+
+
+def image_attention(
+    maps: Maps,
+    image: UInt8[Tensor, "channels height width"],
+    *,
+    query: tuple[int, int] | None = None,
+    grid: tuple[int, int] | None = None,
+    path: PathArgument = None,
+) -> Figure | None:
+    """Where each head of each layer looks from one token of an image: a row per layer, a column per head.
+
+    Args:
+        maps: of one pass over the image. Maps that do not lie on a grid are left out; where none does, there is no
+            figure and None is returned.
+        image: as a person sees it.
+        query: (row, column) of the query, on the grid of the first layer; the middle one by default. Layers with fewer
+            tokens show the token at the same place. Layers with a class token show where that one looks instead, since
+            the class is computed from it.
+        grid: the grid of tokens, where the maps do not know it themselves.
+        path: where to save the figure.
+
+    >>> model = regard.models.VisionTransformer(16, 4, 3, dim=8, depth=2, heads=2, pool="average")
+    >>> with torch.no_grad(), regard.capture(model) as maps:
+    ...     _ = model(torch.randn(1, 3, 16, 16))
+    >>> figure = regard.figures.image_attention(maps, torch.zeros(3, 16, 16, dtype=torch.uint8), query=(1, 2))
+    >>> len(figure.axes)  # for both layers the image and two heads
+    6
+    """
+    shown = [found for found in maps.values() if _is_on_grid(found, grid)][:MOST_LAYERS]
+    if not shown:
+        return None
+    first = shown[0].layout(grid).grid
+    heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
+    figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
+    for panel in panels:
+        panel.set_axis_off()
+    for row, found in enumerate(shown):
+        layout = found.layout(grid)
+        rows, columns = layout.grid
+        at = (rows // 2, columns // 2)
+        if query is not None:
+            at = (query[0] * rows // first[0], query[1] * columns // first[1])
+        _draw_layer(panels[row * (heads + 1) : (row + 1) * (heads + 1)], found, layout, image, at)
+    seen = "the class token" if shown[0].layout(grid).prefix else "the marked token"
+    figure.suptitle(f"Where heads look from {seen} (each panel from 0 to its own maximum)", fontsize=9)
+    return finish(figure, path)
+
+
+def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, at: tuple[int, int]) -> None:
+    """The image with the query marked, then the weights of each head."""
+    from matplotlib.patches import Rectangle
+
+    queries = found.shape[2]
+    rows, columns = layout.grid
+    pixels = image.permute(1, 2, 0).cpu().numpy()
+    panels[0].imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
+    panels[0].set_title(found.name.removesuffix(".inner").removesuffix(".attention"), fontsize=7)
+    place = 0
+    if not layout.prefix and queries > 1:
+        place = at[0] * columns + at[1]
+        height, width = image.shape[1] / rows, image.shape[2] / columns
+        corner = (at[1] * width - 0.5, at[0] * height - 0.5)  # pixels are drawn around whole numbers
+        panels[0].add_patch(Rectangle(corner, width, height, facecolor="none", edgecolor=COLORS[1]))
+    for head, panel in enumerate(panels[1 : 1 + found.shape[1]]):
+        weights = found.weights[0, head, place, layout.prefix :].reshape(rows, columns)
+        panel.imshow(weights.cpu().float().numpy(), cmap=SEQUENTIAL, vmin=0)
+        panel.set_title(f"head {head}", fontsize=7)
+
+
+def _is_on_grid(found: Any, grid: tuple[int, int] | None) -> bool:
+    try:
+        return len(found.layout(grid).grid) == 2
+    except ValueError:
+        return False
+
+
+def alignment(
+    weights: Float[Tensor, "written read"],
+    read: Sequence[str],
+    written: Sequence[str],
+    *,
+    path: PathArgument = None,
+) -> Figure:
+    """The alignment of two sentences: how much each token that is written (down) attends to each that is read (across).
+
+    >>> figure = regard.figures.alignment(torch.eye(2), ["a", " "], ["A", " "])
+    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    ['a', '␣']
+    """
+    size = max(4.8, 0.16 * max(len(read), len(written)) + 1.6)  # the title fits
+    figure, [panel] = new_figure(1, 1, width=size, height=size)
+    panel.imshow(weights.detach().cpu().float().numpy(), cmap=SEQUENTIAL, vmin=0, vmax=1, aspect="equal")
+    panel.set_xticks(range(len(read)), labels=[_visible(token) for token in read], fontsize=7)
+    panel.set_yticks(range(len(written)), labels=[_visible(token) for token in written], fontsize=7)
+    panel.xaxis.tick_top()
+    panel.set_title("Attention of each written character to each one read", fontsize=9)
+    panel.set_xlabel("read", fontsize=8)
+    panel.set_ylabel("written", fontsize=8)
+    return finish(figure, path)
+
+
+def _visible(token: str) -> str:
+    return "␣" if token == " " else token

@@ -1,0 +1,325 @@
+"""``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener."""
+
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.maps._layout import Layout, inferred_layout
+from regard.maps._module_names import CallSite, ModuleNames
+from regard.maps._patches import outer_interceptors, overrides, patched, paused
+from regard.maps._record import AttentionRecord
+from regard.maps._shapes import why_unreadable
+from regard.maps._windows import windows_of
+from regard.maps.sources import (
+    PYTHON_FUNCTIONS,
+    TORCH_FUNCTIONS,
+    FunctionCall,
+    HandwrittenAttention,
+    KernelWitness,
+    LinearAttention,
+    WeightedSum,
+    attention_module,
+    handwritten,
+    own_layer,
+    shares_memory,
+)
+from regard.observation import current_grid, is_hidden, listen, unobserved
+
+_ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
+_OUTSIDE = "(outside the model)"
+
+
+class RecordListener:
+    """Receives the record of every attention. Override what you need.
+
+    Attributes:
+        lost: attention that could not be recorded, with the reason.
+    """
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def wants(self, name: str) -> bool:
+        """Whether to record attention of this name."""
+        return True
+
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
+        return None
+
+    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        """Attention of this name cannot be recorded."""
+        self.lost.append(f"{name}: {reason}")
+
+    def retract(self, name: str) -> None:
+        """Forget the latest record of this name: it was a part of something else."""
+
+
+class Interceptor(TorchFunctionMode):
+    """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
+
+    def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool) -> None:
+        super().__init__()
+        self.listener = listener
+        self.keeps_path = keeps_path
+        self.names = ModuleNames(model)
+        self.handwritten = HandwrittenAttention(self._running)
+        self._patches: tuple[int, ...] | None = None
+        self._last_output: weakref.ref[Tensor] | None = None
+        self._handlers: dict[str, Callable[..., Any]] = {
+            **dict.fromkeys(self.handwritten.handlers, self._handwritten),
+            "scaled_dot_product_attention": self._sdpa,
+            "multi_head_attention_forward": self._multi_head,
+            "_native_multi_head_attention": self._fast_path,
+            "_transformer_encoder_layer_fwd": self._fast_path,
+            "conv2d": self._convolution,
+        }
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if is_hidden():
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        handler = self._handlers.get(name)
+        if handler is not None and not _in_backward():
+            return handler(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if self.handwritten.history:
+            self.handwritten.history.follow(name, func, args, kwargs, out)
+        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and _ATTENTION_LIKE.search(str(func)):
+            self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
+        return out
+
+    # -- recording ---------------------------------------------------------------------------------------------
+
+    def _running(self) -> str | None:
+        """The name of the module that runs; None outside of the model."""
+        site = self.names.locate(count=False)
+        return None if site is None else site.name
+
+    def _missed(self, name: str | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        name = name or self._running() or _OUTSIDE
+        if name == _OUTSIDE or self.listener.wants(name):
+            self.listener.missed(name, reason, shape)
+
+    def _wanted(self, like: Any, module: nn.Module | None = None) -> CallSite | None:
+        """Where this attention is computed, if the listener wants it and its tensors can be read."""
+        site = self.names.locate(module)
+        if site is None:
+            self._missed(_OUTSIDE, "attention was computed outside of the model", tuple(like.shape))
+            return None
+        if not self.listener.wants(site.name):
+            return None
+        reason = why_unreadable(like)
+        if reason:
+            self._missed(site.name, reason)
+            return None
+        return site
+
+    def _record(self, site: CallSite, out: Any, source: Callable[[], AttentionRecord | str]) -> Any:
+        """Pass on what the source returns, and return the output with which the model continues.
+
+        An error in a source is reported as missed attention: the model must not fail because it is intercepted.
+        """
+        try:
+            with torch._C.DisableTorchFunction(), paused():
+                record = source()
+        except Exception as error:
+            record = f"it is not understood ({type(error).__name__}: {error})"
+        if isinstance(record, str):
+            self._missed(site.name, record)
+            return out
+        self._add_layout(record, site)
+        self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
+        with torch._C.DisableTorchFunction(), paused():
+            restore = record.running.restore
+            new = unobserved(self.listener.attended, record)  # which may compute attention itself
+            if new is None or restore is None:
+                return out
+            new = restore(new)
+        return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    def _add_layout(self, record: AttentionRecord, site: CallSite) -> None:
+        """How the tokens lie: as the layer declares it, as the model declares it, or as a module around it states it."""
+        around, keys, grid = self.names.parents(site.name), record.shape[3], current_grid()
+        record.windows = windows_of(record.shape, around, site)
+        if record.windows is not None:
+            record.layout = Layout(record.windows.grid, 0)
+        elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:
+            record.layout = Layout(grid, 0)
+        record.running.layout_declared = record.layout is not None
+        if record.layout is None:
+            record.layout = inferred_layout(keys, around, self._patches)
+
+    # -- functions of torch ------------------------------------------------------------------------------------
+
+    def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        site = self._wanted(args[0] if args else kwargs["query"])
+        if site is None:
+            return func(*args, **kwargs)
+        with KernelWitness() as witness:
+            out = func(*args, **kwargs)
+        call = FunctionCall(site, func, args, kwargs, out, witness)
+        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+
+    def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function asks whether a mode is active and, if so, passes itself to it. Here the same code runs with the
+        answer no and this mode on, so that the attention inside is recognized like any other."""
+        if any(overrides(x) for x in (*args, *kwargs.values())):
+            self._missed(None, "a tensor subclass handles multi_head_attention_forward itself")
+            return func(*args, **kwargs)
+        scope = {**vars(F), "has_torch_function": lambda relevant: False}
+        inner = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+        inner.__kwdefaults__ = func.__kwdefaults__
+        with self:
+            return inner(*args, **kwargs)
+
+    def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        layer = self.names.locate(count=False)
+        member = None if layer is None else attention_module(layer.module, args)
+        site = None if layer is None else self.names.locate(member=member)
+        if site is None:
+            self._missed(_OUTSIDE, "attention was computed outside of the model")
+            return out
+        if not self.listener.wants(site.name):
+            return out
+        call = FunctionCall(site, func, args, kwargs, out)
+        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+
+    def _convolution(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A convolution whose windows do not overlap cuts an image into patches: its output has the patches' grid."""
+        out = func(*args, **kwargs)
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        stride = args[3] if len(args) > 3 else kwargs.get("stride", 1)
+        if isinstance(weight, Tensor) and isinstance(out, Tensor):
+            steps = (stride, stride) if isinstance(stride, int) else tuple(stride)
+            if tuple(weight.shape[2:]) == steps * (2 // len(steps)) and min(steps) > 1:
+                self._patches = tuple(out.shape[-2:])
+        return out
+
+    def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
+        if isinstance(found, LinearAttention) and self.listener.wants(found.name):
+            self.names.take_back(found.name)
+            self.listener.retract(found.name)
+            self.listener.missed(found.name, found.reason, found.shape)
+        if not isinstance(found, WeightedSum):
+            return out
+        if found.origin.use is not None:
+            found.origin.use.done = True
+        site = self._wanted(found.weights)
+        if site is None:
+            return out
+        new = self._record(site, out, lambda: handwritten(site, found, out))
+        self.handwritten.history.average(new, found, site.name)
+        return new
+
+    # -- calls that no mode sees -------------------------------------------------------------------------------
+
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
+        """A layer declares its attention (unless it was already recognized), see :func:`regard.maps.observe`."""
+        last = self._last_output() if self._last_output is not None else None
+        if _in_backward() or (last is not None and shares_memory(last, output)):
+            return output
+        site = self._wanted(output, module)
+        if site is None:
+            return output
+        return self._record(site, output, lambda: own_layer(site, output, weights, **about))  # type: ignore[no-any-return]
+
+    def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A patched function was called, see :mod:`regard.maps._patches`."""
+        outer = outer_interceptors(self)
+
+        def run() -> Any:
+            if outer:
+                return outer[0].called(name, original, args, kwargs)
+            with _without_interceptors(), paused():
+                return _compiled_as_called(original)(*args, **kwargs)
+
+        if is_hidden() or _in_backward():
+            return run()
+        like = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        site = None if like is None else self._wanted(like)
+        out = run()
+        if site is None:
+            return out
+        call = FunctionCall(site, original, args, kwargs, out)
+        with _without_interceptors():
+            return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call))
+
+    def finish(self) -> None:
+        """Report each softmax that was not multiplied with values, and release everything that refers to the model."""
+        for use in self.handwritten.history.uses:
+            if not use.done:
+                self._missed(use.name, use.reason, use.shape)
+        self.names.forget()
+        # These refer back to us: without them, the model is freed before the next garbage collection.
+        self._handlers.clear()
+        self.handwritten.close()
+        del self.handwritten
+
+
+@contextmanager
+def intercept(model: nn.Module, listener: RecordListener, *, keeps_path: bool = True) -> Iterator[Interceptor]:
+    """Pass the record of every attention that ``model`` computes in this thread to ``listener``, inside the block.
+
+    Args:
+        keeps_path: keep the fast path of ``nn.TransformerEncoder``. On it a listener cannot replace an output.
+    """
+    interceptor = Interceptor(model, listener, keeps_path)
+    with ExitStack() as stack:
+        stack.enter_context(patched(interceptor))
+        stack.enter_context(listen(interceptor))
+        stack.enter_context(interceptor)
+        try:
+            yield interceptor
+        finally:
+            interceptor.finish()
+
+
+def _in_backward() -> bool:
+    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, compiled if compiled code calls it, so that the kernel is the one that would run without us: compiled
+    code runs as Python while it is intercepted."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):
+            context = frame.f_locals.get("self")
+            return context(original) if callable(context) else original  # type: ignore[no-any-return]
+        frame = frame.f_back
+    return original
+
+
+@contextmanager
+def _without_interceptors() -> Iterator[None]:
+    """No mode of ours on the stack: compiled code compares the stack with the one under which it was compiled."""
+    stack = []
+    while torch._C._len_torch_function_stack():
+        stack.append(torch.overrides._pop_mode())
+    others = [mode for mode in reversed(stack) if not isinstance(mode, Interceptor)]
+    for mode in others:
+        torch.overrides._push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in others:
+            torch.overrides._pop_mode()
+        for mode in reversed(stack):
+            torch.overrides._push_mode(mode)

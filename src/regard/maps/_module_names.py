@@ -1,0 +1,158 @@
+"""Which module attends. The Python frames tell it, so that the model needs no hooks.
+
+(Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+# Parts of a path that wrappers add.
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+# The name of the code that stands in for a patched function.
+PATCHED_CODE = "call_source"
+
+
+def clean(path: str) -> str:
+    """The module path without what ``torch.compile`` and other wrappers add.
+
+    >>> clean("_orig_mod.blocks.0.attn")
+    'blocks.0.attn'
+    """
+    return ".".join(part for part in path.split(".") if part not in WRAPPERS)
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """Where an attention happened: the module, its name, and the frames from the call outwards."""
+
+    name: str
+    module: nn.Module
+    frames: tuple[FrameType, ...]
+
+    def local(self, function: str, name: str) -> Any:
+        """A local variable of the innermost running function of this name; None if there is none."""
+        for frame in self.frames:
+            if frame.f_code.co_name == function and name in frame.f_code.co_varnames:
+                return frame.f_locals.get(name)
+        return None
+
+
+class ModuleNames:
+    """Names of the modules of a model, and of the attention that runs in them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {id(module): clean(path) for path, module in model.named_modules()}
+        self._modules = dict(model.named_modules())
+        self._by_name = {clean(path): module for path, module in self._modules.items()}
+        self._root = type(_unwrapped(model)).__name__
+        # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
+        self._running: list[tuple[FrameType, str, int]] = []
+        # Whether compiled code called some of the attention.
+        self.compiled = False
+
+    def of(self, module: nn.Module | None) -> str | None:
+        """The module's path, the class name for the model itself, None for a module that is not in the model."""
+        path = self._names.get(id(module))
+        return path if path is None or path else self._root
+
+    def parents(self, name: str) -> list[nn.Module]:
+        """The module of this name and those that contain it, innermost first."""
+        parts = name.partition("#")[0].split(".")
+        paths = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+        return [self._by_name[path] for path in paths if path in self._by_name]
+
+    def locate(
+        self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
+    ) -> CallSite | None:
+        """The innermost call of a module of the model that is running; None outside the model.
+
+        Args:
+            module: the module that attends, if it is known.
+            member: the part of the running module to which the attention belongs.
+            count: whether to number this attention: False if it may turn out not to be one.
+        """
+        frames = list(_frames())
+        self.compiled = self.compiled or _from_compiled_code(frames)
+        self._running = [entry for entry in self._running if any(entry[0] is frame for frame in frames)]
+        for depth, frame in enumerate(frames):
+            found = _first_argument(frame)
+            name = self.of(found) if isinstance(found, nn.Module) else None
+            if name is None or (module is not None and found is not module):
+                continue
+            call = _call_of(found, frames[depth:])
+            if call is None:  # a function that takes the module as its argument
+                continue
+            if member is not None and (path := self.of(member)) is not None:
+                found, name = member, path
+            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames))
+        path = self.of(module)
+        return None if path is None or module is None else CallSite(path, module, tuple(frames))
+
+    def _numbered(self, frame: FrameType, name: str) -> str:
+        for index, (running, known, count) in enumerate(self._running):
+            if running is frame and known == name:
+                self._running[index] = (frame, name, count + 1)
+                return f"{name}#{count + 1}" if count else name
+        self._running.append((frame, name, 1))
+        return name
+
+    def take_back(self, name: str) -> None:
+        """Undo the numbering of the latest attention, which was retracted."""
+        path = name.partition("#")[0]
+        for index, (frame, known, count) in enumerate(self._running):
+            if known == path and name == (path if count == 1 else f"{path}#{count}"):
+                self._running[index] = (frame, known, count - 1)
+
+    def forget(self) -> None:
+        """Release the frames, and with them the tensors that they refer to."""
+        self._running.clear()
+
+
+def _frames() -> Iterator[FrameType]:
+    """From the call outwards, without those of this package: a frame that refers to itself would keep the model's
+    tensors until the next garbage collection."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if not str(frame.f_globals.get("__package__")).startswith(__package__):
+            yield frame
+        frame = frame.f_back
+
+
+def _first_argument(frame: FrameType) -> Any:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _from_compiled_code(frames: list[FrameType]) -> bool:
+    """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
+    compile wrapper called directly runs compiled."""
+    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
+    rest = iter(frames[handed + 1 :])
+    if handed >= 0:
+        rest = dropwhile(lambda frame: "_dynamo" in frame.f_code.co_filename, rest)
+    return any(frame.f_code.co_name == "compile_wrapper" for frame in rest)
+
+
+def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
+    """The frame of this one call of the module, inside which its helpers run; None if the module is not running."""
+    for frame in frames:
+        if frame.f_code.co_name == "_wrapped_call_impl" and _first_argument(frame) is module:
+            return frame
+    for frame in reversed(frames):  # a method was called directly
+        method = getattr(type(module), frame.f_code.co_name, None)
+        if getattr(method, "__code__", None) is frame.f_code and _first_argument(frame) is module:
+            return frame
+    return None
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    inner = getattr(model, "_orig_mod", None)
+    return _unwrapped(inner) if isinstance(inner, nn.Module) else model

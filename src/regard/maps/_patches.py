@@ -1,0 +1,259 @@
+"""What must change in the process while a model is intercepted, and is restored when the last interception ends.
+
+An interception is a torch function mode, which belongs to one thread. Three things are outside its reach:
+
+- ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if any mode is active: they ask
+  ``torch.overrides.has_torch_function``. Our version of it answers for the tensors alone, so that the path is kept.
+- Compiled code would be traced again, with the mode in it. It runs as the Python from which it was compiled.
+- ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models keep their
+  own references to them. So we change the function itself: its ``__code__`` calls the interceptor.
+
+All three have no effect in a thread that is not intercepted.
+"""
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FunctionType
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from regard.maps._module_names import PATCHED_CODE
+from regard.maps.sources import PYTHON_FUNCTIONS
+
+
+@runtime_checkable
+class FunctionInterceptor(Protocol):
+    """Takes the calls of patched functions in its thread, see :func:`patched`."""
+
+    keeps_path: bool
+
+    def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.interceptors: list[FunctionInterceptor] = []
+        self.paused = 0
+
+
+_thread = _Thread()
+_lock = threading.RLock()
+_active_count = 0
+_undo = ExitStack()
+
+_COMPILER = "torch._dynamo.eval_frame"
+_LATER = {_COMPILER, *(name.partition(":")[0] for name in PYTHON_FUNCTIONS)}
+_installed: set[str] = set()
+
+
+@contextmanager
+def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
+    """Pass the calls of patched functions in this thread to ``interceptor``. The first interception patches the process
+    and the last one restores it, in whatever order threads come and go."""
+    global _active_count
+    with _lock:
+        if _active_count == 0:
+            _install()
+        _active_count += 1
+    _thread.interceptors.append(interceptor)
+    try:
+        yield
+    finally:
+        _thread.interceptors.remove(interceptor)
+        with _lock:
+            _active_count -= 1
+            if _active_count == 0:
+                _undo.close()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Run this block of the thread as if it were not intercepted: compiled code runs compiled."""
+    _thread.paused += 1
+    try:
+        yield
+    finally:
+        _thread.paused -= 1
+
+
+def _active() -> bool:
+    return bool(_thread.interceptors) and not _thread.paused
+
+
+def _install() -> None:
+    try:
+        _undo.enter_context(_fast_path_kept())
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+        _undo.callback(sys.meta_path.remove, finder)
+        for module in _LATER:
+            if module in sys.modules:
+                _install_in(module)
+    except BaseException:
+        _undo.close()
+        raise
+
+
+def _install_in(module: str) -> None:
+    """Patch a module that is imported."""
+    if module == _COMPILER and _once(module):
+        _undo.enter_context(_compiled_code_as_python())
+    for name in PYTHON_FUNCTIONS:
+        home, function = name.split(":")
+        found = getattr(sys.modules[module], function, None) if home == module else None
+        if isinstance(found, FunctionType) and _once(name):
+            _undo.enter_context(_function_patched(name, found))
+
+
+def _once(name: str) -> bool:
+    if name in _installed:
+        return False
+    _installed.add(name)
+    _undo.callback(_installed.discard, name)
+    return True
+
+
+class _Finder:
+    """Patches modules when they are imported later: to import them beforehand would take seconds."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in _LATER:
+            return None
+        others = (finder for finder in list(sys.meta_path) if finder is not self)
+        spec = next((found for finder in others if (found := finder.find_spec(name, path, target))), None)
+        loader: Any = getattr(spec, "loader", None)
+        if hasattr(loader, "exec_module") and not isinstance(loader, type):
+            run = loader.exec_module
+
+            def run_and_install(module: Any) -> None:
+                del loader.exec_module
+                run(module)
+                with _lock:
+                    if _active_count:
+                        _install_in(name)
+
+            loader.exec_module = run_and_install
+        return spec
+
+
+@contextmanager
+def _fast_path_kept() -> Iterator[None]:
+    original = torch.overrides.has_torch_function
+
+    @functools.wraps(original)
+    def has_torch_function(relevant: Any) -> bool:
+        if _active() and all(interceptor.keeps_path for interceptor in _thread.interceptors):
+            # Still true for the modes of others, and for tensors that override functions.
+            modes = torch.overrides._get_current_function_mode_stack()
+            if all(mode in _thread.interceptors for mode in modes):
+                return any(overrides(x) for x in relevant)
+        return bool(original(relevant))
+
+    torch.overrides.has_torch_function = has_torch_function  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if torch.overrides.has_torch_function is has_torch_function:
+            torch.overrides.has_torch_function = original
+
+
+def overrides(x: Any) -> bool:
+    """Whether ``x`` is a tensor that handles torch functions itself."""
+    kind = type(x)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return False
+    override = getattr(kind, "__torch_function__", None)
+    return override is not None and override is not torch._C._disabled_torch_function_impl
+
+
+@contextmanager
+def _compiled_code_as_python() -> Iterator[None]:
+    from torch._dynamo import eval_frame
+
+    if not hasattr(eval_frame, "_stance"):
+        # Another version of torch: its public switch does the same, for every thread.
+        with torch.compiler.set_stance("force_eager"):
+            yield
+        return
+
+    prior = eval_frame._stance
+
+    class Stance(type(prior)):  # type: ignore[misc]
+        """Eager in intercepted threads, unchanged in all others."""
+
+        def __init__(self) -> None:
+            pass
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "stance" and _active():
+                return "force_eager"
+            return getattr(prior, name)
+
+    ours = Stance()
+    # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
+    eval_frame._stance = ours
+    try:
+        yield
+    finally:
+        if eval_frame._stance is ours:
+            eval_frame._stance = prior
+
+
+@contextmanager
+def _function_patched(name: str, function: FunctionType) -> Iterator[None]:
+    code = function.__code__
+    original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    original.__kwdefaults__ = function.__kwdefaults__
+    vars(original).update(vars(function))  # attributes that decorators set, such as a signature
+    _originals[name] = original
+    had_signature = "__signature__" in vars(function)
+    signature = inspect.signature(function)
+    function.__code__ = _stand_in_code(name, len(code.co_freevars))
+    if not had_signature:
+        function.__signature__ = signature  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        function.__code__ = code
+        if not had_signature:
+            del function.__signature__  # type: ignore[attr-defined]
+
+
+# Never removed: another thread may be about to use one when the last interception ends.
+_originals: dict[str, FunctionType] = {}
+
+
+def _stand_in_code(name: str, cells: int) -> CodeType:
+    """The code of a function that calls :func:`intercepted`, with as many free variables as the function it replaces."""
+    free = [f"cell_{i}" for i in range(cells)]
+    lines = [
+        "def outer():",
+        *(f"    {cell} = None" for cell in free),
+        f"    def {PATCHED_CODE}(*args, **kwargs):",
+        *(f"        {cell}" for cell in free),
+        f"        from {__name__} import intercepted",
+        f"        return intercepted({name!r}, args, kwargs)",
+        f"    return {PATCHED_CODE}",
+    ]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    return scope["outer"]().__code__  # type: ignore[no-any-return]
+
+
+def intercepted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A patched function was called: pass the call to the innermost interceptor of this thread, if there is one."""
+    original = _originals[name]
+    if not _active():
+        return original(*args, **kwargs)
+    return _thread.interceptors[-1].called(name, original, args, kwargs)
+
+
+def outer_interceptors(interceptor: FunctionInterceptor) -> list[FunctionInterceptor]:
+    """The interceptors of this thread around ``interceptor``, innermost first."""
+    found = _thread.interceptors
+    return found[: found.index(interceptor)][::-1]

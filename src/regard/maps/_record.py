@@ -1,0 +1,283 @@
+"""``AttentionRecord``: one attention of one call of a module, from its recognition to the file it is saved in.
+
+1. A source (:mod:`regard.maps.sources`) recognizes a call and returns a record, or a reason why it cannot. The record
+   has a :class:`Computation`: the tensors of the running model, and how to build the map from them.
+2. :meth:`AttentionRecord.build` computes the weights of some rows and heads and compares them with what the model
+   computed. A capture stores them in the record and drops the computation, and with it the model's tensors.
+3. A :class:`regard.maps.Map` holds the records of one module. Views, analyses and files read them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._layout import Layout
+from regard.maps._windows import Windows
+
+NOT_COMPARED = "nothing: the weights were given"
+
+
+@dataclass(frozen=True)
+class Missed:
+    """Attention that was computed but not captured, and why."""
+
+    name: str
+    reason: str
+    shape: tuple[int, ...] | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        shape = f" {self.shape}" if self.shape else ""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.name}{shape}: {self.reason}{times}"
+
+
+@dataclass
+class Computation:
+    """The tensors of one attention while the model runs.
+
+    Attributes:
+        weights: computes the weights, and the logsumexp of their scores (None without scores), of a selection of rows
+            and heads; in float32, or in float64 if the model computes in it.
+        module: the module that attends.
+        output: ``(batch, heads, queries, width)``, the heads' outputs, in the model's autograd graph; None if only a
+            later output of the layer is known.
+        value: ``(batch, heads or a divisor, keys, width)``.
+        expected: what weights @ value is compared with, if that is not ``output`` (which may contain dropout).
+        compare: the largest error of these weights of a selection of rows and heads, if it is not that of
+            weights @ value.
+        compared: the tensor that ``compare`` compares with, if it is not on the scale of ``value``.
+        logsumexp: ``(batch, heads, queries)``, as the kernel returned it.
+        restore: turns ``(batch, heads, queries, width)`` into the layout that the model expects.
+        largest_sum: the largest sum of a row's weights, if it may be more than one.
+        tentative: it may turn out to be a part of another attention, and be retracted.
+        layout_declared: the layer itself, and not a module around it, states how its tokens lie.
+    """
+
+    weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
+    module: nn.Module | None = None
+    output: Tensor | None = None
+    value: Tensor | None = None
+    expected: Tensor | None = None
+    compare: Callable[[Tensor, Selection, Selection], Tensor] | None = None
+    compared: Tensor | None = None
+    logsumexp: Tensor | None = None
+    restore: Callable[[Tensor], Tensor] | None = None
+    largest_sum: Tensor | None = None
+    tentative: bool = False
+    layout_declared: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        return next(x.device for x in (self.value, self.output) if x is not None)
+
+    def error(self, weights: Tensor, rows: Selection, heads: Selection) -> Tensor | None:
+        """The largest difference from what the model computed; None if there is nothing to compare with."""
+        if self.compare is not None:
+            return self.compare(weights, rows, heads)
+        expected = self.output if self.expected is None else self.expected
+        if self.value is None or expected is None:
+            return None
+        return product_error(weights, self.value, expected, rows, heads)
+
+    def rounding(self, keys: int) -> Tensor | None:
+        """How large the error may be by rounding: some units in the last place of the largest number compared."""
+        value = self.value if self.compared is None else self.compared
+        if value is None or value.numel() == 0:
+            return None
+        dtype = (self.output if self.output is not None else value).dtype
+        precision = torch.finfo(dtype).eps
+        if dtype is torch.float32 and value.is_cuda:
+            precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
+        largest = largest_magnitude(exact(value))  # an average of values is not larger
+        if self.largest_sum is not None:
+            largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
+        times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
+        return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)
+
+
+@dataclass(eq=False)
+class Check:
+    """The comparison of a map with what the model computed. Its tensors stay on the model's device.
+
+    Attributes:
+        against: what was compared with: "kernel", "product" (the model's own), "layer" (its whole output), …
+        error: max |weights @ V − what was returned|; None if nothing could be compared.
+        allowed: how large ``error`` may be by rounding alone.
+        logsumexp_error: the same for the logsumexp of the scores, if the kernel returned it.
+    """
+
+    against: str = NOT_COMPARED
+    error: Tensor | None = None
+    allowed: Tensor | None = None
+    logsumexp_error: Tensor | None = None
+
+    def add(self, error: Tensor | None, logsumexp_error: Tensor | None) -> None:
+        """Take the errors of some more rows into account."""
+        self.error = _larger(self.error, error)
+        self.logsumexp_error = _larger(self.logsumexp_error, logsumexp_error)
+
+
+@dataclass(eq=False)
+class AttentionRecord:
+    """One attention of one call of a module.
+
+    Attributes:
+        name: the module's path; a second attention in the same call of the module ends in ``#2``.
+        kind: how it was recognized: "sdpa", "flex", "softmax", "sigmoid", "fast path", "gaussian", "flash_attn", …
+        shape: ``(batch, heads, queries, keys)`` of the whole map.
+        check: how the map compares with what the model computed.
+        kernel: the operator that ran, if known.
+        stored: the weights that were kept: ``(batch or 1, heads, rows, keys)``, or window by window.
+        rows, heads: the numbers of those that were kept; None for all.
+        windows: how an image was cut into windows.
+        layout: how the keys lie on an image, if known.
+        query_layout: how the queries lie on an image, if it differs.
+        computation: how to build the map, while the model runs.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, int, int, int]
+    check: Check
+    kernel: str | None = None
+    stored: Tensor | None = None
+    rows: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    windows: Windows | None = None
+    layout: Layout | None = None
+    query_layout: Layout | None = None
+    computation: Computation | None = None
+
+    @classmethod
+    def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
+        """A record of weights ``(batch, heads, queries, keys)`` that were computed elsewhere.
+
+        >>> AttentionRecord.given(torch.full((1, 1, 2, 4), 0.25), layout=Layout((2, 2), 0)).weights.shape
+        torch.Size([1, 1, 2, 4])
+        """
+        batch, heads, queries, keys = weights.shape
+        return cls(name, kind, (batch, heads, queries, keys), fields.pop("check", Check()), stored=weights, **fields)
+
+    @property
+    def running(self) -> Computation:
+        """The computation, which is there while the model runs."""
+        if self.computation is None:
+            raise ValueError(f"the tensors of {self.name!r} are gone: weights can be built only while the model runs")
+        return self.computation
+
+    def build(self, rows: Selection, heads: Selection) -> Tensor:
+        """The weights of these rows and heads, compared with what the model computed (see :attr:`check`)."""
+        running = self.running
+        weights, logsumexp = running.weights(rows, heads)
+        log_error = None
+        if running.logsumexp is not None and logsumexp is not None:
+            log_error = _difference(logsumexp, running.logsumexp[:, heads][:, :, rows])
+        self.check.add(running.error(weights, rows, heads), log_error)
+        return weights
+
+    @property
+    def weights(self) -> Float[Tensor, "batch heads queries keys"]:
+        """The map. Windowed attention is put back onto the image (zero between windows)."""
+        if self.stored is None:
+            raise ValueError(f"the weights of {self.name!r} were folded by reduce= and not kept: see .reduced")
+        if self.windows is not None and self.rows is None:
+            return self.windows.on_image(self.stored)
+        if self.stored.shape[0] == 1 and self.shape[0] > 1:
+            return self.stored.expand(self.shape[0], -1, -1, -1)
+        return self.stored
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        """The shape of :attr:`weights`, without building them; empty if they were not kept."""
+        if self.stored is None:
+            return ()
+        if self.windows is not None and self.rows is None:
+            tokens = math.prod(self.windows.grid)
+            return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
+        return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
+
+    @property
+    def against(self) -> str:
+        return self.check.against
+
+    @property
+    def residual(self) -> float:
+        """max |weights @ V − what the kernel (or layer) returned|; NaN if nothing could be compared."""
+        return math.nan if self.check.error is None else float(self.check.error)
+
+    @property
+    def logsumexp_residual(self) -> float | None:
+        """max |logsumexp of the scores − the kernel's own|; None if the kernel returns none."""
+        return None if self.check.logsumexp_error is None else float(self.check.logsumexp_error)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains the residual. This is a check, not a proof."""
+        error, allowed = self.check.error, self.check.allowed
+        return error is None or allowed is None or bool(error <= allowed)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields except the weights, for ``json.dumps``."""
+        layouts = (self.layout, self.query_layout)
+        return {
+            "name": self.name,
+            "shape": None if self.stored is None else list(self.stored.shape),
+            "whole": list(self.shape),
+            "residual": None if self.check.error is None else self.residual,
+            "logsumexp_residual": self.logsumexp_residual,
+            "allowed": None if self.check.allowed is None else float(self.check.allowed),
+            "against": self.against,
+            "kind": self.kind,
+            "kernel": self.kernel,
+            "rows": self.rows,
+            "heads": self.heads,
+            "windows": None if self.windows is None else asdict(self.windows),
+            "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any], weights: Tensor) -> "AttentionRecord":
+        """What :meth:`to_json` gave, with its weights."""
+        layouts = [None if x is None else Layout(tuple(x[0]), x[1]) for x in fields["layouts"]]
+        numbers = (fields["residual"], fields["allowed"], fields["logsumexp_residual"])
+        windows = fields["windows"]
+        return cls(
+            name=fields["name"],
+            kind=fields["kind"],
+            shape=tuple(fields["whole"]),
+            check=Check(fields["against"], *map(_scalar, numbers)),
+            kernel=fields["kernel"],
+            stored=weights,
+            rows=_tuple(fields["rows"]),
+            heads=_tuple(fields["heads"]),
+            windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
+            layout=layouts[0],
+            query_layout=layouts[1],
+        )
+
+
+def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return torch.maximum(a, b)
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Over rows with a key to attend to: kernels differ in what they return for the others."""
+    difference = (ours - theirs.to(ours.dtype)).abs()
+    return torch.where(ours.isfinite(), difference, 0.0).amax() if ours.numel() else ours.new_zeros(())
+
+
+def _scalar(x: float | None) -> Tensor | None:
+    return None if x is None else torch.tensor(x, dtype=torch.float64)
+
+
+def _tuple(x: Any) -> Any:
+    return tuple(x) if isinstance(x, list) else x

@@ -1,0 +1,139 @@
+"""The functions of ``flash_attn``: ``(batch, tokens, heads, width)``, or sequences one after the other (varlen)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import AttentionScores
+from regard.maps._record import AttentionRecord
+from regard.maps.sources._function_call import FunctionCall, kernel_record
+
+_NOT_SUPPORTED = ("qv", "q_descale", "k_descale", "v_descale", "block_table", "page_table", "learnable_sink")
+
+
+def flash_attn(call: FunctionCall) -> AttentionRecord | str:
+    given = call.arguments()
+    for extra in _NOT_SUPPORTED:
+        if given.get(extra) is not None:
+            return f"{call.name} was called with {extra}, which regard does not support"
+    query, key, value = _unpacked(given)
+    queries = _Sequences.of(query, given.get("cu_seqlens_q", given.get("cu_seqlens")))
+    keys = _Sequences.of(key, given.get("cu_seqlens_k", given.get("cu_seqlens_q", given.get("cu_seqlens"))))
+    keep = None
+    if queries.present is not None and keys.present is not None:
+        keep = queries.present[:, None, :, None] & keys.present[:, None, None, :]
+    query, key, value = queries.heads_first(query), keys.heads_first(key), keys.heads_first(value)
+    shift = (keys.lengths - queries.lengths)[:, None, None, None]
+    left, right = given.get("window_size") or (-1, -1)
+
+    def offset(rows: Tensor) -> Tensor:
+        """Key minus query, where sequences are aligned at their ends."""
+        return torch.arange(key.shape[2], device=rows.device) - (rows[:, None] + shift)
+
+    scores = AttentionScores(
+        query,
+        key,
+        given.get("softmax_scale") or query.shape[-1] ** -0.5,
+        keep,
+        change=_change(given, offset),
+        mask=_mask(offset, left, 0 if given.get("causal") else right),
+    )
+    output, logsumexp = (call.output, None) if isinstance(call.output, Tensor) else call.output[:2]
+    clean = None
+    if given.get("dropout_p"):
+        with torch.no_grad():
+            again = call.function(**{**given, "dropout_p": 0.0})
+        clean = queries.heads_first(again if isinstance(again, Tensor) else again[0])
+    return kernel_record(
+        call,
+        "flash_attn",
+        scores,
+        value,
+        queries.heads_first(output),
+        restore=queries.restore,
+        logsumexp=logsumexp if keep is None else None,
+        clean=clean,
+    )
+
+
+def flash_attn_with_cache(call: FunctionCall) -> str:
+    return f"{call.name} is not supported: it changes the cache of its keys itself"
+
+
+def _unpacked(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    if "qkv" in given:
+        query, key, value = given["qkv"].unbind(-3)
+    elif "kv" in given:
+        query, (key, value) = given["q"], given["kv"].unbind(-3)
+    else:
+        query, key, value = given["q"], given["k"], given["v"]
+    return query, key, value
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """How the tokens of a batch are stored.
+
+    Attributes:
+        lengths: of the sequences; one length if all are equal.
+        present: ``(sequences, longest)``, which tokens exist, for sequences one after the other; else None.
+    """
+
+    lengths: Tensor
+    present: Tensor | None
+
+    @classmethod
+    def of(cls, x: Tensor, bounds: Tensor | None) -> "_Sequences":
+        if bounds is None:
+            return cls(torch.full((1,), x.shape[1], device=x.device), None)
+        lengths = (bounds[1:] - bounds[:-1]).long()
+        return cls(lengths, torch.arange(int(lengths.max()), device=x.device) < lengths[:, None])
+
+    def heads_first(self, x: Tensor) -> Tensor:
+        """``(sequences, heads, longest, width)``, padded with zeros."""
+        if self.present is not None:
+            padded = x.new_zeros(*self.present.shape, *x.shape[1:])
+            padded[self.present] = x[: int(self.lengths.sum())]
+            x = padded
+        return x.transpose(1, 2)
+
+    def restore(self, new: Tensor) -> Tensor:
+        new = new.transpose(1, 2)
+        return new if self.present is None else new[self.present]
+
+
+def _mask(offset: Callable[[Tensor], Tensor], left: int, right: int) -> Callable[[Tensor, Tensor], Tensor] | None:
+    if left < 0 and right < 0:
+        return None
+
+    def mask(rows: Tensor, heads: Tensor) -> Tensor:
+        away = offset(rows)
+        kept = torch.ones_like(away, dtype=torch.bool)
+        if left >= 0:
+            kept &= away >= -left
+        if right >= 0:
+            kept &= away <= right
+        return kept
+
+    return mask
+
+
+def _change(
+    given: dict[str, Any], offset: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    cap, slopes = given.get("softcap") or 0.0, given.get("alibi_slopes")
+    if not cap and slopes is None:
+        return None
+
+    def change(scores: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
+        if cap:
+            scores = torch.tanh(scores / cap) * cap
+        if slopes is not None:
+            slope = slopes[..., heads].reshape(-1, len(heads), 1, 1).to(scores.dtype)
+            scores = scores - slope * offset(rows).abs()
+        return scores
+
+    return change

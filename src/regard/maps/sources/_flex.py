@@ -1,0 +1,42 @@
+"""``torch.nn.attention.flex_attention``: its functions of scores and masks are called on whole index tensors."""
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import AttentionScores
+from regard.maps._record import AttentionRecord
+from regard.maps.sources._function_call import FunctionCall, kernel_record
+
+
+def flex(call: FunctionCall) -> AttentionRecord:
+    given = call.arguments()
+    query, key, value, block_mask = (given[k] for k in ("query", "key", "value", "block_mask"))
+    score_mod = given["score_mod"]
+    batch_number = torch.arange(query.shape[0], device=query.device)[:, None, None, None]
+    key_number = torch.arange(key.shape[-2], device=query.device)
+
+    # Both functions are pointwise by contract, so index tensors can take the place of single indices.
+    def change(scores: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
+        changed = score_mod(scores, batch_number, heads[:, None, None], rows[:, None], key_number)
+        return torch.broadcast_to(changed, scores.shape).to(scores.dtype).clone()
+
+    def mask(rows: Tensor, heads: Tensor) -> Tensor:
+        kept = block_mask.mask_mod(batch_number, heads[:, None, None], rows[:, None], key_number)
+        return kept if isinstance(kept, Tensor) else torch.tensor(kept, device=query.device)
+
+    scores = AttentionScores(
+        query,
+        _per_batch(key, query),
+        query.shape[-1] ** -0.5 if given["scale"] is None else given["scale"],
+        change=None if score_mod is None else change,
+        mask=None if block_mask is None else mask,
+    )
+    output, logsumexp = call.output[:2] if isinstance(call.output, tuple) else (call.output, None)
+    if not isinstance(logsumexp, Tensor):
+        logsumexp = getattr(logsumexp, "lse", None)
+    value = _per_batch(value, query)
+    return kernel_record(call, "flex", scores, value, output, restore=lambda new: new, logsumexp=logsumexp)
+
+
+def _per_batch(x: Tensor, query: Tensor) -> Tensor:
+    return x if x.shape[0] == query.shape[0] else x.expand(query.shape[0], *x.shape[1:])

@@ -1,0 +1,55 @@
+"""Layers that declare their attention with :func:`regard.maps.observe`: regard's own and those of users."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from regard.maps._attention_scores import Selection
+from regard.maps._layout import Layout
+from regard.maps._module_names import CallSite
+from regard.maps._record import AttentionRecord, Check, Computation
+from regard.maps._shapes import canonical
+
+
+def own_layer(
+    site: CallSite,
+    output: Tensor,
+    weights: Callable[[], Tensor],
+    *,
+    value: Tensor | None,
+    kind: str,
+    grid: tuple[int, ...] | None,
+    prefix: int | None,
+    query_grid: tuple[int, ...] | None,
+) -> AttentionRecord:
+    """The record of what a layer declared. The map is built once, when its weights are first needed."""
+    heads, single = canonical(output), output.ndim == 3
+    value = None if value is None else canonical(value)
+    made: list[Tensor] = []
+
+    def whole() -> Tensor:
+        if not made:
+            made.append(canonical(weights().detach()))
+        return made[0]
+
+    def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
+        return whole()[:, chosen][:, :, rows], None
+
+    compared = "layer's heads" if value is not None else "nothing: the layer's output is no product of the map"
+    keys = value.shape[2] if value is not None else whole().shape[3]
+    return AttentionRecord(
+        name=site.name,
+        kind=kind,
+        shape=(heads.shape[0], heads.shape[1], heads.shape[2], keys),
+        check=Check(compared),
+        layout=None if grid is None else Layout(grid, prefix or 0),
+        query_layout=None if query_grid is None else Layout(query_grid, prefix or 0),
+        computation=Computation(
+            weights=build,
+            module=site.module,
+            output=heads,
+            value=value,
+            restore=(lambda new: new[:, 0]) if single else (lambda new: new),
+            layout_declared=grid is not None,
+        ),
+    )

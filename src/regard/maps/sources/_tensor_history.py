@@ -1,0 +1,332 @@
+"""Where tensors come from, on their way from scores to the product with values.
+
+Results of softmax are followed through everything that keeps them a map (casts, masks, reshapes, dropout) until a product
+uses them. What enters the product is the map; if there is dropout before it, the map is what entered dropout.
+
+Scores can become weights without a softmax. Scores divided by their sum are recognized by their rows, which sum to one;
+exponentials whose rows are divided by anything (softmax plus one) and sigmoids of scores are weights as well.
+"""
+
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps._shapes import why_unreadable
+
+SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax"})
+MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
+DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
+_RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
+_JOINS = frozenset({"cat", "concat", "concatenate"})
+_EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
+_SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
+_CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
+
+
+@dataclass
+class ExpectedUse:
+    """Something that is attention only if another operation follows. If none follows, this is reported."""
+
+    name: str
+    shape: tuple[int, ...]
+    done: bool = False
+    reason: str = "its softmax was not followed by a product with values"
+
+
+@dataclass
+class TensorOrigin:
+    """Where a tensor comes from.
+
+    Attributes:
+        kind: "scores" (a product, not normalized yet), "exponentials" (of scores, or of a softmax's logarithm),
+            "logarithms" (of a softmax), "weights" (a softmax was taken), "terms" (weights times values, to be summed)
+            or "averages" (weights times values, if the softmax was not taken of a product).
+        scored: for weights, whether the softmax was taken of a product.
+        shape: the shape before reshapes.
+        source: what entered dropout, with the operations since then; None without dropout.
+        kept: the probability with which dropout keeps a weight.
+        use: the product that must follow.
+        factors: for terms, the weights and the values.
+        form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum).
+        learned: for scores, whether one factor is learned or the same for all samples.
+        numerator: for scores, the product that is attention if its rows are divided by the sums of their weights.
+        average: for averages, the name under which it was recorded, and the number of its queries and keys.
+    """
+
+    kind: str
+    scored: bool
+    shape: tuple[int, ...]
+    source: Tensor | None = None
+    kept: float = 1.0
+    use: ExpectedUse | None = None
+    factors: tuple[Tensor, Tensor] | None = None
+    form: str = "softmax"
+    learned: bool = False
+    numerator: "WeightedSum | None" = None
+    average: tuple[str, int, int] | None = None
+
+    def before_dropout(self, x: Tensor) -> Tensor:
+        """x, or what entered dropout."""
+        return x if self.source is None else self.source
+
+    def weighted_sum(
+        self,
+        x: Tensor,
+        value: Tensor,
+        as_map: Callable[[Tensor], Tensor],
+        *,
+        arrange: Callable[[Tensor], Tensor],
+        restore: Callable[[Tensor], Tensor],
+        shape: tuple[int, ...] | None = None,
+    ) -> "WeightedSum":
+        """The sum of ``value`` with the weights ``x``, which ``as_map`` turns into ``(…, queries, keys)``."""
+        weights, dropped = as_map(self.before_dropout(x)), None if self.source is None else as_map(x)
+        return WeightedSum(weights, dropped, value, shape or tuple(weights.shape), self, arrange, restore)
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """weights @ value as the model computed it, in the layout ``(…, queries, keys) @ (…, keys, width)``.
+
+    Attributes:
+        weights: what entered dropout, if there is dropout.
+        dropped: the weights after dropout; None without dropout.
+        value: what they are multiplied with.
+        shape: the shape of the weights before reshapes.
+        origin: of the weights.
+        arrange: turns the model's result into ``(…, queries, width)``.
+        restore: the inverse of ``arrange``.
+    """
+
+    weights: Tensor
+    dropped: Tensor | None
+    value: Tensor
+    shape: tuple[int, ...]
+    origin: TensorOrigin
+    arrange: Callable[[Tensor], Tensor]
+    restore: Callable[[Tensor], Tensor]
+
+
+class TensorHistory:
+    """The origins of the tensors that are alive.
+
+    Args:
+        running: returns the name of the module that runs.
+    """
+
+    def __init__(self, running: Callable[[], str | None]) -> None:
+        self._running = running
+        self._origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self.uses: list[ExpectedUse] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._origins)
+
+    def get(self, x: Any) -> TensorOrigin | None:
+        entry = self._origins.get(id(x))
+        return entry[1] if entry is not None and entry[0]() is x else None
+
+    def set(self, x: Tensor, origin: TensorOrigin) -> None:
+        key, origins = id(x), self._origins
+        # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
+        origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
+
+    def forget(self, x: Tensor) -> None:
+        self._origins.pop(id(x), None)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._origins.clear()
+        self.uses.clear()
+
+    def softmax(self, function: str, scores: Any, weights: Any) -> None:
+        if not isinstance(weights, Tensor) or weights.ndim < 2:
+            return
+        before = self.get(scores)
+        scored = before is not None and before.kind == "scores"
+        shape = tuple(weights.shape)
+        if function == "log_softmax":
+            self.set(weights, TensorOrigin("logarithms", scored, shape))
+        else:
+            self.set(weights, TensorOrigin("weights", scored, shape, use=self._expect(scored, shape)))
+
+    def _expect(self, scored: bool, shape: tuple[int, ...]) -> ExpectedUse | None:
+        """Expect a product if there were scores, or as many axes as only attention has."""
+        where = self._running() if scored or len(shape) >= 4 else None
+        if where is None:
+            return None
+        self.uses.append(ExpectedUse(where, shape))
+        return self.uses[-1]
+
+    def dropout(self, origin: TensorOrigin, before: Tensor, after: Any, rate: float) -> None:
+        """``before`` is what entered, or a copy of it if dropout works in place."""
+        if isinstance(after, Tensor):
+            self.set(after, replace(origin, source=origin.before_dropout(before), kept=origin.kept * (1 - rate)))
+
+    def scores(self, args: tuple[Any, ...], out: Any, numerator: WeightedSum | None = None) -> None:
+        """A product that completes no attention may be scores, unless one factor is a layer's parameter."""
+        if not isinstance(out, Tensor) or out.ndim < 3 or any(isinstance(x, nn.Parameter) for x in args):
+            return
+        learned = any(map(is_learned, tensors_of(args)))
+        origin = TensorOrigin("scores", True, tuple(out.shape), learned=learned, numerator=numerator)
+        if numerator is not None and numerator.origin.kind == "exponentials" and (where := self._running()) is not None:
+            reason = (
+                "exponentials of its scores were multiplied with values, but their rows were not divided by anything"
+            )
+            origin.use = ExpectedUse(where, numerator.shape, reason=reason)
+            self.uses.append(origin.use)
+        self.set(out, origin)
+
+    def average(self, out: Any, found: WeightedSum, name: str) -> None:
+        """Weights whose softmax was not taken of a product were multiplied with values. In linear attention these are
+        the features of the keys, and the features of the queries come next."""
+        if not isinstance(out, Tensor):
+            return
+        self.forget(out)
+        if not found.origin.scored:
+            queries, keys = found.weights.shape[-2:]
+            self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
+
+    def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
+        """For softmax(q) · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
+        operands = tensors_of(args)
+        for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
+            origin, other = self.get(weights), self.get(value)
+            if origin is None or origin.kind != "weights" or origin.scored or other is None or other.average is None:
+                continue
+            # Pooling of pooled tokens looks the same, but has fewer queries each time.
+            _, features, keys = other.average
+            queries = weights.numel() // max(1, features * math.prod(weights.shape[:-2]))
+            if queries == keys or queries > features:
+                if origin.use is not None:
+                    origin.use.done = True
+                return other.average
+        return None
+
+    def follow(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
+        """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
+        if not isinstance(out, Tensor) or not out.is_floating_point() or out.ndim < 2:
+            return
+        for index, x in enumerate(args[:3]):
+            if name in _JOINS and isinstance(x, list | tuple):
+                x = next((part for part in x if self.get(part) is not None), None)
+            origin = self.get(x)
+            if origin is None or (x is out and origin.kind == "weights"):
+                continue
+            if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
+                return
+            if not _represents(name, origin.kind, x, out):
+                continue
+            source = origin.source
+            if source is not None:
+                try:
+                    with torch.no_grad(), torch._C.DisableTorchFunction():
+                        source = func(*args[:index], source, *args[index + 1 :], **kwargs)
+                except (RuntimeError, TypeError):
+                    return  # the operation does not work on what entered dropout: this is no map any more
+            shape = origin.shape if name in _RESHAPES or out.shape == x.shape else tuple(out.shape)
+            origin = replace(origin, shape=shape, source=source, numerator=None)
+            origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
+            self.set(out, origin)
+            for other in map(self.get, args):
+                if other is not None and other.use is not None and other.use is not origin.use:
+                    other.use.done = True  # two maps became one, which continues with the first one's name
+            return
+
+    def _becomes_weights(self, name: str, origin: TensorOrigin, other: Any, out: Tensor) -> TensorOrigin:
+        """The origin of weights, if this operation made weights of scores or exponentials; else ``origin``.
+
+        Args:
+            other: the other factor, or the divisor.
+        """
+        if name in _SIGMOIDS and origin.kind == "scores" and not origin.learned:
+            # Sigmoids of scores are often not attention (masks of objects, for example): expect no product.
+            return replace(origin, kind="weights", form="sigmoid", use=None)
+        if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
+            origin = replace(origin, kind="exponentials", use=None)
+            if not _is_normalized(out):
+                return origin
+        elif origin.kind not in ("scores", "exponentials") or not _by_rows(name, other, out):
+            return origin
+        elif not _is_normalized(out) or bool((out < 0).any()):
+            divided = origin.kind == "exponentials" and name in DIVISIONS and not origin.learned
+            return replace(origin, kind="weights") if divided and other.shape[-1] == 1 else origin
+        form = "softmax" if origin.kind == "exponentials" else "normalized"
+        return replace(origin, kind="weights", form=form, use=self._expect(origin.scored, tuple(out.shape)))
+
+    def _terms(self, origin: TensorOrigin, weights: Tensor, args: tuple[Any, ...], out: Tensor) -> bool:
+        """Whether these are weights times values, expanded along the width, which become attention if they are summed
+        over the keys. Then note their origin."""
+        value = next((y for y in args[:2] if isinstance(y, Tensor) and y is not weights), None)
+        if value is None or isinstance(value, nn.Parameter) or value.ndim != out.ndim or weights.ndim != out.ndim:
+            return False
+        expanded = [n for n, whole in zip(weights.shape, out.shape, strict=True) if n < whole]
+        if expanded != [1] or not value.is_floating_point():
+            return False
+        self.set(out, replace(origin, kind="terms", factors=(weights, value)))
+        return True
+
+
+def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors among the arguments of a product, or in the list that einsum is given."""
+    given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args
+    return [x for x in given if isinstance(x, Tensor)]
+
+
+def is_learned(x: Tensor) -> bool:
+    """Whether x is a parameter, a view of one, or a matrix that is the same for all samples."""
+    return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+
+
+def shares_memory(x: Tensor, y: Tensor) -> bool:
+    """Also False for tensors without memory of their own (sparse ones, those inside vmap)."""
+    try:
+        return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def sums_to_one(x: Tensor, axis: int) -> bool:
+    """Whether x is normalized along an axis. Sums may be zero, if there is no key to attend to.
+
+    >>> sums_to_one(torch.tensor([[0.3, 0.7], [0.0, 0.0]]), -1)
+    True
+    """
+    if x.numel() == 0 or why_unreadable(x):
+        return False
+    total = x.detach().sum(axis, dtype=torch.float32)
+    error = torch.minimum((total - 1).abs(), total.abs())
+    return bool((error < 1e-2).all() & (total > 0.5).any())
+
+
+def _is_normalized(x: Tensor) -> bool:
+    return any(sums_to_one(x, axis) for axis in (-1, -2))
+
+
+def _by_rows(name: str, other: Any, out: Tensor) -> bool:
+    """Whether each row (or each column) was divided by, or multiplied with, one number."""
+    if name == "normalize":
+        return True
+    if name not in DIVISIONS | MULTIPLICATIONS or not isinstance(other, Tensor) or other.ndim != out.ndim:
+        return False
+    return (other.shape[-1], other.shape[-2]) in ((1, out.shape[-2]), (out.shape[-1], 1))
+
+
+def _represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:
+    """Whether the result of an operation on x still represents the same scores, weights or averages."""
+    if kind == "averages" and name not in MULTIPLICATIONS | DIVISIONS | _CASTS and not shares_memory(x, out):
+        return False
+    if name in _JOINS:
+        return kind == "scores" and out.ndim == x.ndim
+    if out.shape == x.shape or (name in _RESHAPES and out.numel() == x.numel()):
+        return True
+    if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # expanded to more heads or samples
+        return True
+    return shares_memory(out, x)  # another view

@@ -1,0 +1,218 @@
+"""Operations that may complete an attention written by hand: products, sums of terms, and divisions after a product."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps._shapes import why_unreadable
+from regard.maps.sources._tensor_history import (
+    DIVISIONS,
+    TensorHistory,
+    TensorOrigin,
+    WeightedSum,
+    is_learned,
+    sums_to_one,
+)
+
+PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "mm"})
+
+
+def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
+    """The weighted sum that this product computes, if it does. It is attention if the origin's kind is "weights"; that of
+    scores or exponentials needs a division."""
+    if name == "einsum":
+        return _einsum(history, args)
+    operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+    if name == "baddbmm" or len(operands) != 2:
+        return None
+    left, right = operands[::-1] if name == "__rmatmul__" else operands
+    if left.ndim < 2 or right.ndim < 2:
+        return None
+    origin = _attends(history, left, right)
+    if origin is not None:
+        return origin.weighted_sum(left, right, _same, arrange=_same, restore=_same, shape=origin.shape)
+    origin = _attends(history, right, left)
+    if origin is None:
+        return None
+    # (values)ᵀ times (weights)ᵀ
+    shape = (*origin.shape[:-2], origin.shape[-1], origin.shape[-2])
+    return origin.weighted_sum(right, left.mT, _transpose, arrange=_transpose, restore=_transpose, shape=shape)
+
+
+def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOrigin | None:
+    """The origin of the weights, if they may be weights and the values may be values."""
+    origin = history.get(weights)
+    if origin is None or isinstance(value, nn.Parameter):
+        return None
+    other = history.get(value)
+    if origin.kind == "weights" and origin.form == "softmax":
+        # softmax(q) · (kᵀ v), linear attention, has features where a map has keys.
+        features = other is not None and (other.kind == "scores" or other.form == "sigmoid")
+        return None if features and not origin.scored else origin
+    if origin.kind not in ("weights", "scores", "exponentials") or origin.learned:
+        return None
+    # This is less certain to be a map, so the values must look like values.
+    return None if other is not None or is_learned(value) else origin
+
+
+def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None:
+    if not args or not isinstance(args[0], str):
+        return None
+    operands = list(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else list(args[1:])
+    labels, result = _labels(args[0], operands)
+    if not labels:
+        return None
+    for (weights, of_weights), (value, of_value) in (
+        zip(operands, labels, strict=True),
+        zip(operands[::-1], labels[::-1], strict=True),
+    ):
+        origin = _attends(history, weights, value)
+        if origin is not None and (found := _arranged(weights, value, origin, of_weights, of_value, result)):
+            return found
+    return None
+
+
+def _arranged(
+    weights: Tensor, value: Tensor, origin: TensorOrigin, of_weights: str, of_value: str, result: str
+) -> WeightedSum | None:
+    """The weighted sum of an einsum with these letters, if it sums over one axis and adds one, the width."""
+    summed = [a for a in of_weights if a in of_value and a not in result]
+    width = [a for a in of_value if a not in of_weights and a in result]
+    kept = [a for a in of_weights if a in result]
+    free = [a for a in kept if a not in of_value]
+    if len(summed) != 1 or len(width) != 1 or not len(kept) + 1 == len(of_weights) == len(result):
+        return None
+    keys = of_weights.index(summed[0])
+    if not free and not sums_to_one(weights, keys):
+        return None
+    if len(of_value) == 2 < len(of_weights) and _mixes_heads(weights, keys):
+        return None
+    query = free[-1:]  # no letter for a single query; other free axes are heads that share values
+    lead = [a for a in kept if a not in query]
+    order = [of_weights.index(a) for a in (*lead, *query, *summed)]
+    values = value.permute([of_value.index(a) for a in (*lead, *summed, *width) if a in of_value])
+    for axis, a in enumerate(lead):
+        if a not in of_value:
+            values = values.unsqueeze(axis)
+    target = [result.index(a) for a in (*lead, *query, *width)]
+    back = [target.index(i) for i in range(len(target))]
+
+    def arranger(axes: list[int]) -> Callable[[Tensor], Tensor]:
+        return lambda x: x.permute(axes) if query else x.permute(axes).unsqueeze(-2)
+
+    def restore(rows: Tensor) -> Tensor:
+        return (rows if query else rows.squeeze(-2)).permute(back)
+
+    return origin.weighted_sum(weights, values, arranger(order), arrange=arranger(target), restore=restore)
+
+
+def _labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
+    """The letters of both operands and of the result, with the ellipsis replaced by letters; empty for other equations."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    labels = inputs.split(",")
+    if not arrow:  # then the result has the letters that occur once, in alphabetical order
+        once = sorted(a for a in set(inputs) - {",", "."} if inputs.count(a) == 1)
+        result = "..." * ("..." in inputs) + "".join(once)
+    if len(labels) != 2 or len(operands) != 2 or not all(isinstance(x, Tensor) for x in operands):
+        return [], ""
+    spare = [letter for letter in "ZYXWVUTSRQ" if letter not in equation]
+    most = 0
+    for index, (label, x) in enumerate(zip(labels, operands, strict=True)):
+        if "..." in label:
+            count = x.ndim - len(label.replace("...", ""))
+            most = max(most, count)
+            labels[index] = label.replace("...", "".join(spare[:count][::-1]))
+    return labels, result.replace("...", "".join(spare[:most][::-1]))
+
+
+def _mixes_heads(weights: Tensor, summed: int) -> bool:
+    """Whether another axis than the summed one sums to one: then a matrix that all samples share is not values."""
+    return not sums_to_one(weights, summed) and any(sums_to_one(weights, axis) for axis in (-1, -2))
+
+
+def sum_of_terms(history: TensorHistory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
+    """The attention that this call of ``sum`` completes, if it does, as decoders of recurrent networks write it.
+
+    Of the axes of the terms one is the keys (summed), one is the width (along which weights were expanded), and at most
+    one the queries (along which values were expanded); without it there is one query.
+    """
+    terms: Any = args[0] if args else kwargs.get("input")
+    origin = history.get(terms)
+    keys, keepdim = _summed_axis(args, kwargs)
+    if origin is None or origin.factors is None or origin.kind != "terms" or keys is None:
+        return None
+    weights, value = origin.factors
+    axes = range(terms.ndim)
+    keys %= terms.ndim
+    width = next(i for i in axes if weights.shape[i] < terms.shape[i])
+    normalized = sums_to_one(origin.before_dropout(weights), keys)
+    if keys == width or value.shape[keys] != terms.shape[keys] or not normalized:
+        return None
+    query = [i for i in axes if value.shape[i] < terms.shape[i]][-1:]  # other expanded axes are heads that share values
+    lead = [i for i in axes if i not in (keys, width, *query)]
+    order = (*lead, *query, keys, width)
+
+    def as_map(x: Tensor) -> Tensor:
+        x = x.permute(order).squeeze(-1)
+        return x if query else x.unsqueeze(-2)
+
+    def arrange(out: Tensor) -> Tensor:
+        out = (out if keepdim else out.unsqueeze(keys)).permute(order)
+        return out.squeeze(-2) if query else out
+
+    def restore(rows: Tensor) -> Tensor:
+        rows = (rows.unsqueeze(-2) if query else rows).permute([order.index(i) for i in axes])
+        return rows if keepdim else rows.squeeze(keys)
+
+    values = value.permute(order)
+    values = values.squeeze(len(lead)) if query else values
+    return origin.weighted_sum(weights, values, as_map, arrange=arrange, restore=restore)
+
+
+def _summed_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, bool]:
+    """The axis of a call of ``sum``, None for all or several, and whether it is kept."""
+    axis: Any = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    axis = axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis
+    single = isinstance(axis, int) and not isinstance(axis, bool)
+    return axis if single else None, bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
+
+
+def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out: Any) -> WeightedSum | None:
+    """The attention that this division (or multiplication) of each row of a product completes, if it does.
+
+    For ``(a @ v) / a.sum(-1, keepdim=True)`` the map is ``a / a.sum(-1, keepdim=True)``.
+    """
+    factors = args[:1] if name in DIVISIONS else args[:2]
+    index, origin = next(((i, found) for i, x in enumerate(factors) if (found := history.get(x))), (0, None))
+    numerator = None if origin is None else origin.numerator
+    if origin is None or numerator is None or len(args) < 2:
+        return None
+    scale = args[1 - index]
+    if not isinstance(scale, Tensor) or not isinstance(out, Tensor) or out.shape != args[index].shape:
+        return None
+    if why_unreadable(out) is not None:
+        return None
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        rows = numerator.arrange(scale.detach().expand(out.shape))
+        if rows.shape[-1] > 1 and rows.stride(-1) != 0:  # more than one number per row
+            return None
+        rows = rows[..., :1] if name not in DIVISIONS else rows[..., :1].reciprocal()
+        weights = numerator.weights.detach() * rows
+        normalized = bool((weights >= 0).all()) and sums_to_one(weights, -1)
+        if not normalized and numerator.origin.kind != "exponentials":
+            return None
+        dropped = None if numerator.dropped is None else numerator.dropped.detach() * rows
+    form = "softmax" if numerator.origin.kind == "exponentials" else "normalized"
+    of_map = replace(numerator.origin, kind="weights", form=form, use=origin.use)
+    return replace(numerator, weights=weights, dropped=dropped, origin=of_map)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _transpose(x: Tensor) -> Tensor:
+    return x.mT

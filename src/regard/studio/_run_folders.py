@@ -1,0 +1,168 @@
+"""The runs in a folder. Nothing outside the folder is ever read."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.studio._errors import Refused
+from regard.support.checksums import checksum
+from regard.training import Run, load_run
+
+RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
+DEEPEST, MOST_RUNS = 4, 400
+LARGEST_JSON = 4 * 2**20
+EXAMPLE = Path(__file__).parent / "example"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, and the root that everything read must lie in."""
+
+    id: str
+    folder: Path
+    root: Path
+    is_example: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its path below the root, for people to read."""
+        if self.is_example:
+            return "example"
+        below = self.folder.relative_to(self.root).as_posix()
+        return self.folder.name if below == "." else below
+
+    def file(self, *parts: str) -> Path:
+        """The path of a file of the run. A link that leads out of the root is refused."""
+        path = self.folder.joinpath(*parts)
+        if not path.resolve().is_relative_to(self.root):
+            raise Refused(
+                403, f"{path.name} of {self.title} links to a place outside the folder that the studio was opened on"
+            )
+        return path
+
+    def open(self) -> Run:
+        """Open the run, after checking everything that it may read."""
+        for name in (RECIPE, METRICS, HEADS, SUMMARY, "checkpoints"):
+            self.file(name)
+        if self.file(RECIPE).stat().st_size > LARGEST_JSON:
+            raise Refused(413, f"{RECIPE} of {self.title} is too large for a recipe")
+        checkpoints = self.folder / "checkpoints"
+        if checkpoints.is_dir():
+            for step in checkpoints.iterdir():
+                self.file("checkpoints", step.name)
+                for part in step.iterdir() if step.is_dir() else ():
+                    self.file("checkpoints", step.name, part.name)
+        try:
+            return load_run(self.folder)
+        except FileNotFoundError as missing:
+            raise Refused(404, f"{self.title} no longer exists") from missing
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise Refused(422, f"{self.title} cannot be read: {error}") from error
+
+
+class Folder:
+    """The runs below a folder, and the example that comes with the package.
+
+    Runs have ids. What a request names is looked up among the ids and never used as a path.
+
+    Args:
+        root: the folder.
+        example: the folder of the example, or None.
+    """
+
+    def __init__(self, root: Path, *, example: Path | None = EXAMPLE) -> None:
+        self.root = root.resolve()
+        self.example = None if example is None else example.resolve()
+
+    def places(self) -> dict[str, RunFolder]:
+        """All runs by id, the example last."""
+        found: dict[str, RunFolder] = {}
+        for folder in self._folders():
+            below = folder.relative_to(self.root).as_posix()
+            name = folder.name if below == "." else below.replace("/", "~")
+            if not _is_plain(name) or name in found or name == "example":
+                name = f"run-{checksum(os.fsencode(folder), size=6)}"
+            found[name] = RunFolder(name, folder, self.root)
+        if self.example is not None and (self.example / RECIPE).is_file():
+            found["example"] = RunFolder("example", self.example, self.example, is_example=True)
+        return found
+
+    def place(self, id: str) -> RunFolder:
+        found = self.places().get(id)
+        if found is None:
+            raise Refused(404, f"there is no run {id!r}")
+        return found
+
+    def _folders(self) -> Iterator[Path]:
+        count = 0
+        for path, below, files in os.walk(self.root, followlinks=False):
+            folder = Path(path)
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            is_run = RECIPE in files
+            if is_run or len(folder.relative_to(self.root).parts) >= DEEPEST:
+                below.clear()
+            if is_run:
+                yield folder
+                count += 1
+                if count == MOST_RUNS:
+                    return
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and name.isascii() and all(sign.isalnum() or sign in "-_.~+=" for sign in name) and name != ".."
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where it cannot be read."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            return None
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    """Lines of a file that may be growing, and the offset to continue at.
+
+    Attributes:
+        lines: the objects; lines that are not JSON objects are left out.
+        offset: the byte to continue at.
+        more: whether there are further lines already.
+        anew: the file is shorter than the requested offset, so these lines are from its beginning.
+    """
+
+    lines: list[dict[str, Any]]
+    offset: int
+    more: bool
+    anew: bool
+
+
+def read_piece(path: Path, offset: int, most: int = 2**20) -> LogPiece:
+    """The complete lines from a byte on, at most ``most`` bytes of them, but at least one line."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            anew = offset > size
+            offset = 0 if anew else offset
+            file.seek(offset)
+            content = file.read(most)
+            if b"\n" not in content and len(content) == most:
+                content += file.readline(64 * most)
+    except FileNotFoundError:
+        return LogPiece([], 0, False, offset > 0)
+    content = content[: content.rfind(b"\n") + 1]
+    lines = []
+    for line in content.splitlines():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            lines.append(entry)
+    end = offset + len(content)
+    return LogPiece(lines, end, bool(content) and end < size, anew)

@@ -1,0 +1,21 @@
+"""What a run's network attends to in a sample, as a view with the network's answer."""
+
+import dataclasses
+from typing import Any
+
+from torch import nn
+
+from regard.studio._errors import Refused
+from regard.training import Run, Sample
+from regard.views import Payload, attention_view
+
+
+def sample_view(run: Run, network: nn.Module, sample: Sample, about: dict[str, Any]) -> Payload:
+    """The view of what the network attends to. ``meta["studio"]`` holds ``about`` and the network's answer."""
+    seen = run.recipe.task.attend(network, sample)
+    payload = attention_view(seen)
+    if payload is None:
+        missed = "; ".join(map(str, seen.maps.missed))
+        reason = f": {missed}" if missed else ""
+        raise Refused(409, f"no attention was captured in the network of {run.recipe.name}{reason}")
+    return dataclasses.replace(payload, meta={**payload.meta, "studio": {**about, **seen.answer}})

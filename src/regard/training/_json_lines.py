@@ -1,0 +1,81 @@
+"""Files of JSON lines that grow with a run. They hold each step once, however often the run was killed and resumed."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.support.files import reporting_full_disk
+
+
+class JsonLines:
+    """A file with one JSON object per line.
+
+    A checkpoint stores :attr:`size`. A resumed run cuts the file back to it, and so writes again what came after the
+    checkpoint, an incomplete last line included.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lines = JsonLines(Path(folder, "metrics.jsonl"))
+    ...     lines.add({"step": 1})
+    ...     size = lines.size
+    ...     lines.add({"step": 2})
+    ...     lines.cut(size)
+    ...     list(read_lines(lines.path))
+    [{'step': 1}]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = path.stat().st_size if path.exists() else 0
+
+    def add(self, *entries: Mapping[str, Any]) -> None:
+        """Append all entries or none. Numbers that are not finite become null."""
+        if not entries:
+            return
+        text = "".join(json.dumps({key: _finite(value) for key, value in entry.items()}) + "\n" for entry in entries)
+        content = text.encode()
+        with reporting_full_disk(self.path.parent, f"next lines of {self.path.name}", len(content)):
+            try:
+                with self.path.open("ab", buffering=0) as file:
+                    written = file.write(content)
+                    while written < len(content):
+                        written += file.write(content[written:])
+            except OSError:
+                os.truncate(self.path, self.size)
+                raise
+        self.size += len(content)
+
+    def cut(self, size: int) -> None:
+        """Cut the file back to ``size`` bytes."""
+        if size > self.size:
+            raise ValueError(
+                f"{self.path} has {self.size} bytes, but had {size} when the checkpoint was saved: part of it is missing"
+            )
+        if size < self.size:
+            os.truncate(self.path, size)
+        self.size = size
+
+    def flush(self) -> None:
+        """Wait until the file is on the disk."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines, without an incomplete last line, which a run may be writing."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

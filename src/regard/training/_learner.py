@@ -1,0 +1,177 @@
+"""One training step: the network, its optimizers, and everything else that changes from step to step."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.data import random_number
+from regard.training._average import Average
+from regard.training._checkpoints import Checkpoint
+from regard.training._fabric import total_over_processes
+from regard.training._optimizer_state import optimizer_state, restore_optimizers, set_learning_rates
+from regard.training._recipe import Recipe
+
+
+class Measured(NamedTuple):
+    """The numbers of a step, still on the device: this process's share of the batch's mean loss and accuracy, and the
+    norm of the whole batch's gradient."""
+
+    loss: Tensor
+    accuracy: Tensor
+    gradient_norm: Tensor
+
+
+class Learner:
+    """A network and its optimizers. :meth:`step` trains on one batch.
+
+    Nothing random is carried along: each step seeds dropout by (seed, step, process). So the tensors and the number of
+    the step are the whole state.
+
+    Args:
+        fabric: devices, precision and processes.
+        recipe: what to train, and how.
+    """
+
+    def __init__(self, fabric: Any, recipe: Recipe) -> None:
+        self.fabric, self.recipe, self.task = fabric, recipe, recipe.task
+        torch.manual_seed(random_number(2**63, recipe.seed, "parameters"))
+        self.network = recipe.network.build(self.task)
+        recipe.network.fit(self.network, self.task)
+        self.network = self.network.to(fabric.device)
+        if self.task.memory_format is not None:
+            self.network = self.network.to(memory_format=self.task.memory_format)  # type: ignore[call-overload]
+        if fabric.world_size > 1 and fabric.device.type == "cuda":
+            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)
+        self.names = {id(parameter): name for name, parameter in self.network.named_parameters()}
+        self.optimizers = recipe.optimizer.build(self.network)
+        self.average = Average(self.network, recipe.average) if recipe.average else None
+        self.model = fabric.setup_module(self._compiled() if recipe.compile else self.network)
+        self.model.train()  # evaluation leaves it so
+        self.skipped_in_a_row = 0
+
+    @property
+    def result(self) -> nn.Module:
+        """The network that is evaluated and kept: the average, where there is one."""
+        return self.network if self.average is None else self.average.network
+
+    def step(self, batch: Any, step: int, factor: float) -> Measured:
+        """Train on a batch. ``step`` counts from 0; ``factor`` is the schedule's factor on the learning rates."""
+        recipe = self.recipe
+        set_learning_rates(self.optimizers, factor)
+        torch.manual_seed(random_number(2**63, recipe.seed, "step", step, self.fabric.global_rank))
+
+        buffers = self._buffers() if recipe.non_finite == "skip" else {}
+        loss, accuracy = self._backward(batch)
+        norm = self._gradient_norm()
+        if recipe.non_finite == "stop" or self._is_finite(loss, norm):
+            for optimizer in self.optimizers:
+                optimizer.step()
+            if self.average is not None:
+                self.average.update(step + 1)
+        else:
+            self._restore_buffers(buffers)  # the statistics of a skipped step are left out, too
+        self._zero_gradients()
+        return Measured(loss, accuracy, norm)
+
+    def learning_rates(self) -> dict[str, float]:
+        """The present learning rate of each group of parameters."""
+        return {
+            f"{number}_{type(optimizer).__name__}_{at}": group["lr"]
+            for number, optimizer in enumerate(self.optimizers)
+            for at, group in enumerate(optimizer.param_groups)
+        }
+
+    def warm_up(self, batch: Any) -> None:
+        """Compile, before the clock runs: a forward and backward pass without a step, and two more where CUDA graphs
+        are recorded."""
+        buffers = self._buffers()
+        for _ in range(3 if self._replays() else 1):
+            self._backward(batch)
+            self._zero_gradients()
+        self._restore_buffers(buffers)
+
+    def state(self) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+        """The tensors and the optimizers' plain numbers from which :meth:`restore` continues."""
+        memory, numbers = optimizer_state(self.optimizers, self.names)
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        tensors |= {f"optimizer.{name}": value for name, value in memory.items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
+        return tensors, numbers
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self.network.load_state_dict(checkpoint.part("network"))
+        if self.average is not None:
+            self.average.network.load_state_dict(checkpoint.part("average"))
+        restore_optimizers(self.optimizers, self.names, checkpoint.part("optimizer"), checkpoint.state["optimizers"])
+
+    def _backward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Compute the gradient of the mean loss over the whole batch, however it is spread over processes and parts.
+
+        Returns this process's share of that loss and of the accuracy.
+        """
+        fabric = self.fabric
+        targets: Any = self.task.targets(batch)
+        if fabric.world_size > 1:
+            targets = total_over_processes(fabric, torch.full((), 1.0, device=fabric.device) * targets)
+        loss, correct = torch.zeros(2, device=fabric.device)
+        parts = _split(batch, self.recipe.accumulate)
+        for number, part in enumerate(parts, 1):
+            with self._without_exchange(number < len(parts)):
+                outcome = self.task.outcome(self.model, part)
+                share = outcome.loss / targets
+                fabric.backward(share * fabric.world_size)  # exchanging gradients divides by the number of processes
+            loss = loss + share.detach()
+            correct = correct + outcome.correct / targets
+        return loss, correct
+
+    def _gradient_norm(self) -> Tensor:
+        parameters = [parameter for parameter in self.network.parameters() if parameter.grad is not None]
+        if self.recipe.clip is not None:
+            return torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
+        return torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters])  # type: ignore[misc]
+
+    def _is_finite(self, loss: Tensor, norm: Tensor) -> bool:
+        """Synchronizes with the device; all processes agree."""
+        wrong = total_over_processes(self.fabric, (~(loss + norm).isfinite()).float())
+        finite = not bool(wrong)
+        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
+        return finite
+
+    def _compiled(self) -> Any:
+        """On a GPU of its own, a step is recorded as a CUDA graph and replayed: launching the kernels of a small network
+        one by one takes longer than running them. Gradients that outlive a step or are exchanged do not allow that, and
+        batches of many shapes would each be recorded."""
+        return torch.compile(self.network, mode="reduce-overhead" if self._replays() else None)
+
+    def _replays(self) -> bool:
+        alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        return alone and self.recipe.accumulate == 1 and self.task.has_fixed_shapes
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+
+    @torch.no_grad()
+    def _restore_buffers(self, buffers: dict[str, Tensor]) -> None:
+        for name, buffer in self.network.named_buffers():
+            buffer.copy_(buffers[name])
+
+    def _zero_gradients(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def _without_exchange(self, enabled: bool) -> AbstractContextManager[Any]:
+        if enabled and self.fabric.world_size > 1:
+            context: AbstractContextManager[Any] = self.fabric.no_backward_sync(self.model)
+            return context
+        return nullcontext()
+
+
+def _split(batch: Any, parts: int) -> list[Any]:
+    """A batch, a named tuple of tensors with one row for each sample, in parts of equal size but for the last. There are
+    fewer parts than asked for where the rows do not divide evenly."""
+    if parts == 1:
+        return [batch]
+    return [type(batch)(*columns) for columns in zip(*(column.chunk(parts) for column in batch), strict=True)]

@@ -1,0 +1,103 @@
+"""Recipes as JSON, and the differences between two of them."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from regard.data import Augmentation
+from regard.support.checks import describe
+from regard.training._recipe import PARTS, Recipe
+
+
+def encode(value: Any) -> Any:
+    """A recipe, or a part of one, as JSON values: a dataclass becomes its fields and the name of its class.
+
+    >>> from regard.training import ScheduleSettings
+    >>> encode(ScheduleSettings(decay="linear"))
+    {'kind': 'ScheduleSettings', 'warm_up': 0.05, 'decay': 'linear', 'final': 0.0}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, tuple | list):
+        return [encode(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a recipe holds numbers, strings, tuples and dataclasses of those, got {describe(value)}")
+
+
+def decode(value: Any) -> Any:
+    """The inverse of :func:`encode`. Only known kinds of parts are constructed.
+
+    >>> from regard.training import ScheduleSettings
+    >>> decode(encode(ScheduleSettings(decay="linear")))
+    ScheduleSettings(warm_up=0.05, decay='linear', final=0.0)
+    """
+    if isinstance(value, list):
+        return tuple(decode(each) for each in value)
+    if not isinstance(value, dict):
+        return value
+    kinds = {kind.__name__: kind for kind in _kinds()}
+    kind = kinds.get(value.get("kind", ""))
+    if kind is None:
+        raise ValueError(
+            f"unknown kind of part {value.get('kind')!r} in a recipe; known are {', '.join(sorted(kinds))} "
+            f"(import the module that defines your own first)"
+        )
+    known = {each.name for each in dataclasses.fields(kind)}
+    if unknown := value.keys() - known - {"kind"}:
+        raise ValueError(
+            f"{kind.__name__} has no field {', '.join(sorted(unknown))}: was the file written by another version?"
+        )
+    needed = [each.name for each in dataclasses.fields(kind) if _has_no_default(each)]
+    if missing := [name for name in needed if name not in value]:
+        raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: is the file complete?")
+    fields = {name: decode(each) for name, each in value.items() if name != "kind"}
+    try:
+        return kind(**fields)
+    except TypeError as error:  # the file has a value of a wrong type
+        raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _has_no_default(each: "dataclasses.Field[Any]") -> bool:
+    return each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+
+
+def differences(left: Any, right: Any, path: str = "") -> list[str]:
+    """Where two encoded recipes differ, as ``"optimizer.learning_rate: 0.1 and 0.2"``.
+
+    >>> from regard.training import ScheduleSettings
+    >>> differences(encode(ScheduleSettings()), encode(ScheduleSettings(final=0.1)))
+    ['final: 0.0 and 0.1']
+    """
+    if isinstance(left, dict) and isinstance(right, dict) and left.get("kind") == right.get("kind"):
+        names = dict.fromkeys((*left, *right))
+        found = [differences(left.get(name), right.get(name), f"{path}.{name}" if path else name) for name in names]
+        return [line for lines in found for line in lines]
+    return [] if left == right else [f"{path}: {_brief(left)} and {_brief(right)}"]
+
+
+def changed_name(recipe: Recipe, original: Recipe, smoke: bool = False) -> str:
+    """The recipe's name with the fields that differ from the original, for result files.
+
+    >>> from dataclasses import replace
+    >>> demo = regard.recipes.get("demo")
+    >>> changed_name(replace(demo, epochs=2, clip=None, seed=7), demo)
+    'demo (epochs 2, clip None)'
+    """
+    then, now = (encode(dataclasses.replace(each, seed=0)) for each in (original, recipe))
+    changes = [f"{text.partition(': ')[0]} {text.rpartition(' and ')[2]}" for text in differences(then, now)]
+    changes = ["smoke"] * smoke + changes
+    return f"{recipe.name} ({', '.join(changes)})" if changes else recipe.name
+
+
+def _brief(value: Any) -> Any:
+    return value.get("kind") if isinstance(value, dict) else value
+
+
+def _kinds() -> Iterator[Any]:
+    pending: list[Any] = [Recipe, Augmentation, *PARTS.values()]
+    while pending:
+        kind = pending.pop()
+        yield kind
+        pending += kind.__subclasses__()

@@ -1,0 +1,151 @@
+"""Where a run is, and where it starts from: a new folder, its last checkpoint, or a checkpoint of another run."""
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, read_state
+from regard.training._fabric import total_over_processes
+from regard.training._json_lines import JsonLines
+from regard.training._machine import versions
+from regard.training._progress import say
+from regard.training._recipe import Recipe
+from regard.training._recipe_json import decode, differences, encode
+from regard.training._run import EVALUATION, HEADS, LOCK, METRICS, RECIPE, SUMMARY, Run
+
+Resume = bool | str | PathLike[str]
+
+
+def choose_folder(
+    fabric: Any, recipe: Recipe, folder: str | PathLike[str] | None, resume: Resume, keep: int
+) -> tuple[Run, Path | None]:
+    """The run's folder, and the checkpoint of another run that it continues, if any."""
+    if isinstance(resume, bool) or resume == "auto":
+        wanted = Path("runs") / recipe.name
+        chosen = folder or (_next_free(fabric, wanted) if resume is False else wanted)
+        return _own_folder(Run(chosen, keep), resume), None
+    return _other_run(Path(resume), folder, keep)
+
+
+def _own_folder(run: Run, resume: bool | str) -> Run:
+    has_steps, has_metrics = bool(run.checkpoints.steps()), (run.folder / METRICS).exists()
+    if resume is False and (has_steps or has_metrics):
+        raise FileExistsError(
+            f"{run.folder} already holds a run: pass resume='auto' (--resume auto) to continue it, "
+            f"or choose another folder"
+        )
+    if has_metrics and not has_steps and not (run.folder / RECIPE).exists():
+        raise FileExistsError(f"{run.folder} has a {METRICS} not written by regard: choose another folder")
+    return run
+
+
+def _other_run(source: Path, folder: str | PathLike[str] | None, keep: int) -> tuple[Run, Path | None]:
+    if not source.exists():
+        raise FileNotFoundError(f"resume must be False, True, 'auto' or the path of a run or checkpoint, got {source}")
+    is_checkpoint = source.name.startswith("step-")
+    other = Run(source.parent.parent if is_checkpoint else source, keep)
+    run = Run(folder or other.folder, keep)
+    steps = other.checkpoints.steps()
+    if not steps:
+        raise FileNotFoundError(f"{source} has no checkpoint to resume from")
+    if run.folder.resolve() == other.folder.resolve():
+        if is_checkpoint and source.name != other.checkpoints.path(steps[-1]).name:
+            raise ValueError(
+                f"{source} is not the last checkpoint of its run (that is step {steps[-1]}). Resuming from it there "
+                f"would overwrite the later steps: give another folder"
+            )
+        return run, None
+    if run.checkpoints.steps():
+        raise FileExistsError(f"{run.folder} already holds a run: choose another folder to resume {source} in")
+    return run, source if is_checkpoint else other.checkpoints.path(steps[-1])
+
+
+def _next_free(fabric: Any, wanted: Path) -> Path:
+    """The first process decides, for it may already have made the folder when others look."""
+    number = 1
+    while fabric.is_global_zero and _is_taken(wanted.with_name(_numbered(wanted.name, number))):
+        number += 1
+    chosen = torch.full((), float(number if fabric.is_global_zero else 0), device=fabric.device)
+    return wanted.with_name(_numbered(wanted.name, int(total_over_processes(fabric, chosen))))
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether it holds more than the lock of a run that could not start."""
+    return folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir()))
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
+
+
+def copy_checkpoint(origin: Path, run: Run, recipe: Recipe) -> None:
+    """Copy a checkpoint of another run, with its logs up to it, so that this run holds each step once."""
+    check_recipe(recipe, read_state(origin), origin.parent.parent)
+    checkpoint = read_checkpoint(origin)
+    for name in (METRICS, HEADS):
+        size = checkpoint.state["logs"].get(name, 0)
+        if size:
+            (run.folder / name).write_bytes((origin.parent.parent / name).read_bytes()[:size])
+    run.write(RECIPE, checkpoint.state["recipe"])
+    state = {key: value for key, value in checkpoint.state.items() if key != "tensors"}
+    run.checkpoints.save(state["step"], checkpoint.tensors, state)
+
+
+def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
+    """The newest checkpoint that is not damaged. Damaged ones are reported and renamed."""
+    if resume is False:
+        return None
+    steps = run.checkpoints.steps()
+    for step in reversed(steps):
+        try:
+            return run.checkpoints.load(step)
+        except DamagedCheckpointError as damage:
+            if first:
+                say(f"damaged checkpoint: {damage}. Trying the one before it.")
+                run.checkpoints.set_aside(step)
+    if steps or run.checkpoints.damaged():
+        raise DamagedCheckpointError(
+            f"all checkpoints of {run.folder} are damaged (steps {', '.join(map(str, run.checkpoints.damaged()))}); "
+            f"they were renamed. Start again in another folder"
+        )
+    if resume is True:
+        raise FileNotFoundError(
+            f"{run.folder} has no checkpoint to resume; resume='auto' starts a new run where there is none"
+        )
+    return None
+
+
+def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
+    """Refuse to resume with another recipe: the result would belong to neither. A field that did not exist when the run
+    was started has its default."""
+    started = encode(decode(state["recipe"]))
+    if different := differences(started, encode(recipe)):
+        raise ValueError(
+            f"the run in {folder} was started with another recipe (then and now): {'; '.join(different)}. "
+            f"Use the same settings, or choose another folder"
+        )
+
+
+def report_versions(state: dict[str, Any]) -> None:
+    if changed := differences(state["versions"], versions()):
+        say(f"versions changed since the checkpoint (then and now): {'; '.join(changed)}")
+
+
+def prepare_files(run: Run, recipe: Recipe, checkpoint: Checkpoint | None, finished: bool) -> list[JsonLines]:
+    """The log files, cut back to the checkpoint. The recipe is written for a new run; results of an earlier, shorter run
+    are removed."""
+    sizes = {}
+    if checkpoint is None:
+        run.write_recipe(recipe)
+    else:
+        report_versions(checkpoint.state)
+        sizes = checkpoint.state["logs"]
+    logs = [JsonLines(run.folder / name) for name in (METRICS, HEADS)]
+    for log in logs:
+        log.cut(sizes.get(log.path.name, 0))
+    if not finished:
+        for name in (SUMMARY, EVALUATION):
+            (run.folder / name).unlink(missing_ok=True)
+    return logs

@@ -1,0 +1,136 @@
+"""``regard.train``: from a recipe to a trained network in a run's folder."""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from os import PathLike
+
+import torch
+
+from regard.support.checks import check_positive, describe
+from regard.support.files import DiskFullError, reporting_full_disk
+from regard.training._checkpoints import Checkpoint
+from regard.training._fabric import start_fabric
+from regard.training._head_trajectory import layer_grids
+from regard.training._listeners import CheckpointWriter, HeadWriter, MetricsWriter, SummaryWriter, report_skipped
+from regard.training._loop import Loop
+from regard.training._machine import resume_command
+from regard.training._progress import ProgressBar
+from regard.training._recipe import Recipe
+from regard.training._run import Run, RunLock
+from regard.training._start import check_recipe, choose_folder, copy_checkpoint, last_checkpoint, prepare_files
+from regard.training._stop import NonFiniteError, TrainingInterrupted
+from regard.training._tensorboard import TensorBoard
+from regard.training.events import Listener
+
+
+def train(
+    recipe: Recipe,
+    *,
+    folder: str | PathLike[str] | None = None,
+    resume: bool | str | PathLike[str] = False,
+    accelerator: str = "auto",
+    devices: int | None = None,
+    nodes: int | None = None,
+    log_every: int = 20,
+    save_every: int | None = None,
+    keep: int = 2,
+    tensorboard: bool | None = None,
+    progress: bool | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Run:
+    """Train a network by a recipe. The result depends on the recipe alone; the other arguments say how and where.
+
+    Args:
+        recipe: what to do, as ``regard.recipes.get("demo")`` returns it.
+        folder: of the run; by default ``runs/NAME``, with a number where that exists.
+        resume: ``False`` starts a new run; ``True`` resumes from the folder's last checkpoint; ``"auto"`` does so where
+            there is one. The path of another run, or of one of its checkpoints, resumes from there in ``folder``
+            (by default in that run's own).
+        accelerator: ``"auto"``, ``"cpu"``, ``"cuda"`` …
+        devices, nodes: how many, where neither ``torchrun`` nor SLURM sets it.
+        log_every: steps between reads of the device's numbers. All steps are logged, whatever it is.
+        save_every: steps between checkpoints; by default one is saved with each evaluation.
+        keep: number of latest checkpoints that are kept, besides the best.
+        tensorboard: whether to write TensorBoard files; by default where it is installed.
+        progress: whether to show a progress bar; by default on a terminal.
+        listeners: functions called with each event of the first process (see :mod:`regard.training.events`).
+
+    >>> import tempfile
+    >>> recipe = regard.recipes.get("demo").smoke()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
+    ...     run.summary["steps"], len(run.evaluations)
+    (8, 2)
+    """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")
+    for name, value in (("log_every", log_every), ("save_every", save_every), ("keep", keep)):
+        if value is not None:
+            check_positive(name, value)
+    fabric = start_fabric(recipe.precision, accelerator=accelerator, devices=devices, nodes=nodes)
+    first = fabric.is_global_zero
+    run, origin = choose_folder(fabric, recipe, folder, resume, keep)
+    if first:
+        run.folder.mkdir(parents=True, exist_ok=True)
+    random = torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else [])
+    with RunLock(run.folder) if first else nullcontext(), random:
+        if first:
+            run.checkpoints.clean()
+            if origin is not None:
+                copy_checkpoint(origin, run, recipe)
+        fabric.barrier()
+        checkpoint = last_checkpoint(run, resume, first)
+        fabric.barrier()
+        loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
+        if checkpoint is not None:
+            check_recipe(recipe, checkpoint.state, run.folder)
+            loop.restore(checkpoint)
+        bar = ProgressBar(recipe.name, progress if first else False)
+        if first:
+            loop.listeners = [*_writers(run, loop, checkpoint, tensorboard), report_skipped, bar, *listeners]
+        with _explained_errors(run, recipe, first):
+            try:
+                loop.run()
+            finally:
+                bar.close()
+        fabric.barrier()
+    return run
+
+
+def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: bool | None) -> list[Listener]:
+    """The listeners that write the run's files."""
+    recipe, network, finished = loop.recipe, loop.learner.network, loop.step == loop.total
+    metrics, heads = prepare_files(run, recipe, checkpoint, finished)
+    board = None
+    if tensorboard is None:
+        tensorboard = importlib.util.find_spec("tensorboard") is not None
+    if tensorboard and not finished:
+        board = TensorBoard(run.folder / "tensorboard", recipe, loop.learner.result, layer_grids(network))
+    return [
+        *([] if board is None else [board]),
+        MetricsWriter(metrics),
+        HeadWriter(heads, network, loop.total, None if board is None else board.heads),
+        CheckpointWriter(run, [metrics, heads]),
+        SummaryWriter(run, recipe),
+    ]
+
+
+@contextmanager
+def _explained_errors(run: Run, recipe: Recipe, first: bool) -> Iterator[None]:
+    """Add to an error what it means for the run's folder, and how to resume."""
+    again = resume_command(recipe.name, recipe.seed, run.folder)
+    try:
+        with reporting_full_disk(run.folder, "run's files", 0):
+            yield
+    except DiskFullError as full:
+        raise DiskFullError(full.errno, f"{full}: {again}") from full
+    except TrainingInterrupted as stopped:
+        raise TrainingInterrupted(f"{stopped}. To resume: {again}", stopped.step) from None
+    except NonFiniteError as error:
+        file = run.folder / "non_finite.json"
+        if first:
+            run.write(file.name, {"step": error.step, "indices": error.indices})
+        steps = run.checkpoints.steps()
+        last = f"The last checkpoint is of step {steps[-1]}" if steps else "No checkpoint was saved yet"
+        raise NonFiniteError(f"{error} ({last}; {file} lists all samples)", error.step, error.indices) from error

@@ -1,0 +1,92 @@
+"""What the training loop reports. Listeners are functions of one event; they never see the loop.
+
+The loop runs in every process, listeners in the first one alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.training._evaluation import Score
+from regard.training._meter import StepRecord
+
+
+@dataclass(frozen=True)
+class Started:
+    """Training begins at a step: 0, or that of the checkpoint it resumes from."""
+
+    step: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step was taken. Its numbers are still on the device; :class:`Logged` brings them."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The records of the steps since the last such event, read from the device together. May be empty."""
+
+    step: int
+    records: Sequence[StepRecord]
+    learning_rates: Mapping[str, float]
+    samples_per_second: float
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A step was left out because its loss or gradient was not finite (``non_finite="skip"``)."""
+
+    record: StepRecord
+    indices: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The network was evaluated on the validation set. ``seconds`` is the training time so far."""
+
+    step: int
+    epoch: int
+    score: Score
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CheckpointDue:
+    """The state that a checkpoint is to hold. The tensors are the live ones: copy or write them before returning.
+
+    Attributes:
+        accuracy: validation accuracy at this step, or None where there was no evaluation.
+    """
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All steps are taken.
+
+    Attributes:
+        network: the trained network (its average, where the recipe has one).
+        score: the last one on the validation set, or None.
+        seconds: ``train_seconds``, ``process_seconds`` and ``compile_seconds``.
+        hardware: in words.
+    """
+
+    step: int
+    network: nn.Module
+    score: Score | None
+    seconds: Mapping[str, float]
+    hardware: str
+
+
+Event = Started | Stepped | Logged | Skipped | Evaluated | CheckpointDue | Finished
+Listener = Callable[[Event], None]

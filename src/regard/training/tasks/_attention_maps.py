@@ -1,0 +1,60 @@
+"""Attention maps of a network in evaluation mode, for the tasks."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps import Maps, capture
+
+
+def attention_maps(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
+    """The attention maps of ``network(*inputs, **options)`` in evaluation mode; no maps where nothing attends.
+
+    The network is left in the mode it was in.
+
+    >>> from regard.training import attention_maps
+    >>> maps = attention_maps(regard.models.VisionTransformer(8, 4, 3, dim=8, depth=2, heads=2), torch.randn(1, 3, 8, 8))
+    >>> list(maps)
+    ['blocks.0.attention', 'blocks.1.attention']
+    """
+    return captured(network, lambda: network(*inputs, **options))
+
+
+@torch.no_grad()
+def captured(network: nn.Module, call: Callable[[], object]) -> Maps:
+    """The maps of whatever ``call`` runs, with the network in evaluation mode meanwhile."""
+    with evaluation_mode(network), warnings.catch_warnings():
+        # A network without attention has no maps, which is no reason to warn here.
+        warnings.filterwarnings("ignore", message="no attention was seen")
+        with capture(network) as maps:
+            call()
+    return maps
+
+
+class evaluation_mode:
+    """Inside the block the network is in evaluation mode; afterwards in the mode it was in."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network, self.was_training = network, network.training
+
+    def __enter__(self) -> None:
+        self.network.eval()
+
+    def __exit__(self, *error: object) -> None:
+        self.network.train(self.was_training)
+
+
+def on_device_of(network: nn.Module, batch: Any) -> Any:
+    """The batch, a named tuple of tensors, on the device of the network's parameters."""
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    return type(batch)(*(column.to(device) for column in batch))
+
+
+def best_guesses(chances: Tensor, names: Sequence[str], most: int = 5) -> list[dict[str, Any]]:
+    """The most probable classes: ``[{"label": …, "chance": …}, …]``."""
+    best = chances.topk(min(most, len(chances)))
+    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    return [{"label": names[at], "chance": chance} for chance, at in pairs]

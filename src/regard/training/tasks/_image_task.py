@@ -1,0 +1,175 @@
+"""Image classification."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.data import (
+    Augmentation,
+    AugmentedImages,
+    DataMissingError,
+    DataSet,
+    ImageBatch,
+    ImageSet,
+    load,
+    normalize,
+)
+from regard.support.checks import check_positive, check_probability
+from regard.training.tasks._attention_maps import best_guesses, captured, on_device_of
+from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
+
+
+@dataclass(frozen=True)
+class ImageTask(Task):
+    r"""Classify images; the loss is cross-entropy with label smoothing.
+
+    .. math:: L = -\sum_c \bigl((1 - s)\, y_c + s / C\bigr) \log p_c
+
+    Args:
+        data: ``"cifar10"``, ``"fashion-mnist"`` or ``"fashion-mini"``.
+        validation: size of the validation set, a share of the training set or a number of images; 0 trains on everything.
+        augmentation: augmentation of the training images.
+        label_smoothing: s, in training.
+        channels_last: memory layout of the images.
+        limit: use at most this many images for training and for validation.
+
+    >>> from regard.training import ImageTask
+    >>> task = ImageTask("fashion-mini", validation=100)
+    >>> task.image_shape, task.class_names[:2], len(task.examples("validation", torch.device("cpu")))
+    ((1, 28, 28), ('T-shirt/top', 'Trouser'), 100)
+    """
+
+    data: str = "cifar10"
+    validation: int | float = 0.1
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    label_smoothing: float = 0.0
+    channels_last: bool = False
+    limit: int | None = None
+
+    kind = "image"
+    target_name = "images"
+    metric_names = {  # noqa: RUF012  # a constant of the class, as the base declares it
+        "accuracy": "test accuracy",
+        "accuracy_flip": "test accuracy, averaged over each image and its mirror image",
+    }
+    has_fixed_shapes = True
+
+    def __post_init__(self) -> None:
+        check_probability("label_smoothing", self.label_smoothing)
+        if self.limit is not None:
+            check_positive("limit", self.limit)
+        self.data_set  # noqa: B018  # an unknown name is refused here
+
+    @property
+    def data_set(self) -> DataSet:
+        return load(self.data, validation=self.validation)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.data_set.shape
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.data_set.classes
+
+    @property
+    def memory_format(self) -> torch.memory_format | None:
+        return torch.channels_last if self.channels_last else None
+
+    def examples(self, split: Split, device: torch.device) -> AugmentedImages | None:
+        data = self.data_set
+        if split == "validation" and not data.validation_count:
+            return None
+        images = data.test() if split == "test" else getattr(data, split)
+        augmentation = self.augmentation if split == "train" else None
+        return AugmentedImages(
+            self._limited(images, split), augmentation, device=device, channels_last=self.channels_last
+        )
+
+    def outcome(self, network: nn.Module, batch: ImageBatch) -> Outcome:
+        logits: Tensor = network(batch.images).float()
+        smoothing = self.label_smoothing if network.training else 0.0
+        loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
+        labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(-1)
+        return Outcome(loss, (logits.argmax(-1) == labels).sum().float())
+
+    def metrics(self, network: nn.Module, examples: Any, accuracy: Callable[[nn.Module], float]) -> dict[str, float]:
+        return {"accuracy_flip": accuracy(FlipAveraged(network))}
+
+    def small(self) -> "ImageTask":
+        return dataclasses.replace(self, data="fashion-mini", validation=40, limit=32)
+
+    @property
+    def shown_split(self) -> Split:
+        return "validation" if self.data_set.validation_count else "train"
+
+    def count(self, split: Split) -> int:
+        try:
+            return len(self._present(split))
+        except (DataMissingError, OSError):
+            return 0
+
+    def batch(self, split: Split, indices: Sequence[int]) -> ImageBatch:
+        images = AugmentedImages(self._present(split))
+        return images.batch(torch.tensor(list(indices)), seed=0, epoch=0)
+
+    def sample(self, split: Split, index: int) -> Sample:
+        images = self._present(split)
+        label = images.classes[int(images.labels[index])]
+        return Sample(self.batch(split, [index]), images.images[index], label)
+
+    def read_image(self, pixels: Tensor) -> Sample:
+        inputs = normalize(pixels[None], self.data_set.mean, self.data_set.std)
+        unknown = torch.zeros(1, dtype=torch.long)
+        return Sample(ImageBatch(inputs, unknown, unknown), pixels)
+
+    def attend(self, network: nn.Module, sample: Sample) -> SampleAttention:
+        images = on_device_of(network, sample.batch).images
+        scores: list[Tensor] = []
+        maps = captured(network, lambda: scores.append(network(images)))
+        chances = scores[0][0].float().softmax(-1).cpu()
+        return SampleAttention(maps, image=sample.image, answer={"guesses": best_guesses(chances, self.class_names)})
+
+    def labeled(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        return batch.images, batch.labels
+
+    def _present(self, split: Split) -> ImageSet:
+        """The images of a split, where their files are here."""
+        return self._limited(_read(self.data, self.validation, split), split)
+
+    def _limited(self, images: ImageSet, split: Split) -> ImageSet:
+        if self.limit is None or split == "test":
+            return images
+        return images.select(torch.arange(min(self.limit, len(images))))
+
+
+@lru_cache(maxsize=4)
+def _read(name: str, validation: int | float, split: Split) -> ImageSet:
+    data = load(name, validation=validation, download=False)
+    found: ImageSet = data.test() if split == "test" else getattr(data, split)
+    return found
+
+
+class FlipAveraged(nn.Module):
+    """The mean of a network's class probabilities for an image and for its mirror image, as logits.
+
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    >>> images = torch.randn(2, 1, 1, 4)
+    >>> torch.allclose(FlipAveraged(network)(images), FlipAveraged(network)(images.flip(-1)))
+    True
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Float[Tensor, "n channels height width"]) -> Float[Tensor, "n classes"]:
+        both = torch.stack([self.network(images), self.network(images.flip(-1))])
+        return both.float().softmax(-1).mean(0).log()

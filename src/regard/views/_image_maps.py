@@ -1,0 +1,111 @@
+"""Attention maps over an image: where each head looks from a patch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.maps import Layout, Maps
+from regard.support.checks import describe
+from regard.views._payload import Payload
+from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
+
+MOST_PIXELS = 768  # of the longer side; keeps files small
+
+
+def payload(
+    maps: Maps, *, image: Any = None, grid: Sequence[int] | None = None, prefix: int | None = None, sample: int = 0
+) -> Payload:
+    """The arguments are those of :func:`regard.show`. Maps without a grid of two axes are left out, and a note says so."""
+    shown: list[Sheet] = []
+    left_out: list[str] = []
+    refused: ValueError | None = None
+    for sheet in sheets(maps, sample):
+        try:
+            shown.append(_placed(sheet, grid, prefix))
+        except ValueError as error:
+            refused = refused or error
+            left_out.append(sheet.found.name)
+    if refused is not None and not shown:
+        raise refused
+    meta: dict[str, Any] = {
+        "layers": [sheet.about for sheet in shown],
+        "notes": notes(maps, left_out),
+        "image": image is not None,
+        "rollout": rolls_out(shown),
+    }
+    pixels = {} if image is None else {"image": as_pixels(image, sample)}
+    return Payload("image", meta, {**arrays(shown), **pixels})
+
+
+def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> Sheet:
+    layout = sheet.found.layout(grid, prefix)
+    if len(layout.grid) != 2:
+        raise ValueError(f"{sheet.found.name!r} attends over a grid of {len(layout.grid)} axes; an image has 2")
+    asked = sheet.found.latest.query_layout or layout
+    rows = sheet.about["rows"]
+    queries = sheet.about["queries"] if rows is None else None
+    # Queries that are not tokens of the grid (a pooling query, learned queries) are selected by number.
+    on_grid = queries is None or asked.tokens == queries
+    place: Layout | None = asked if on_grid and len(asked.grid) == 2 else None
+    sheet.about.update(
+        grid=list(layout.grid),
+        prefix=layout.prefix,
+        query_grid=None if place is None else list(place.grid),
+        query_prefix=sheet.about["queries"] if place is None else place.prefix,
+    )
+    return sheet
+
+
+def as_pixels(image: Any, sample: int = 0) -> Tensor:
+    """An image in any common format as bytes, ``(height, width, 3)``.
+
+    Floats in [0, 1] are used as they are; others (normalized images) are rescaled from their minimum and maximum.
+
+    >>> as_pixels(torch.rand(3, 4, 5)).shape
+    torch.Size([4, 5, 3])
+    """
+    pixels = _tensor(image)
+    if pixels.ndim == 4:
+        if not -len(pixels) <= sample < len(pixels):
+            raise ValueError(f"image has shape {tuple(pixels.shape)}, but sample is {sample}")
+        pixels = pixels[sample]
+    if pixels.ndim == 2:
+        pixels = pixels[None]
+    if pixels.ndim != 3 or not pixels.numel():
+        raise ValueError(
+            f"image must be (channels, height, width) or (height, width, channels), with a batch or without, "
+            f"got {describe(image) if isinstance(image, Tensor) else tuple(pixels.shape)}"
+        )
+    if pixels.shape[0] not in (1, 3, 4) and pixels.shape[2] in (1, 3, 4):
+        pixels = pixels.permute(2, 0, 1)
+    if pixels.shape[0] not in (1, 3, 4):
+        raise ValueError(f"image has {pixels.shape[0]} channels, but must have 1 (gray), 3 (red, green, blue) or 4")
+    pixels = pixels[:3] if pixels.shape[0] == 4 else pixels
+    whole = not pixels.is_floating_point()
+    pixels = pixels.detach().float().cpu()
+    if not bool(pixels.isfinite().all()):
+        raise ValueError("image must be finite, but contains NaN or infinity")
+    low, high = (0.0, 255.0) if whole else (float(pixels.min()), float(pixels.max()))
+    if not whole and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    pixels = ((pixels - low) / max(high - low, 1e-12)).clamp(0, 1)
+    longest = max(pixels.shape[1:])
+    if longest > MOST_PIXELS:
+        size = [max(1, round(n * MOST_PIXELS / longest)) for n in pixels.shape[1:]]
+        pixels = torch.nn.functional.interpolate(pixels[None], size, mode="bilinear", antialias=True)[0]
+    return (pixels.expand(3, -1, -1).permute(1, 2, 0) * 255).round().to(torch.uint8).contiguous()
+
+
+def _tensor(image: Any) -> Tensor:
+    if isinstance(image, Tensor):
+        return image
+    if hasattr(image, "convert") and hasattr(image, "tobytes"):  # PIL, without needing it
+        colors = image.convert("RGB")
+        flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
+        return flat.reshape(colors.height, colors.width, 3)
+    try:
+        return torch.as_tensor(image)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"image must be a tensor, an array or a PIL image, got {type(image).__name__}") from error

@@ -1,0 +1,170 @@
+"""Attention maps for a browser: the weights of one sample as bytes, with a description of each map."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
+from regard.support.checks import describe
+from regard.views._payload import Scaled
+
+LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One map of one sample.
+
+    Attributes:
+        found: the map.
+        weights: ``(heads, queries, keys)``.
+        about: its name, its residual and more, for JSON.
+    """
+
+    found: Map
+    weights: Tensor
+    about: dict[str, Any]
+
+
+def as_maps(what: Any) -> Maps | None:
+    """Maps from maps, from one map, or from tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
+    if isinstance(what, Maps):
+        return what
+    if isinstance(what, Map):
+        return Maps([what])
+    if isinstance(what, Tensor):
+        what = {"weights": what}
+    elif isinstance(what, Sequence) and what and all(isinstance(each, Tensor) for each in what):
+        what = {f"layer {number}": each for number, each in enumerate(what)}
+    if isinstance(what, Mapping) and what and all(isinstance(each, Tensor) for each in what.values()):
+        return Maps(Map(str(name), [_record(str(name), weights)]) for name, weights in what.items())
+    return None
+
+
+def _record(name: str, weights: Tensor) -> AttentionRecord:
+    if weights.ndim not in (3, 4) or not weights.is_floating_point():
+        raise ValueError(
+            f"weights must be (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
+        )
+    whole = weights.detach() if weights.ndim == 4 else weights.detach()[None]
+    return AttentionRecord.given(whole, name)
+
+
+def sheets(maps: Maps, sample: int) -> list[Sheet]:
+    """All maps of one sample, checked."""
+    if not len(maps):
+        missed = f"; {len(maps.missed)} were missed: {maps.missed[0]}" if maps.missed else ""
+        raise ValueError(f"there are no maps to show{missed}")
+    if isinstance(sample, bool) or not isinstance(sample, int):
+        raise TypeError(f"sample must be a whole number, got {describe(sample)}")
+    _check_size(maps)
+    return [_sheet(found, sample) for found in maps.values()]
+
+
+def _check_size(maps: Maps) -> None:
+    """A weight takes one byte. Browsers load at most half a gigabyte, and less is already slow."""
+    size = sum(math.prod(found.shape[1:]) for found in maps.values() if found.shape)
+    if size <= LARGE:
+        return
+    says = (
+        f"{len(maps)} maps of {size / 1e6:,.0f} million weights are {{}} for a browser: show some of them, as in "
+        'show(maps["blocks.1*"]), or capture less, as in capture(model, heads=slice(0, 4), rows=[0])'
+    )
+    if size > LARGEST:
+        raise ValueError(says.format("too many"))
+    warnings.warn(says.format("many"), stacklevel=5)
+
+
+def _sheet(found: Map, sample: int) -> Sheet:
+    if not found.calls or found.latest.stored is None:
+        raise ValueError(f"{found.name!r} was reduced by reduce=, so there is no map to show")
+    batch = found.shape[0]
+    if not -batch <= sample < batch:
+        raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
+    calls = found.calls if _is_generation(found) else found.calls[-1:]
+    weights = _joined([call.weights[sample].detach().float().cpu() for call in calls])
+    if not weights.numel():
+        raise ValueError(
+            f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
+            f"{found.name!r}"
+        )
+    if not (bool(weights.isfinite().all()) and float(weights.min()) >= 0):
+        raise ValueError(f"the weights of {found.name!r} must be numbers of 0 or more, to be shown as a map")
+    shown = Map(found.name, list(calls))
+    latest = found.latest
+    layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
+    about = {
+        "name": found.name,
+        "heads": list(latest.heads or range(weights.shape[0])),
+        "queries": weights.shape[1],
+        "keys": weights.shape[2],
+        "rows": None if latest.rows is None else list(latest.rows),
+        "residual": shown.residual,
+        "agrees": shown.agrees,
+        "against": latest.against,
+        "kind": latest.kind,
+        "kernel": latest.kernel,
+        "calls": len(found.calls),
+        "joined": len(calls) > 1,
+        "grid": None if layout is None else list(layout.grid),
+        "prefix": 0 if layout is None else layout.prefix,
+    }
+    return Sheet(found, weights, about)
+
+
+def _is_generation(found: Map) -> bool:
+    """Whether each call continues the one before: one more query, over the same keys or one more."""
+    calls = found.calls
+    if len(calls) < 2 or any(
+        call.stored is None or call.rows is not None or call.windows is not None for call in calls
+    ):
+        return False
+    shapes = [call.stored.shape for call in calls if call.stored is not None]
+    if any(shape[0] != shapes[0][0] or shape[1] != shapes[0][1] or shape[2] != 1 for shape in shapes[1:]):
+        return False
+    growth = {later[3] - earlier[3] for earlier, later in pairwise(shapes)}
+    return growth == {1} or (growth == {0} and shapes[0][3] > 1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Concatenate the rows; keys that did not exist yet have weight 0."""
+    keys = max(part.shape[2] for part in parts)
+    padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
+    return torch.cat(padded, 1)
+
+
+def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
+    return {f"map{number}": Scaled.rows(sheet.weights) for number, sheet in enumerate(shown)}
+
+
+def rolls_out(shown: list[Sheet]) -> bool:
+    """Whether the maps can be multiplied, as in :func:`regard.rollout`: every layer attends among the same tokens, or
+    among merged squares of the tokens before, according to the grids."""
+    abouts = [sheet.about for sheet in shown]
+    square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
+    return square and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
+
+
+def _follows(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    if before["keys"] == after["keys"]:
+        return True
+    layouts = (
+        None if each["grid"] is None else Layout(tuple(each["grid"]), each["prefix"]) for each in (before, after)
+    )
+    return merged_rows(torch.empty(1, before["keys"], 1), *layouts) is not None
+
+
+def notes(maps: Maps, left_out: Sequence[str] = ()) -> list[str]:
+    """Notes for the reader: attention that was missed, and maps that are not shown."""
+    said = list(maps.notes)
+    if maps.missed:
+        said.append(f"missed: {'; '.join(map(str, maps.missed[:3]))}{' …' if len(maps.missed) > 3 else ''}")
+    if left_out:
+        said.append(f"left out, because they have no grid on the image: {', '.join(left_out)}")
+    return said

@@ -1,0 +1,86 @@
+"""Attention maps over text: which token attends to which, in one sequence or between two."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard.maps import Maps
+from regard.support.checks import describe
+from regard.views._payload import Payload
+from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
+
+# Parts of the names that models give to cross-attention.
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
+
+
+def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
+    """The arguments are those of :func:`regard.show`."""
+    shown = sheets(maps, sample)
+    lists = _lists(tokens)
+    given = bool(lists)
+    for sheet in shown:
+        asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
+        sheet.about.update(asks=asks, reads=reads)
+    meta = {
+        "layers": [sheet.about for sheet in shown],
+        "tokens": lists,
+        "notes": notes(maps),
+        "rollout": rolls_out(shown),
+    }
+    return Payload("tokens", meta, arrays(shown))
+
+
+def _lists(tokens: Any) -> dict[str, list[str]]:
+    """``{"text": …}``, or ``{"source": …, "target": …}`` for an encoder–decoder."""
+    if tokens is None:
+        return {}
+    if _is_list(tokens):
+        return {"text": list(tokens)}
+    if isinstance(tokens, list | tuple) and len(tokens) == 2 and all(_is_list(part) for part in tokens):
+        return {"source": list(tokens[0]), "target": list(tokens[1])}
+    raise TypeError(f"tokens must be a list of strings, or a pair of lists (source, target), got {describe(tokens)}")
+
+
+def _is_list(tokens: Any) -> bool:
+    return isinstance(tokens, Sequence) and not isinstance(tokens, str) and all(isinstance(t, str) for t in tokens)
+
+
+def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
+    """Without a text, tokens with a known grid are named by their positions."""
+    layout = sheet.found.latest.layout
+    if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
+        return None, None
+    rows, columns = layout.grid
+    name = f"{layout.prefix} + {rows} × {columns}"
+    prefix = ["[class]", *(f"[prefix{number}]" for number in range(1, layout.prefix))][: layout.prefix]
+    lists[name] = prefix + [f"({row}, {column})" for row in range(rows) for column in range(columns)]
+    square = sheet.about["rows"] is not None or sheet.about["queries"] == sheet.about["keys"]
+    return name if square else None, name
+
+
+def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
+    """The lists that the queries and the keys of a map belong to."""
+    about = sheet.about
+    queries = about["queries"] if about["rows"] is None else None  # selected rows are found by their numbers
+    keys = about["keys"]
+    if "text" in lists:
+        count = len(lists["text"])
+        if keys != count and queries != count:
+            raise ValueError(f"tokens has {count} entries, but {about['name']!r} attends over {keys} tokens")
+        return "text" if queries in (None, count) else None, "text" if keys == count else None
+    source, target = len(lists["source"]), len(lists["target"])
+    likely = _likely(about["name"], queries is not None and queries != keys)
+    for asks, reads in (likely, ("source", "source"), ("target", "target"), ("target", "source")):
+        if queries in (None, len(lists[asks])) and keys == len(lists[reads]):
+            return asks, reads
+    raise ValueError(
+        f"tokens has {source} source and {target} target entries, but {about['name']!r} attends "
+        f"from {about['queries']} to {keys}"
+    )
+
+
+def _likely(name: str, unequal: bool) -> tuple[str, str]:
+    """A guess by the name of the map, for maps whose sizes fit encoder, decoder and cross-attention."""
+    lower = name.lower()
+    if unequal or any(part in lower for part in _CROSS) or lower == "attention":
+        return "target", "source"
+    return ("target", "target") if "decoder" in lower else ("source", "source")
