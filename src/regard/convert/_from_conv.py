@@ -84,11 +84,12 @@ def why_not(conv: object) -> str | None:
 
 class ConvolutionalAttention(nn.Module):
     """What :func:`conv_to_attention` returns. ``weight`` and ``bias`` are the given convolution's parameters, under the
-    same names."""
+    same names; ``plan`` may be set at any time. A converted network computes the attention, so that its report measures
+    what it says."""
 
     bias: nn.Parameter | None
 
-    def __init__(self, conv: Convolution, tolerance: float, plan: TapsPlan = "auto") -> None:
+    def __init__(self, conv: Convolution, tolerance: float, plan: TapsPlan = "attention") -> None:
         super().__init__()
         self.weight, self.tolerance, self.plan = conv.weight, tolerance, plan
         self.register_parameter("bias", cast(nn.Parameter | None, conv.bias))
