@@ -84,11 +84,12 @@ def why_not(conv: object) -> str | None:
 
 class ConvolutionalAttention(nn.Module):
     """What :func:`conv_to_attention` returns. ``weight`` and ``bias`` are the given convolution's parameters, under the
-    same names."""
+    same names; ``plan`` may be set at any time. A converted network computes the attention, so that its report measures
+    what it says."""
 
     bias: nn.Parameter | None
 
-    def __init__(self, conv: Convolution, tolerance: float, plan: TapsPlan = "auto") -> None:
+    def __init__(self, conv: Convolution, tolerance: float, plan: TapsPlan = "attention") -> None:
         super().__init__()
         self.weight, self.tolerance, self.plan = conv.weight, tolerance, plan
         self.register_parameter("bias", cast(nn.Parameter | None, conv.bias))
@@ -130,11 +131,17 @@ class ConvolutionalAttention(nn.Module):
 
     def axis_matrices(self, grid: Sequence[int], like: Tensor) -> list[Float[Tensor, "taps outputs inputs"]]:
         """For each axis, the attention of each tap: (taps, outputs, inputs)."""
-        sizes = zip(grid, self.output_size(grid), self.stride, self.offsets(), self.pads, strict=True)
+        # Numbers and not tensors: a compiler takes them as constants.
+        taps = [
+            tuple(float(t * d - before) for t in range(k))
+            for k, d, (before, _) in zip(self.kernel_size, self.dilation, self.pads, strict=True)
+        ]
         make = tap_matrices if torch.compiler.is_compiling() else kept_matrices
         return [
-            make(size, outputs, stride, tuple(offsets.tolist()), pads, self.alpha, self.border, like.dtype, like.device)
-            for size, outputs, stride, offsets, pads in sizes
+            make(size, outputs, stride, offsets, pads, self.alpha, self.border, like.dtype, like.device)
+            for size, outputs, stride, offsets, pads in zip(
+                grid, self.output_size(grid), self.stride, taps, self.pads, strict=True
+            )
         ]
 
     def output_size(self, grid: Sequence[int]) -> tuple[int, ...]:
