@@ -13,8 +13,13 @@ from regard.convert._bounds import FLOAT64, Arithmetic, arithmetic, lost_below
 from regard.convert._calls import why_changed
 from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
 from regard.functional import axis_matrix, gaussian_weights
-from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
-from regard.layers._grids import flat_tokens
+from regard.layers import (
+    GatedPositionalAttention,
+    GaussianAttention,
+    MultiHeadAttention,
+    RelativeAttention,
+    flat_tokens,
+)
 from regard.support.checks import check_grid, check_width, describe
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

@@ -208,27 +208,7 @@ def _with_weights(
     dropout: float,
     return_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    if not isinstance(beta, Tensor) and beta == math.inf:
-        logits = hard_logits(_scores(query, key, 1.0), bias, keep, -1)
-    else:
-        if _leaves_the_range(beta):
-            scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
-            largest = torch.finfo(scores.dtype).max
-            logits = scores * (
-                beta.to(scores.dtype).clamp(max=largest) if isinstance(beta, Tensor) else min(beta, largest)
-            )
-        elif isinstance(beta, Tensor):
-            wide = torch.promote_types(query.dtype, torch.float32) if query.dtype == torch.float16 else query.dtype
-            logits = _scores(query.to(wide) * beta.to(wide), key.to(wide), 1.0)
-        else:
-            logits = _scores(query, key, beta)
-        # The map is the largest thing here, and its fresh memory costs as much as its numbers: change it in place.
-        # Nothing saved for the backward pass is touched, a product being differentiated by its factors.
-        in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
-        if bias is not None:
-            logits = logits.add_(bias) if in_place and bias.dtype == logits.dtype else logits + bias
-        if keep is not None:
-            logits = logits.masked_fill_(~keep, -math.inf) if in_place else logits.masked_fill(~keep, -math.inf)
+    logits = _logits(query, key, beta, keep, bias)
     empty = None
     if bias is not None:
         empty = (logits == -math.inf).all(-1, keepdim=True)
@@ -243,6 +223,31 @@ def _with_weights(
     weights = weights.to(value.dtype)
     out = _averages(F.dropout(weights, dropout) if dropout else weights, value)
     return (out, weights) if return_weights else out
+
+
+def _logits(
+    query: Tensor, key: Tensor, beta: float | Tensor, keep: Tensor | None, bias: Tensor | None
+) -> Float[Tensor, "*batch queries keys"]:
+    """β·q·kᵀ + bias, −∞ where a key is not kept."""
+    if not isinstance(beta, Tensor) and beta == math.inf:
+        return hard_logits(_scores(query, key, 1.0), bias, keep, -1)
+    if _leaves_the_range(beta):
+        scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
+        largest = torch.finfo(scores.dtype).max
+        logits = scores * (beta.to(scores.dtype).clamp(max=largest) if isinstance(beta, Tensor) else min(beta, largest))
+    elif isinstance(beta, Tensor):
+        wide = torch.promote_types(query.dtype, torch.float32) if query.dtype == torch.float16 else query.dtype
+        logits = _scores(query.to(wide) * beta.to(wide), key.to(wide), 1.0)
+    else:
+        logits = _scores(query, key, beta)
+    # The map is the largest tensor here, and allocating another costs as much as computing it: change it in place. The
+    # backward pass needs nothing of it, because a product is differentiated by its factors.
+    in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
+    if bias is not None:
+        logits = logits.add_(bias) if in_place and bias.dtype == logits.dtype else logits + bias
+    if keep is not None:
+        logits = logits.masked_fill_(~keep, -math.inf) if in_place else logits.masked_fill(~keep, -math.inf)
+    return logits
 
 
 def _leaves_the_range(beta: float | Tensor) -> bool:

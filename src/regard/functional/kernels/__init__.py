@@ -11,11 +11,10 @@ import os
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
 from regard.support.checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LARGEST_AXIS = 128
-SMALL_SIDE = 16  # of a plane that a program keeps on the chip between its two passes
 
 
 def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bool:

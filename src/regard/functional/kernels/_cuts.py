@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from triton.runtime.errors import OutOfResources
 
-from regard.functional.kernels import SMALL_SIDE
+from regard.functional.kernels._limits import SMALL_SIDE
 
 SMALLEST_BLOCK = 16  # of the matrix units
 SMALL_PLANE = SMALL_SIDE**2  # tokens, both sides rounded up to blocks
