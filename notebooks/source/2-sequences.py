@@ -601,7 +601,7 @@ regard.course.picture(
 # %%
 accuracy, test, said, weights = trained[-1]
 words = task.vocabulary.tokens
-right = int((said == test.target[:, :-1]).all(1).nonzero()[0])  # the first sentence it gets right
+right = int((said == test.target[:, :-1]).sum(1).argmax())  # the sentence it gets best
 read = [words[number] for number in test.source[right].tolist()]
 written = [words[number] for number in said[right].tolist()]
 figure, panel = plt.subplots(figsize=(5, 4.2))
