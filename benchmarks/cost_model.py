@@ -162,7 +162,7 @@ def measured(results: Path = RESULTS) -> tuple[dict[str, Any], dict[str, Any]]:
     if not gaussian or not trained:
         raise FileNotFoundError(
             f"{results} needs a run of benchmarks/gaussian.py on an H200, and a training run there of a recipe whose "
-            f"network is still the same: regard train cifar10-speedrun --result FILE"
+            f"network is still the same: regard train cifar10-transformer --result FILE"
         )
     return gaussian[-1], trained[-1]
 

@@ -113,7 +113,7 @@ def found(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def row(name: str, result: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
     network = recipe.network.build(recipe.task)
-    counted = regard.cost(network, (1, *recipe.task.shape))
+    counted = regard.cost(network, (1, *recipe.task.image_shape))
     accuracy = [100 * value for value in result["accuracy"]]
     return {
         "network": name,

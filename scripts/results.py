@@ -184,6 +184,20 @@ def _reproduction(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+def _pyramid(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "pyramid")
+    rows = [
+        [row["what"], f"{row['parameters'] / 1e6:.2f} M", f"{row['held out']:.2f}", _milliseconds(row["ms / step"])]
+        for row in result["rows"]
+    ]
+    seeds = "one seed" if result["seeds"] == 1 else f"mean of {result['seeds']} seeds"
+    text = (
+        f"Accuracy on 5,000 images held out from the training set, after {result['epochs']} epochs on the others in "
+        f"batches of 1,000, {seeds}. {result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
+    )
+    return f"{_markdown(['network or change', 'parameters', 'held out, %', 'ms / step'], rows)}\n\n{text}"
+
+
 def _ablation(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "ablation")
     head = ["change", "parameters", "validation accuracy, %", "difference", "ms / step"]
@@ -267,6 +281,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "attention": _attention,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
+    "pyramid": _pyramid,
     "training": _training,
     "reproduction": _reproduction,
     "ablation": _ablation,

@@ -30,7 +30,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       model.save_changes();
     },
   };
-  // Drawn over what is there, so that what a person has picked stays picked when new data come.
+  // Draw over the old view, so that the selection stays when new data arrive.
   const draw = () => {
     try {
       clean = put(el, decode(model.get("payload") as string, model.get("buffer") as DataView), host);

@@ -1,7 +1,6 @@
 r"""Formulas in Markdown, ``$…$`` and ``$$…$$``, as MathML that browsers draw themselves: no script, no font, no network.
 
-The formulas of the claims are read by :mod:`regard.claims`'s own small parser, which refuses what it does not know. What
-docstrings use beyond it is brought into its language here: sizes of brackets, ``cases``, and lines aligned at ``&``.
+A command that is not known stops the build.
 """
 
 import re
@@ -12,73 +11,20 @@ from markdown import Extension, Markdown
 from markdown.blockprocessors import BlockProcessor
 from markdown.inlinepatterns import InlineProcessor
 
-from regard.claims._latex import parse, to_mathml
-
-_SIZES = re.compile(r"\\(?:[bB]igg?[lrm]?|textstyle|displaystyle|limits)(?![A-Za-z])|\\!")
-_WORDS = {
-    r"\tfrac": r"\frac",
-    r"\dfrac": r"\frac",
-    r"\ldots": r"\dots",
-    r"\lVert": r"\|",
-    r"\rVert": r"\|",
-    r"\lvert": "|",
-    r"\rvert": "|",
-    r"\arg\max": r"\argmax",
-    r"\arg\min": r"\argmin",
-    r"\iota": r"\text{ι}",
-    r"\eta": r"\text{η}",
-    r"\kappa": r"\text{κ}",
-    r"\colon": ":",
-    r"\leq": r"\le",
-    r"\geq": r"\ge",
-}
-_WORD = re.compile("|".join(re.escape(word) + r"(?![A-Za-z])" for word in sorted(_WORDS, key=len, reverse=True)))
-_CASES = re.compile(r"(.*?)\\begin\{cases\}(.*?)\\end\{cases\}(.*)", re.DOTALL)
-_BOARD = re.compile(r"\\mathbb ([A-Z])")
-_DIGITS = re.compile(r"\\frac(\d)(?=[a-zA-Z\d])")
+from regard.claims.formulas import to_mathml
 
 
 def mathml(latex: str, *, display: bool = False) -> str:
-    r"""A formula as a ``<math>`` element.
+    r"""A formula as a ``<math>`` element. Lines end with ``\\`` and are aligned at ``&``.
 
     >>> mathml("x^2")
-    '<math><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
+    '<math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
     >>> mathml(r"a &= 1 \\ b &= 2", display=True).count("<mtr>")
     2
     """
-    latex = _DIGITS.sub(r"\\frac{\1}", _BOARD.sub(r"\\mathbb{\1}", _SIZES.sub("", latex)))
-    latex = _WORD.sub(lambda found: _WORDS[found[0]], latex).strip()
-    tall = any(word in latex for word in (r"\left", r"\frac", r"\begin"))
-    return _polished(_whole(latex, display), tall)
-
-
-def _polished(text: str, tall: bool) -> str:
-    """Brackets as high as what is in them only where that is high; a sign in front of something set as a sign."""
-    if not tall:
-        text = re.sub(r"<mo>([()\[\]|‖])</mo>", r'<mo stretchy="false">\1</mo>', text)
-    return re.sub(r"(<mrow>|<mo(?: [^>]*)?>[=≤≥≈→(,\[]</mo>)<mo>−</mo>", r'\1<mo form="prefix">−</mo>', text)
-
-
-def _whole(latex: str, display: bool) -> str:
-    opening = '<math display="block">' if display else "<math>"
-    cases = _CASES.fullmatch(latex)
-    if cases:
-        before, inside, after = cases.groups()
-        return f"{opening}<mrow>{_row(before)}<mo>{{</mo>{_lines(inside)}{_row(after)}</mrow></math>"
-    if r"\\" in latex or "&" in latex:
-        return f"{opening}{_lines(latex)}</math>"
-    return to_mathml(parse(latex), display=display)
-
-
-def _lines(latex: str) -> str:
-    """Rows of a table: lines end with ``\\\\``, columns with ``&``."""
-    lines = [line.split("&") for line in re.split(r"\\\\", latex) if line.strip()]
-    rows = ["".join(f'<mtd style="text-align: left">{_row(cell)}</mtd>' for cell in line) for line in lines]
-    return f"<mtable>{''.join(f'<mtr>{row}</mtr>' for row in rows)}</mtable>"
-
-
-def _row(latex: str) -> str:
-    return to_mathml(parse(latex)).removeprefix("<math>").removesuffix("</math>")
+    if "&" in latex and r"\begin" not in latex:
+        latex = rf"\begin{{split}} {latex} \end{{split}}"
+    return to_mathml(latex.strip(), display=display)
 
 
 class _Inline(InlineProcessor):

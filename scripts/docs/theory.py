@@ -3,9 +3,8 @@
 import io
 from functools import cache
 
-from regard.claims import SOURCES, TOPICS, Row, Theorem, Verification, answers, misconceptions, verify
-from regard.claims._page import picture
-from regard.claims._prose import inline_html
+from regard.claims import SOURCES, TOPICS, Row, Theorem, Verification, answers, misconceptions, picture, verify
+from regard.claims.prose import inline_html
 
 WORDS = {
     "temperature": "The inverse temperature β, from no attention at all to a hard choice.",
@@ -92,9 +91,7 @@ def _entry(row: Row) -> str:
     path = f"pictures/{claim.id}.png"
     if f"theory/{path}" in pictures():
         parts.append(f"![What was measured for {claim.id}]({path})\n")
-    evidence = (
-        "it trains something: `regard verify --slow --id " + claim.id + "`" if not row.ran else _code(row.evidence)
-    )
+    evidence = "it trains a model: `regard verify --slow --id " + claim.id + "`" if not row.ran else _code(row.evidence)
     parts.append(f"*Evidence:* {evidence}\n")
     rejected = "" if row.mutant is None else f" {_code(row.mutant.line)}"
     parts.append(f"*Rejected by the same check:* {claim.mutant.text}.{rejected}\n")

@@ -6,6 +6,7 @@ Seeds are fixed, and one thread computes. A family whose library is not installe
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import struct
 import sys
 import types
@@ -287,12 +288,12 @@ def own_families() -> Iterator[tuple[str, Callable[[], Any]]]:
         encoder = {"dim": 16, "depth": 2, "heads": 4, "attention": kind}
         yield (
             f"own image encoder, {kind}",
-            lambda options=encoder: (ImageEncoder(16, 5, **options, merge=(1,)).eval(), (images(16),), True),
+            lambda options=encoder: (image_encoder(**options), (images(16),), True),
         )
     yield (
         "own image encoder, another size",
         lambda: (
-            ImageEncoder(16, 5, dim=16, depth=2, heads=4, attention="content", merge=(1,)).eval(),
+            image_encoder(dim=16, depth=2, heads=4, attention="content"),
             (torch.randn(2, 3, 16, 24),),
             True,
         ),
@@ -301,7 +302,7 @@ def own_families() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield (
         "own Transformer",
         lambda: (
-            Transformer(13, dim=16, heads=2, hidden=16, encoder_depth=1, decoder_depth=1).eval(),
+            transformer(),
             (words, words[:, :4]),
             False,
         ),
@@ -311,6 +312,19 @@ def own_families() -> Iterator[tuple[str, Callable[[], Any]]]:
             f"own seq2seq, {kind}",
             lambda kind=kind: (Seq2SeqRNN(11, dim=8, hidden=8, attention=kind).eval(), (words, words[:, :4]), False),
         )
+
+
+def image_encoder(**options: Any) -> nn.Module:
+    """For images of 16 × 16 in patches of 2 × 2, whose size older versions do not take as an argument."""
+    patch = (2,) if "patch_size" in inspect.signature(ImageEncoder).parameters else ()
+    return ImageEncoder(16, *patch, 5, **options, merge=(1,)).eval()  # type: ignore[call-arg]
+
+
+def transformer() -> nn.Module:
+    """One block each. Older versions have an argument for the depth of the encoder and one for that of the decoder."""
+    joint = "depth" in inspect.signature(Transformer).parameters
+    depth = {"depth": 1} if joint else {"encoder_depth": 1, "decoder_depth": 1}
+    return Transformer(13, dim=16, heads=2, hidden=16, **depth).eval()  # type: ignore[arg-type]
 
 
 def timm() -> Any:

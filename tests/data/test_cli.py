@@ -14,11 +14,11 @@ def test_list_says_what_is_here_and_where(folder, capsys, monkeypatch):
     out = capsys.readouterr().out
     for words in (
         "cifar10",
-        "not here",
-        "170.1 MB to download",
+        "not downloaded",
+        "170 MB to download",
         "fashion-mini",
-        "in the package, checked",
-        "3.1 MB",
+        "in the package, verified",
+        "3.07 MB",
         "MIT",
     ):
         assert words in out
@@ -50,6 +50,6 @@ def test_fetch_fails_plainly(folder, capsys, monkeypatch):
 
 def test_an_unknown_name_is_refused(capsys):
     assert run(["fetch", "imagenet"]) == 2
-    assert "no data set is called imagenet; there are cifar10" in capsys.readouterr().err
+    assert "unknown data set imagenet; known are cifar10" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run([])

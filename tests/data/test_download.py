@@ -7,17 +7,15 @@ import sys
 import pytest
 
 from regard.data import DownloadError
-from regard.data._download import download, note, part_of, progress, write_aside
+from regard.data._download import download, note, part_of, progress
 
 CONTENT = bytes(hashlib.sha256(b"regard").digest()) * 20_000  # 640 kB: several reads
-
-
-def verify(path):
-    return None if path.read_bytes() == CONTENT else "wrong bytes"
+MD5 = hashlib.md5(CONTENT).hexdigest()
+CHUNK = 2**14  # bytes that an interruption may lose
 
 
 def get(site, target, **options):
-    return download([f"{site.address}/file"], target, verify, pause=0.0, timeout=5.0, **options)
+    return download([f"{site.address}/file"], target, MD5, pause=0.0, timeout=5.0, **options)
 
 
 @pytest.fixture
@@ -48,10 +46,12 @@ def test_a_cut_connection_is_resumed_from_where_it_stopped(site, target, reset):
     starts = [
         0 if wanted is None else int(wanted.removeprefix("bytes=").removesuffix("-")) for _, wanted in site.requests
     ]
-    # A reset may lose bytes that were on their way, an orderly end may not.
+    # A reset may lose more bytes that were on their way than an orderly end.
     assert starts == sorted(starts)
     if not reset:
-        assert starts == [0, 300_000, 400_000]
+        assert starts[0] == 0
+        assert 300_000 - CHUNK < starts[1] <= 300_000
+        assert starts[1] + 100_000 - CHUNK < starts[2] <= starts[1] + 100_000
 
 
 def test_a_server_that_ignores_ranges_sends_everything_again(site, target):
@@ -59,7 +59,7 @@ def test_a_server_that_ignores_ranges_sends_everything_again(site, target):
     behave(site, {"cut": 300_000})
     get(site, target)
     assert target.read_bytes() == CONTENT
-    assert [wanted for _, wanted in site.requests] == [None, "bytes=300000-"]
+    assert [wanted is None for _, wanted in site.requests] == [True, False]
 
 
 def test_a_part_left_by_an_earlier_run_is_resumed(site, target):
@@ -107,7 +107,7 @@ def test_a_busy_server_is_asked_again(site, target):
 def test_wrong_bytes_never_get_the_name(site, target):
     site.files["/file"] = CONTENT[:-1] + b"x"
     target.write_bytes(b"what was there before")
-    with pytest.raises(DownloadError, match="wrong bytes") as error:
+    with pytest.raises(DownloadError, match="does not match the known hash") as error:
         get(site, target, attempts=2)
     assert target.read_bytes() == b"what was there before"
     assert not part_of(target).exists()
@@ -115,7 +115,7 @@ def test_wrong_bytes_never_get_the_name(site, target):
 
 
 def test_the_next_address_is_tried(site, target):
-    download([f"{site.address}/nothing", f"{site.address}/file"], target, verify, pause=0.0)
+    download([f"{site.address}/nothing", f"{site.address}/file"], target, MD5, pause=0.0)
     assert target.read_bytes() == CONTENT
     assert [path for path, _ in site.requests] == ["/nothing", "/file"], "a missing file is asked for once"
 
@@ -125,30 +125,20 @@ def test_an_unreachable_server_is_said_at_once(tmp_path):
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         address = f"http://127.0.0.1:{taken.getsockname()[1]}/file"
         with pytest.raises(DownloadError) as error:
-            download([address], tmp_path / "file", verify, pause=100.0)
+            download([address], tmp_path / "file", MD5, pause=100.0)
     assert len(error.value.tried) == 1
     assert address in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_silence_is_given_up_and_what_came_is_kept(site, target):
-    behave(site, {"cut": 1000, "stall": True})
+    behave(site, {"cut": 100_000, "stall": True})
     with pytest.raises(DownloadError, match="timed out"):
-        download([f"{site.address}/file"], target, verify, attempts=1, timeout=0.2)
-    assert part_of(target).read_bytes() == CONTENT[:1000]
-
-
-def test_writing_aside_keeps_the_old_file_when_the_write_fails(tmp_path, monkeypatch):
-    target = tmp_path / "file"
-    write_aside(target, b"old")
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_aside(target, b"new")
-    assert target.read_bytes() == b"old"
+        download([f"{site.address}/file"], target, MD5, attempts=1, timeout=0.2)
+    part = part_of(target).read_bytes()
+    assert 100_000 - CHUNK < len(part) <= 100_000
+    assert CONTENT.startswith(part)
+    assert [path.name for path in target.parent.iterdir()] == ["file.part"]
 
 
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(site, target, capsys, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import DataSet, ImageSet, _cache, load, status
-from regard.data._images import parse_idx, validation_mask
+from regard.data._image_sets import parse_idx, validation_mask
 from regard.data._sources import FASHION_MINI, SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_damage_to_the_embedded_set_is_noticed(monkeypatch, tmp_path):
     content[8] ^= 1
     labels.write_bytes(gzip.compress(bytes(content)))
     monkeypatch.setitem(SOURCES, "fashion-mini", dataclasses.replace(FASHION_MINI, folders=(str(tmp_path),)))
-    with pytest.raises(FileNotFoundError, match="install regard again"):
+    with pytest.raises(FileNotFoundError, match="reinstall regard"):
         load("fashion-mini").train  # noqa: B018
 
 
@@ -153,7 +153,7 @@ def test_the_validation_set_is_pinned():
 
 
 def test_bad_input_is_refused(user_errors):
-    with pytest.raises(ValueError, match="none would be left"):
+    with pytest.raises(ValueError, match="has only 6000 for training"):
         load("fashion-mini", validation=6000)
     for value in (-1, True, "some"):
         with pytest.raises(ValueError, match="validation must be"):

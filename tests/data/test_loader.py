@@ -150,9 +150,9 @@ def test_what_does_not_fit_is_refused(user_errors):
     examples = AugmentedImages(image_set(16))
     for values, words in [
         ({"batch_size": 0}, "batch_size must be 1 or more"),
-        ({"batch_size": 7, "world_size": 2}, "7 cannot be shared by 2"),
+        ({"batch_size": 7, "world_size": 2}, "must be a multiple of world_size 2, got 7"),
         ({"batch_size": 8, "rank": 2, "world_size": 2}, "rank must be in 0 … 1"),
-        ({"batch_size": 17}, "more than the 16 samples"),
+        ({"batch_size": 17}, "larger than the 16 samples"),
     ]:
         with pytest.raises(ValueError, match=words):
             Loader(examples, **values)
@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused(user_errors):
         loader.batch(-1, 0)
     with pytest.raises(ValueError, match="start must be in 0 … 2"):
         loader.epoch(0, start=3)
-    with pytest.raises(TypeError, match="examples must have numbered samples"):
+    with pytest.raises(TypeError, match="examples must be numbered samples"):
         Loader(image_set(16), 8)
     with pytest.raises(ValueError, match="crop is 8 pixels"):
         AugmentedImages(image_set(4), Augmentation(crop=8))

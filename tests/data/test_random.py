@@ -99,7 +99,7 @@ def test_orders_differ():
 
 
 def test_bad_keys_and_indices_are_refused(user_errors):
-    with pytest.raises(TypeError, match="index must be a tensor of whole numbers"):
+    with pytest.raises(TypeError, match="index must be a tensor of integers"):
         random_bits(torch.rand(3), 0)
     with pytest.raises(TypeError, match="each part of a key"):
         random_bits(torch.arange(3), 0.5)

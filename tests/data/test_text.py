@@ -104,7 +104,7 @@ def test_windows_begin_elsewhere_in_other_epochs():
 
 def test_what_does_not_fit_is_refused(user_errors):
     data = load_text("word")
-    with pytest.raises(ValueError, match="too short for windows of 50"):
+    with pytest.raises(ValueError, match="too few for windows of 50"):
         NextTokens(torch.arange(50), 50)
     with pytest.raises(ValueError, match="tokens must be an int64 tensor"):
         NextTokens(torch.rand(50), 5)
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused(user_errors):
         MaskedText(data.train, data.vocabulary, 16, rate=1.0)
     with pytest.raises(ValueError, match="tokens must be"):
         mask_tokens(data.train, data.vocabulary, torch.arange(3))
-    with pytest.raises(ValueError, match="index must hold one number"):
+    with pytest.raises(ValueError, match="index must have one entry"):
         mask_tokens(data.train[:10].reshape(2, 5), data.vocabulary, torch.arange(3))
     with pytest.raises(ValueError, match="level must be one of"):
         load_text("syllable").vocabulary  # noqa: B018

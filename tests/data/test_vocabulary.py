@@ -70,7 +70,7 @@ def test_a_vocabulary_travels_as_json():
 
 
 def test_what_does_not_fit_is_refused(user_errors):
-    with pytest.raises(ValueError, match="'a' came more than once"):
+    with pytest.raises(ValueError, match="'a' occurs more than once"):
         Vocabulary("aba")
     with pytest.raises(ValueError, match="level must be one of"):
         Vocabulary("ab", level="syllable")

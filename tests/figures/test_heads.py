@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import figures
-from regard.figures._heads import mass_contour
+from regard.figures._gaussian_heads import mass_contour
 
 
 def positive(seed):

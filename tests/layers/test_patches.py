@@ -17,7 +17,7 @@ from regard.layers import PatchEmbedding
 )
 def test_each_token_is_a_linear_map_of_its_patch(patch, rows, columns, channels, bias):
     layer = PatchEmbedding(patch, 5, channels=channels, bias=bias).double()
-    height, width = layer.patch
+    height, width = layer.patch_size
     images = torch.randn(2, channels, rows * height, columns * width, dtype=torch.float64)
     tokens = layer(images)
     assert layer.grid(rows * height, columns * width) == (rows, columns)
@@ -40,7 +40,7 @@ def test_bad_input_is_named(user_errors):
     ):
         with pytest.raises(ValueError, match=message):
             layer(torch.zeros(shape))
-    with pytest.raises(TypeError, match=r"patch must be a number or \(height, width\)"):
+    with pytest.raises(TypeError, match=r"patch_size must be a number or \(height, width\)"):
         PatchEmbedding((1, 2, 3), 4)
     with pytest.raises(ValueError, match="dim must be 1 or more"):
         PatchEmbedding(2, 0)

@@ -124,7 +124,7 @@ def test_bad_input_is_named(user_errors):
         (grid, 5, {}, "x has 5 tokens but grid .2, 3. has 6"),
         (grid, 4, {"grid": (2, 2)}, "pass interpolate=True"),
         (grid, 6, {"grid": 6}, "grid is .6,., of 1 axes, but these positions have 2"),
-        (grid, 6, {"start": 1}, "only a sequence can be entered later"),
+        (grid, 6, {"start": 1}, "only a sequence has a start"),
         (line, 4, {}, "4 tokens from 0 go beyond the learned positions of .3,."),
         (line, 2, {"start": 2}, "2 tokens from 2 go beyond"),
         (line, 2, {"start": -1}, "start must be 0 or more"),

@@ -1,6 +1,5 @@
 """Captured maps as a mapping, as a table and as a file."""
 
-import json
 import math
 
 import pytest
@@ -107,24 +106,6 @@ def test_windows_and_maps_kept_once_are_saved_as_they_are(tmp_path):
     assert torch.equal(again["swin"].weights, maps["swin"].weights)
     assert again["swin"].weights.shape == again["swin"].shape == (2, 2, 16, 16)
     assert again["gaussian"].weights.shape == again["gaussian"].shape == (3, 2, 4, 4)
-
-
-def test_files_of_the_first_version_can_still_be_read(tmp_path):
-    from safetensors.torch import save_file
-
-    weights = torch.rand(1, 2, 4, 4)
-    call = {
-        "name": "attn", "shape": [1, 2, 4, 4], "batch": 3, "residual": 1e-7, "logsumexp_residual": None,
-        "allowed": 1e-5, "against": "kernel", "kind": "sdpa", "kernel": "math", "rows": None, "heads": None,
-        "windows": {"grid": [2, 2], "window": [2, 2], "shift": [0, 0], "rolled_first": False},
-        "layouts": [[[2, 2], 0], None],
-    }  # fmt: skip
-    about = {"format": "regard maps", "version": 1, "calls": [call], "missed": [], "notes": []}
-    save_file({"0": weights}, tmp_path / "old.safetensors", metadata={"regard": json.dumps(about)})
-    found = Maps.load(tmp_path / "old")["attn"]
-    assert torch.equal(found.weights, weights)
-    assert found.latest.windows == Windows((2, 2), (2, 2), (0, 0))
-    assert (found.grid, found.agrees, found.latest.shape) == ((2, 2), True, (3, 2, 4, 4))
 
 
 def test_a_large_model_fits_into_three_megabytes(tmp_path):

@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_old_files(folder, monkeypatch):
     def full_disk(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full_disk)
+    monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         ResNet18(4, width=2).save_pretrained(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             (shared / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
             copy(folder)
-            made = subprocess.run(["make", "proofs"], cwd=shared, capture_output=True, text=True, timeout=300)
+            made = subprocess.run(["make", "proofs"], cwd=shared, capture_output=True, text=True, timeout=900)
             assert made.returncode == 0, f"{made.stdout[-2000:]}\n{made.stderr[-4000:]}"
             done.touch()
     return folder
@@ -64,7 +64,7 @@ def coqc(built: Path, tmp_path: Path):
         path = tmp_path / f"{name}.v"
         path.write_text(text, "utf-8")
         words = ["coqc", "-w", "-notation-overridden,-ambiguous-paths", "-Q", str(built), "regard", str(path)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600)
         return done.returncode == 0, done.stdout + done.stderr
 
     return run

@@ -1,14 +1,12 @@
 """Checkpoints: whole or not at all, the last and the best kept, every damage seen."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.training import Checkpoints, DamagedCheckpointError
-from regard.training._checkpoints import read_checkpoint, write_whole
+from regard.training._checkpoints import read_checkpoint
 
 TENSORS = {
     "network.weight": torch.arange(6.0).reshape(2, 3),
@@ -88,14 +86,6 @@ def test_a_checkpoint_that_is_there_stays(tmp_path):
     checkpoints.save(1, {"x": torch.zeros(1)}, {})
     checkpoints.save(1, {"x": torch.ones(1)}, {})
     assert checkpoints.load(1).tensors["x"].item() == 0
-
-
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "summary.json"
-    write_whole(path, b"old")
-    write_whole(path, json.dumps({"new": 1}).encode())
-    assert json.loads(path.read_text()) == {"new": 1}
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_keep_must_be_a_number(user_errors, tmp_path):

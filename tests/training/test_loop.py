@@ -221,5 +221,5 @@ def test_held_out_samples_are_scored_without_dropout_and_smoothing(toy):
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(user_errors, train_toy, toy):
-    with pytest.raises(ValueError, match="batch_size 100 is more than the 24 samples"):
+    with pytest.raises(ValueError, match="batch_size 100 is larger than the 24 samples"):
         train_toy(batch_size=100)

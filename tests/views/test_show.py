@@ -215,7 +215,7 @@ class TestTokens:
         maps = random_maps(1, 2, 5)
         with pytest.raises(ValueError, match=r"tokens has 3 entries, but 'blocks\.0\.attn' attends over 5 tokens"):
             regard.show(maps, tokens=["a", "b", "c"])
-        with pytest.raises(ValueError, match="3 entries that are read and 4 that are written"):
+        with pytest.raises(ValueError, match="3 source and 4 target entries"):
             regard.show(maps, tokens=(list("abc"), list("abcd")))
         with pytest.raises(TypeError, match="tokens must be a list of strings"):
             regard.show(maps, tokens="hello")
@@ -228,16 +228,15 @@ class TestTokens:
         with pytest.raises(ValueError, match=r"\(heads, queries, keys\)"):
             regard.show(torch.ones(2))
 
-    def test_more_than_a_browser_can_hold_is_refused_and_much_is_warned_of(self, monkeypatch):
-        from regard.views import _maps
+    def test_more_than_a_browser_can_hold_is_refused_and_much_is_warned_of(self):
+        def empty(tokens):
+            return torch.zeros(1).expand(1, tokens, tokens)  # takes no memory
 
-        monkeypatch.setattr(_maps, "LARGE", 40)
-        regard.show(random_maps(2, 2, 3))
-        with pytest.warns(UserWarning, match="3 maps of 0 million weights are many for a browser"):
-            regard.show(random_maps(3, 2, 3))
-        monkeypatch.setattr(_maps, "LARGEST", 50)
-        with pytest.raises(ValueError, match="are too many for a browser: show some of them"):
-            regard.show(random_maps(3, 2, 3))
+        # Warnings are errors here, so that the map is not prepared after the warning.
+        with pytest.raises(UserWarning, match="2 maps of 128 million weights are many for a browser"):
+            regard.show([empty(8000), empty(8000)])
+        with pytest.raises(ValueError, match="1 maps of 400 million weights are too many for a browser: show some"):
+            regard.show(empty(20_000))
 
 
 class TestHeads:
@@ -277,7 +276,7 @@ class TestHeads:
         solid = HeadTrajectory((0,), ("a",), None, (torch.randn(1, 2, 3),), (torch.rand(1, 2),))
         with pytest.raises(ValueError, match="heads over 3 axes cannot be drawn"):
             regard.show(solid)
-        with pytest.raises(TypeError, match="a run, a trajectory or a locality, got 7"):
+        with pytest.raises(TypeError, match="a locality or verified claims, got 7"):
             regard.show(7)
         with pytest.raises(TypeError, match="image= and tokens= go with maps"):
             regard.show(solid, tokens=["a"])
@@ -335,7 +334,7 @@ class TestSaving:
             assert shown.view == name
         with pytest.raises(ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', got 'nothing'"):
             regard.show("nothing")
-        with pytest.raises(TypeError, match="color is an option of the views that have a name"):
+        with pytest.raises(TypeError, match="color is an option of a view that is given by its name"):
             regard.show(random_maps(1, 1, 2), color="red")
 
 

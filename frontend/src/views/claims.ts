@@ -1,4 +1,4 @@
-// What people say about attention: the verdict on each statement, why, and the evidence.
+// Claims about attention: the verdict on each statement, its derivation and the evidence.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { type Draw, Picture, type Size } from "../core/canvas";
@@ -101,13 +101,13 @@ export function ClaimsView({ payload, host }: ViewProps): VNode {
   const search = useRef<HTMLInputElement>(null);
   const keys: Key[] = [
     { keys: ["/"], means: "search", run: () => search.current?.focus() },
-    { keys: ["m"], means: "misconceptions alone, or all", run: () => setWrong(!wrong) },
-    { keys: ["e"], means: "open or close all that are shown", run: () => setOpen(open.size ? new Set() : new Set(shown.map(({ id }) => id))) },
+    { keys: ["m"], means: "show misconceptions only, or all", run: () => setWrong(!wrong) },
+    { keys: ["e"], means: "open or close all statements shown", run: () => setOpen(open.size ? new Set() : new Set(shown.map(({ id }) => id))) },
   ];
   const subtitle = `${claims.length} statements from course material: ${VERDICTS.map((v) => `${count(v)} ${v === "holds" ? "hold" : v === "fails" ? "fail" : "hold under a condition"}`).join(", ")}`;
 
-  return html`<${Frame} name="claims" title="What people say about attention" subtitle=${subtitle} host=${host} keys=${keys}
-    footer=${html`<span>Every statement is decided by a computation, and a wrong variant of it is rejected by the same one.</span><span>regard verify --id NAME</span>`}>
+  return html`<${Frame} name="claims" title="Claims about attention" subtitle=${subtitle} host=${host} keys=${keys}
+    footer=${html`<span>A computation decides each statement, and the same computation rejects a wrong variant of it.</span><span>regard verify --id NAME</span>`}>
     <div ref=${place} class="rg-claims">
       <${Ledger} claims=${claims} topics=${topics} shown=${shown} visit=${visit} />
       <div class="rg-filters">
@@ -201,7 +201,7 @@ function checked({ proved }: Claim) {
 function evidence(claim: Claim, found: Found | null, problem: string, asking: boolean) {
   if (problem) return html`<p class="rg-problem" role="alert">${problem}</p>`;
   if (!found) {
-    if (claim.slow) return html`<p>It trains something, which takes minutes: <code>regard verify --slow --id ${claim.id}</code></p>`;
+    if (claim.slow) return html`<p>It trains a model, which takes minutes: <code>regard verify --slow --id ${claim.id}</code></p>`;
     return html`<p>${asking ? "Examining it now …" : html`Not examined here: <code>regard verify --id ${claim.id}</code>`}</p>`;
   }
   return html`

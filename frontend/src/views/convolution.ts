@@ -21,7 +21,7 @@ const BORDER_NAMES: Record<Border, string> = {
   reflect: "reflect",
   replicate: "replicate",
   circular: "circular",
-  native: "none: attend to what exists",
+  native: "none: attend to existing pixels",
 };
 
 /** The slider is fine where the picture changes most. */

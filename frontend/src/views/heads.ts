@@ -73,14 +73,14 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const kernels = ["0", "3", "5", "7"];
   const keys: Key[] = [
     { keys: [" "], shown: "space", means: "play or pause", run: play },
-    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "one moment back or on", run: (key) => go(Math.round(time) + (key === "ArrowRight" ? 1 : -1)) },
-    { keys: ["Home", "End"], means: "first or last moment", run: (key) => go(key === "Home" ? 0 : last) },
+    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "previous or next step", run: (key) => go(Math.round(time) + (key === "ArrowRight" ? 1 : -1)) },
+    { keys: ["Home", "End"], means: "first or last step", run: (key) => go(key === "Home" ? 0 : last) },
     { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another head", run: (key) => nextHead(key === "ArrowDown" ? 1 : -1) },
-    { keys: ["c"], means: "convolution behind", run: () => setKernel(Number(kernels[(kernels.indexOf(String(kernel)) + 1) % kernels.length])) },
+    { keys: ["c"], means: "show a convolution kernel", run: () => setKernel(Number(kernels[(kernels.indexOf(String(kernel)) + 1) % kernels.length])) },
     { keys: ["t"], means: "trails", run: () => setTrails(!trails) },
     ...(merged ? [{ keys: ["l"], means: "one scale for all layers", run: () => setScale(scale === "image" ? "grid" : "image") }] : []),
     ...(grids ? [{ keys: ["g"], means: "whole grid", run: () => setWholeGrid(!wholeGrid) }] : []),
-    { keys: ["Escape"], shown: "Esc", means: "no head picked", run: () => (setLocked(null), setHovered(null)) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setLocked(null), setHovered(null)) },
   ];
   const controls = html`
     ${last > 0
@@ -149,7 +149,7 @@ function Panel({ state, onHover, onPick }: PanelProps) {
 
 function Inspector({ moments, place, time, range }: { moments: Moments; place: Place | null; time: number; range: Range }) {
   const theme = useTheme();
-  const legend = html`<${Picture} draw=${drawLegend(range.low, range.high)} height=${28} label="colors of sharpness" />`;
+  const legend = html`<${Picture} draw=${drawLegend(range.low, range.high)} height=${28} label="color scale of the sharpness" />`;
   if (!place) return html`<aside class="rg-inspector">${legend}<p class="rg-hint">Point at a head to see its map and the way it has come; click to keep it.</p></aside>`;
   const state: InspectorState = { moments, layer: place.layer, head: place.head, time };
   return html`<aside class="rg-inspector">
@@ -166,7 +166,7 @@ function Curve({ meta, moments, time, onGo }: { meta: HeadsMeta; moments: Moment
     const [first, end] = [moments.steps[0], moments.steps[moments.steps.length - 1]];
     onGo(moments.time(first + share * (end - first)));
   };
-  return html`<${Picture} draw=${drawCurve(meta.curve, moments, time)} height=${56} label="the share of held-out samples that is right" cursor="pointer" onPress=${go} />`;
+  return html`<${Picture} draw=${drawCurve(meta.curve, moments, time)} height=${56} label="validation accuracy" cursor="pointer" onPress=${go} />`;
 }
 
 /** Panels side by side, where there is room. */

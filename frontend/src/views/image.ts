@@ -83,7 +83,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     { keys: ["m"], means: "mean over heads", run: () => choose(locked.layer, "mean") },
     ...(rollout ? [{ keys: ["r"], means: "rollout", run: () => choose(locked.layer, "rollout") }] : []),
     { keys: ["s"], means: "smooth or by patch", run: () => setSmooth(!smooth) },
-    { keys: ["Escape"], shown: "Esc", means: "let the pointer choose again", run: () => (setPinned(false), setHovered(null)) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(false), setHovered(null)) },
   ];
 
   const controls = html`

@@ -1,4 +1,4 @@
-// How attention works, to play with: scores, weights and output of a few vectors of the plane.
+// How attention works, interactively: scores, weights and output of a few vectors in the plane.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
@@ -143,11 +143,11 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
   };
   const ARROWS: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   const keys: Key[] = [
-    { keys: Object.keys(ARROWS), shown: "← → ↑ ↓", means: "push the picked key", run: (key) => push(...ARROWS[key]) },
-    { keys: ["+", "="], shown: "+", means: "stretch the picked key", run: () => stretch(1.1) },
-    { keys: ["-"], shown: "−", means: "shorten the picked key", run: () => stretch(1 / 1.1) },
-    { keys: ["k"], means: "pick the next key", run: () => setPicked((picked + 1) % vectors.key.length) },
-    { keys: ["q"], means: "the next query asks", run: () => setAsks((asks + 1) % vectors.query.length) },
+    { keys: Object.keys(ARROWS), shown: "← → ↑ ↓", means: "move the selected key", run: (key) => push(...ARROWS[key]) },
+    { keys: ["+", "="], shown: "+", means: "lengthen the selected key", run: () => stretch(1.1) },
+    { keys: ["-"], shown: "−", means: "shorten the selected key", run: () => stretch(1 / 1.1) },
+    { keys: ["k"], means: "select the next key", run: () => setPicked((picked + 1) % vectors.key.length) },
+    { keys: ["q"], means: "select the next query", run: () => setAsks((asks + 1) % vectors.query.length) },
     { keys: ["["], means: "smaller β", run: () => setBeta(betaAt(positionOf(beta) - 0.02)) },
     { keys: ["]"], means: "larger β", run: () => setBeta(betaAt(positionOf(beta) + 0.02)) },
   ];

@@ -1,4 +1,4 @@
-// Token attention: which token looks at which, in a text, between two, head by head.
+// Token attention: which token attends to which, in a text, between two, head by head.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
@@ -120,7 +120,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["a"], means: "heat map or arcs", run: () => setMode(mode === "heat" ? "arcs" : "heat") },
     ...(special ? [{ keys: ["s"], means: "special tokens", run: () => setHide(!hide) }] : []),
     { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(whole) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
-    { keys: ["Escape"], shown: "Esc", means: "nothing picked", run: () => (setPinned(null), setOver(null), setHovered(null)) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(null), setOver(null), setHovered(null)) },
   ];
 
   const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));

@@ -1,4 +1,4 @@
-"""``cost``: multiply-adds and bytes of any module, attention included, counted while it runs once."""
+"""``cost``: the multiply-adds and bytes of any module, attention included, counted in one run."""
 
 import math
 import re
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.analysis._products import has_formula, may_multiply, multiply_adds
+from regard.analysis._products import formulas, may_multiply
 from regard.observation import listen
 from regard.support.checks import describe
+from regard.support.tables import text_table
+from regard.support.text import format_count, format_size
 
 Shape = tuple[int, ...]
 Input = Shape | Tensor | None
@@ -24,16 +26,16 @@ Input = Shape | Tensor | None
 
 @dataclass(frozen=True)
 class CostRow:
-    """The cost of one module, with all that is inside it.
+    """The cost of one module and of everything inside it.
 
     Attributes:
-        name: its path in the model; empty for the model itself.
-        kind: its class.
-        depth: how many modules that were called are around it.
+        name: the path of the module in the model; empty for the model itself.
+        kind: the class of the module.
+        depth: the number of called modules around it.
         calls: how often it was called.
-        multiply_adds: in products: linear layers, convolutions, attention. Twice that is FLOPs.
-        parameters: how many numbers it has learned.
-        parameter_bytes: their size.
+        multiply_adds: the multiply-adds of its products (linear layers, convolutions, attention), half of the FLOPs.
+        parameters: the number of its parameters.
+        parameter_bytes: the size of its parameters.
         activation_bytes: what its products read and write besides parameters, each operand and result once.
     """
 
@@ -48,7 +50,7 @@ class CostRow:
 
     @property
     def bytes(self) -> int:
-        """What has to move at least: parameters, and operands and results of products."""
+        """The least memory traffic: parameters, and operands and results of products."""
         return self.parameter_bytes + self.activation_bytes
 
 
@@ -57,9 +59,9 @@ class Cost:
     """What :func:`cost` returns. It has the attributes of the model's own :class:`CostRow`, and prints as a table.
 
     Attributes:
-        rows: one for each module that was called, in the model's order; the first is the model.
-        operations: multiply-adds by the operator that did them.
-        uncounted: operators that may multiply but for which no count is known, and how often they ran.
+        rows: one row for each called module, in the order of the model; the first is the model.
+        operations: multiply-adds by operator.
+        uncounted: operators without a formula that may multiply, and how often they ran.
     """
 
     rows: tuple[CostRow, ...]
@@ -79,8 +81,8 @@ class Cost:
         raise KeyError(f"no module {name!r} was called; there are {', '.join(row.name for row in self.rows[1:])}")
 
     def table(self, depth: int = 2) -> str:
-        """As text, with modules up to this depth. Modules that differ by a number in their path and cost the same are
-        one line, with their sum; what has neither products nor parameters is left out."""
+        """A text table of the modules up to this depth. Modules with the same cost whose paths differ in one number
+        share a line with their sum. Modules without products and parameters are left out."""
         lines = [("module", "kind", "calls", "multiply-adds", "share", "parameters", "bytes")]
         whole = max(self.rows[0].multiply_adds, 1)
         groups: dict[tuple[Any, ...], list[CostRow]] = {}
@@ -95,19 +97,10 @@ class Cost:
             calls, multiply_adds, parameters, size = (
                 sum(getattr(row, part) for row in rows) for part in ("calls", "multiply_adds", "parameters", "bytes")
             )
-            counts = (_short(multiply_adds), f"{multiply_adds / whole:.1%}", _short(parameters), _short(size, "B"))
-            lines.append((name, kind, str(calls), *counts))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(
-                cell.ljust(width) if i < 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        text.insert(1, "  ".join("─" * width for width in widths))
-        text += [f"uncounted  {name} ({count}×)" for name, count in self.uncounted.items()]
-        return "\n".join(text)
+            counts = (format_count(multiply_adds), f"{multiply_adds / whole:.1%}", format_count(parameters))
+            lines.append((name, kind, str(calls), *counts, format_size(size)))
+        unknown = [f"uncounted  {name} ({count}×)" for name, count in self.uncounted.items()]
+        return "\n".join(text_table(lines, right=range(2, 7)) + unknown)
 
     def __str__(self) -> str:
         return self.table()
@@ -120,20 +113,19 @@ def cost(
     dtype: torch.dtype | Sequence[torch.dtype | None] | None = None,
     **options: Any,
 ) -> Cost:
-    """Count what one call of a module costs: its multiply-adds, and the bytes it has to move at least.
+    """Count the multiply-adds of one call of a module, and the bytes that it must at least read and write.
 
-    The module runs once, forward, in evaluation mode, on the device its parameters are on (``meta`` included, where
-    nothing is computed), and every product it really computes is counted as it happens: linear layers, convolutions,
-    recurrent layers, fused attention (all pairs, also where a mask hides some), Gaussian heads by the passes of their
-    plan, and any operator with a formula registered with torch's ``register_flop_formula``. Sums, norms, activations
-    and softmax are not products and count nothing.
+    The module runs forward once, in evaluation mode, on the device of its parameters (on ``meta`` nothing is computed).
+    Every product that runs is counted: linear layers, convolutions, recurrent layers, fused attention (all pairs, also
+    masked ones), Gaussian heads by the passes of their plan, and every operator with a formula that was registered with
+    torch's ``register_flop_formula``. Sums, norms, activations and softmax are not products and are not counted.
 
     Args:
-        model: any module. It is left as it was.
-        input_shape: the shape of its input, batch included; for several inputs a list of shapes, in which a tensor or
-            None is passed as it is.
-        dtype: of the inputs, or one for each; by default that of the parameters. For token numbers an integer type:
-            they are all 0.
+        model: any module. It is not changed.
+        input_shape: the shape of its input, with the batch; for several inputs a list of shapes. Tensors and None in the
+            list are passed as they are.
+        dtype: the dtype of the inputs, or one for each; default: that of the parameters. Token numbers need an integer
+            dtype; all of them are 0.
         options: further arguments of the module, such as ``grid``.
 
     >>> attention = regard.MultiHeadAttention(16, 4)
@@ -143,9 +135,9 @@ def cost(
     >>> print(found)
     module    kind                calls  multiply-adds   share  parameters    bytes
     ────────  ──────────────────  ─────  ─────────────  ──────  ──────────  ───────
-    (all)     MultiHeadAttention      1         13.4 k  100.0%       1.1 k  10.8 kB
-      qkv     Linear                  1          7.7 k   57.1%         816   5.8 kB
-      output  Linear                  1          2.6 k   19.0%         272   2.4 kB
+    (all)     MultiHeadAttention      1         13.4 k  100.0%      1.09 k  10.8 kB
+      qkv     Linear                  1         7.68 k   57.1%         816  5.82 kB
+      output  Linear                  1         2.56 k   19.0%         272  2.37 kB
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
@@ -178,7 +170,7 @@ def _inputs(model: nn.Module, shapes: Any, dtype: Any) -> list[Tensor | None]:
 
 @dataclass
 class _Module:
-    """What is counted for one module."""
+    """The counts of one module."""
 
     name: str
     kind: str
@@ -189,7 +181,7 @@ class _Module:
 
 @dataclass
 class _Running:
-    """One call of a module that has not returned. ``loose``: bytes of its own products that are not fused kernels."""
+    """A call of a module that has not returned. ``loose``: bytes of its own products outside fused kernels."""
 
     module: nn.Module
     loose: int = 0
@@ -197,7 +189,7 @@ class _Running:
 
 @dataclass
 class _Tally:
-    """Counts by module: a product belongs to every module that is running."""
+    """Counts by module: a product counts for every module that is running."""
 
     model: nn.Module
     running_calls: list[_Running] = field(default_factory=list)
@@ -210,7 +202,7 @@ class _Tally:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Hooks on the modules, which also keep torch's encoder layers off the path that would hide their products."""
+        """Count what runs in the block. torch's fast path for encoder layers is off, because it would hide products."""
         modes = {module: module.training for module in self.modules}
         fast_path = torch.backends.mha.get_fastpath_enabled()
         with ExitStack() as stack:
@@ -221,7 +213,7 @@ class _Tally:
                 module.training = False
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
-            if "torch._dynamo" in sys.modules:  # without it nothing is compiled, and importing it takes seconds
+            if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and the import takes seconds
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(listen(self))
@@ -243,7 +235,7 @@ class _Tally:
             self.running_calls[-1].loose += size
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
-        """A layer mixed its values tile by tile: what must move is values and outputs, not every tile."""
+        """A layer mixed its values in tiles: only values and outputs must be read and written, not every tile."""
         value = about["value"]
         if self.running_calls and self.running_calls[-1].module is module and value is not None:
             current = self.running_calls[-1]
@@ -279,20 +271,27 @@ class _Tally:
 
 
 class _Counting(TorchDispatchMode):
-    """Sees every operator that really runs, in tiles and written into given memory too."""
+    """Sees every operator that runs and counts it by torch's formulas.
+
+    torch's own FlopCounterMode is not used as a mode: it refuses FlexAttention in eager mode, gives modules that are
+    shared the name of their last path, and counts no bytes.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, tally: _Tally) -> None:
         super().__init__()
         self.tally = tally
+        self.formulas = formulas()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         packet = getattr(func, "_overloadpacket", func)
-        known = has_formula(packet)
+        if packet not in self.formulas and getattr(func, "namespace", "") == "regard":
+            self.formulas = formulas()  # our kernels become operators when they are first used
+        known = packet in self.formulas
         if not known and not isinstance(func, torch._ops.HigherOrderOperator):
-            with self:  # what torch can take apart is counted by its parts
+            with self:  # composite operators are counted by their parts
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
@@ -302,7 +301,7 @@ class _Counting(TorchDispatchMode):
             if may_multiply(func, name):
                 self.tally.uncounted[name] += 1
             return out
-        count = multiply_adds(packet, args, kwargs, out)
+        count = self.formulas[packet](*args, **kwargs, out_val=out) // 2
         given = [
             x for x in tree_leaves((args, {k: v for k, v in kwargs.items() if k != "out"})) if isinstance(x, Tensor)
         ]
@@ -318,7 +317,7 @@ def _set_modes(modes: dict[nn.Module, bool]) -> None:
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes of a tensor's distinct elements: an expanded axis is one."""
+    """Bytes of the distinct elements of a tensor: an expanded axis counts once."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.numel() * tensor.element_size()
     sizes = (n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step or not n)
@@ -330,7 +329,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _numbered(pattern: str, names: list[str]) -> str:
-    """Names that differ by one number with all of those in its place, where the pattern alone would name others too.
+    """One name for names that differ in one number, for a pattern that would also match other modules.
 
     >>> _numbered("blocks.*.norm", ["blocks.2.norm", "blocks.3.norm", "blocks.4.norm", "blocks.7.norm"])
     'blocks.2–4,7.norm'
@@ -347,11 +346,3 @@ def _numbered(pattern: str, names: list[str]) -> str:
             ranges.append([number, number])
     shown = ",".join(f"{first}–{last}" if first != last else str(first) for first, last in ranges)
     return ".".join([*parts[0][: differing[0]], shown, *parts[0][differing[0] + 1 :]])
-
-
-def _short(count: int, unit: str = "") -> str:
-    """A few digits and a prefix: 12.1 M."""
-    for prefix, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {prefix}{unit}"
-    return f"{count} {unit}".rstrip()

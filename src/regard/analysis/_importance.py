@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from regard.analysis._accuracy import Batch, Loss, accuracy, call, evaluating, sample_losses
 from regard.analysis._changed_heads import changing, heads_in, mask_heads
-from regard.maps import AttentionRecord, columns
+from regard.maps import AttentionRecord
 from regard.support.checks import check_choice, describe
+from regard.support.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Importance:
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("name", f"importance of each head ({self.method})")]
         rows += [(name, "  ".join(f"{x:.2e}" for x in scores.tolist())) for name, scores in self.scores.items()]
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def importance(

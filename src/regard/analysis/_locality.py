@@ -10,7 +10,8 @@ from torch import Tensor
 from regard.analysis._fit import fit_gaussians
 from regard.analysis._statistics import coordinates, on_grid
 from regard.functional import gaussian_weights
-from regard.maps import Layout, Map, Maps, check_maps, columns
+from regard.maps import Layout, Map, Maps, check_maps
+from regard.support.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Locality:
                     f"{head.distance:.2f}",
                 )
             )
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from regard.analysis._accuracy import call, evaluating
 from regard.analysis._locality import Locality, locality
-from regard.maps import capture, columns
+from regard.maps import capture
 from regard.support.checks import describe
+from regard.support.tables import text_table
 
 _PREFIXES = ("", "network.", "model.", "module.", "_orig_mod.")
 
@@ -47,7 +48,7 @@ class LocalityHistory:
             count = max(1, len(found))
             means = [sum(getattr(h, field) for h in found) / count for field in ("fit", "overlap", "distance")]
             rows.append((str(Path(*path.parts[-2:])), str(len(found)), *(f"{mean:.3f}" for mean in means)))
-        return "\n".join(columns(rows))
+        return "\n".join(text_table(rows))
 
 
 def trajectory(

@@ -1,4 +1,4 @@
-"""How many multiply-adds an operator does, from its arguments and its result."""
+"""The multiply-adds of each operator: by torch's own formulas, and by ours for operators that torch has none for."""
 
 import math
 import re
@@ -6,87 +6,75 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
-Formula = Callable[[tuple[Any, ...], Any], int]
+# From the shapes of an operator's arguments to its floating-point operations, two for each multiply-add.
+Formula = Callable[..., int]
 
 
 def _product(first: int) -> Formula:
-    """(…, m, k) × (…, k, n), whose factors are arguments ``first`` and the one after."""
-    return lambda args, out: args[first].numel() * args[first + 1].shape[-1]
+    """(…, m, k) × (…, k, n), the arguments number ``first`` and ``first + 1``."""
+    return lambda *shapes, **_: 2 * math.prod(shapes[first]) * shapes[first + 1][-1]
 
 
-def _with_vector(first: int) -> Formula:
-    return lambda args, out: args[first].numel()
+def _product_with_vector(first: int) -> Formula:
+    return lambda *shapes, **_: 2 * math.prod(shapes[first])
 
 
-def _convolution(args: tuple[Any, ...], out: Any) -> int:
-    """Each output is a sum over one filter; transposed, each input is spread by one."""
-    images, filters, transposed = args[0], args[1], args[6]
-    return (images if transposed else out).numel() * math.prod(filters.shape[1:])
+def _attention(query: Any, key: Any, value: Any, *_: Any, **options: Any) -> int:
+    """The scores and the averages of all pairs; heads may share keys and values, which torch's formula refuses."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _attention(args: tuple[Any, ...], out: Any) -> int:
-    """Scores and averages of every pair."""
-    query, key, value = args[:3]
-    return query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+def _recurrent(inputs: Any, weights: Any, *more: Any, **_: Any) -> int:
+    """oneDNN takes two weight matrices as arguments, cuDNN a list of all weights, biases included."""
+    matrices = [shape for shape in weights if len(shape) == 2] if isinstance(weights, list) else [weights, more[0]]
+    return 2 * math.prod(inputs[:-1]) * sum(map(math.prod, matrices))
 
 
-def _onednn_recurrent(args: tuple[Any, ...], out: Any) -> int:
-    return args[0].shape[:-1].numel() * (args[1].numel() + args[2].numel())
+def _mix_plane(value: Any, rows: Any, columns: Any, *_: Any, **options: Any) -> int:
+    """One pass along each axis with matrices (heads, outputs, inputs)."""
+    heads, row_outputs, row_inputs = rows
+    _, column_outputs, column_inputs = columns
+    passes = row_outputs * column_inputs * (row_inputs + column_outputs)
+    return 2 * value[0] * heads * value[3] * passes
 
 
-def _cudnn_recurrent(args: tuple[Any, ...], out: Any) -> int:
-    return args[0].shape[:-1].numel() * sum(weight.numel() for weight in args[1] if weight.ndim == 2)
+def _gaussian_plane(value: Any, center: Any, sharpness: Any, rows: int, columns: int, **options: Any) -> int:
+    return _mix_plane(value, (center[0], rows, rows), (center[0], columns, columns))
 
 
-_NAMED: dict[str, Formula] = {
-    "mm": _product(0),
-    "bmm": _product(0),
-    "addmm": _product(1),
-    "baddbmm": _product(1),
-    "addbmm": _product(1),
-    "mv": _with_vector(0),
-    "addmm_": _product(1),
-    "baddbmm_": _product(1),
-    "addbmm_": _product(1),
-    "addmv": _with_vector(1),
-    "addmv_": _with_vector(1),
-    "dot": _with_vector(0),
-    "vdot": _with_vector(0),
-    "convolution": _convolution,
-    "_convolution": _convolution,
-    "mkldnn_rnn_layer": _onednn_recurrent,
-    "_cudnn_rnn": _cudnn_recurrent,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_flash_attention": _attention,
-    "_scaled_dot_product_efficient_attention": _attention,
-    "_scaled_dot_product_cudnn_attention": _attention,
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
-}
-_FORMULAS = {
-    getattr(torch.ops.aten, name): formula for name, formula in _NAMED.items() if hasattr(torch.ops.aten, name)
+_LACKING: dict[str, Formula] = {
+    **dict.fromkeys(("aten::addmm_", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_"), _product(1)),
+    **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), _product_with_vector(0)),
+    **dict.fromkeys(("aten::addmv", "aten::addmv_"), _product_with_vector(1)),
+    **dict.fromkeys(("aten::mkldnn_rnn_layer", "aten::_cudnn_rnn"), _recurrent),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention": _attention,
+    "aten::_scaled_dot_product_efficient_attention": _attention,
+    "aten::_scaled_dot_product_cudnn_attention": _attention,
+    "aten::_scaled_dot_product_fused_attention_overrideable": _attention,
+    "regard::mix_plane": _mix_plane,
+    "regard::gaussian_plane": _gaussian_plane,
 }
 
 
-def has_formula(operator: Any) -> bool:
-    """Whether it is known here, or was registered with torch's ``register_flop_formula``."""
-    return operator in _FORMULAS or operator in flop_registry
-
-
-def multiply_adds(operator: Any, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> int:
-    """Of one call of an operator (an overload packet or a higher-order operator) that has a formula."""
-    formula = _FORMULAS.get(operator)
-    if formula is not None:
-        return formula(args, out)
-    return flop_registry[operator](*args, **options, out_val=out) // 2
+def formulas() -> dict[Any, Formula]:
+    """Formulas by operator, those that users registered with torch's ``register_flop_formula`` included. Each takes the
+    arguments of one call, and its result as ``out_val``."""
+    known = {}
+    for name, formula in _LACKING.items():
+        namespace, _, operator = name.partition("::")
+        if hasattr(getattr(torch.ops, namespace), operator):
+            known[getattr(getattr(torch.ops, namespace), operator)] = formula
+    return FlopCounterMode(display=False, custom_mapping=known).flop_registry
 
 
 _PRODUCTS = re.compile(r"attention|cdist|convolution|euclidean_dist|_fft|linalg_(?!vector_norm)|linear|matmul|rnn|_mm")
 
 
-def may_multiply(func: Any, name: str) -> bool:
-    """Whether something unknown should be mentioned: a kernel of someone's own, or one whose name speaks of products."""
-    if isinstance(func, torch._ops.HigherOrderOperator) or func.namespace not in ("aten", "prim", "prims"):
+def may_multiply(operator: Any, name: str) -> bool:
+    """Whether an operator without a formula should be reported: one that is not torch's, or with a telling name."""
+    if isinstance(operator, torch._ops.HigherOrderOperator) or operator.namespace not in ("aten", "prim", "prims"):
         return True
     return _PRODUCTS.search(name) is not None and "upsample" not in name

@@ -1,4 +1,4 @@
-"""Our own layers with some of their heads: the numbers that belong to the others are taken out."""
+"""Our own layers with some of their heads: the weights of the others are removed."""
 
 import copy
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ OwnLayer = MultiHeadAttention | Positional
 
 
 def heads_of_layer(module: nn.Module) -> int:
-    """How many heads a layer has that can be pruned."""
+    """The number of heads of a layer that can be pruned."""
     return int(module.num_heads if isinstance(module, nn.MultiheadAttention) else module.heads)  # type: ignore[arg-type]
 
 
 def pruned(layer: OwnLayer, kept: Sequence[int]) -> OwnLayer:
-    """A layer with the heads of these numbers; the given one is not changed.
+    """A copy of the layer with these heads; the given layer is not changed.
 
     >>> from regard.layers import GaussianAttention
     >>> layer = pruned(GaussianAttention(12, 3, axes=1), [0, 2])
@@ -42,7 +42,7 @@ def _positional(layer: Positional, kept: Sequence[int]) -> Positional:
     if isinstance(new, GaussianAttention | GatedPositionalAttention):
         _keep_positions(new.positions, heads)
     if isinstance(new, GaussianAttention) and not isinstance(new.plan, str):
-        new.plan = "auto"  # a frozen plan is for the heads there were
+        new.plan = "auto"  # a frozen plan was made for the heads before
     if isinstance(new, GatedPositionalAttention):
         new.gate = _part(new.gate, heads)
     if isinstance(new, RelativeAttention):
@@ -59,7 +59,7 @@ def _positional(layer: Positional, kept: Sequence[int]) -> Positional:
 
 def _keep_positions(positions: GaussianHeads, heads: list[int]) -> None:
     positions.heads = len(heads)
-    positions.init = "normal"  # those that are left need not make a grid
+    positions.init = "normal"  # the remaining heads need not form a grid
     positions.center = _part(positions.center, heads)
     if positions.covariance == "full":
         positions.root = _part(positions.root, heads)
@@ -90,7 +90,7 @@ def _taken(parameter: Tensor, part: Tensor) -> nn.Parameter:
 
 
 def pruned_multi_head(layer: MultiHeadAttention, kept: Sequence[int]) -> MultiHeadAttention:
-    """Multi-head attention with some of its heads; key and value heads that nobody is left to use go, too."""
+    """Multi-head attention with some of its heads; key and value heads that no query head uses are removed, too."""
     if layer.slice_heads:
         raise ValueError("a layer with slice_heads gives every head its own slice of the input: its heads cannot go")
     group = layer.heads // layer.key_value_heads

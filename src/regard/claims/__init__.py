@@ -1,4 +1,4 @@
-"""The theory, executable: statements about attention, each decided by evidence, with the errata.
+"""Executable theory: statements about attention, each decided by evidence, with corrections.
 
 >>> from regard.claims import select
 >>> claim = select("hw4-beta-zero")[0]
@@ -20,11 +20,11 @@ from regard.claims._claim import Claim as Claim
 from regard.claims._claim import Evidence as Evidence
 from regard.claims._claim import all_claims as all_claims
 from regard.claims._misconceptions import misconceptions as misconceptions
-from regard.claims._page import picture as picture
+from regard.claims._pictures import picture as picture
 from regard.claims._proofs import Theorem as Theorem
 from regard.claims._proofs import theorems as theorems
 from regard.claims._proofs import theorems_about as theorems_about
-from regard.claims._run import Row as Row
+from regard.claims._row import Row as Row
 from regard.claims._run import Verification as Verification
 from regard.claims._run import examine as examine
 from regard.claims._run import select as select

@@ -1,16 +1,13 @@
 """The questions of the five sheets, answered: a page for each, generated from the claims."""
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from regard.claims._claim import SOURCES
 from regard.claims._misconceptions import NAMES
+from regard.claims._row import Row
 from regard.claims._sheets import SHEETS, SheetQuestion
-from regard.claims._table import number
-
-if TYPE_CHECKING:
-    from regard.claims._run import Row, Verification
-
+from regard.support.text import format_number
 
 _NOTEBOOKS = {
     "1": "attention by hand",
@@ -46,7 +43,7 @@ Conventions: there $\\delta$ is query − key; the library's `center` is key −
 }
 
 
-def answers(found: "Verification") -> dict[str, str]:
+def answers(found: Sequence[Row]) -> dict[str, str]:
     """A page in Markdown for each sheet whose claims are among those found, by source; and ``index``, a table of all.
 
     Questions whose claims are not among those found are left out.
@@ -102,7 +99,7 @@ def _exercise(name: str) -> str:
     return f"notebook {notebook} ({_NOTEBOOKS[notebook]}), `{exercise}`"
 
 
-def _answer(row: "Row", again: bool) -> str:
+def _answer(row: Row, again: bool) -> str:
     claim = row.claim
     if again:
         return f"See above, `{claim.id}`.\n"
@@ -119,8 +116,8 @@ def _answer(row: "Row", again: bool) -> str:
     return "\n".join(lines)
 
 
-def _measured(row: "Row") -> list[str]:
-    """Series that were measured side by side, as a table."""
+def _measured(row: Row) -> list[str]:
+    """The measured series as a table, if all have the same length."""
     found = row.true or row.says
     if not row.ran or found is None:
         return []
@@ -128,12 +125,12 @@ def _measured(row: "Row") -> list[str]:
     if len({len(values) for values in series.values()}) != 1:
         return []
     lines = [tuple(name.replace("_", " ") for name in series), ("---:",) * len(series)]
-    lines += [tuple(map(number, values)) for values in zip(*series.values(), strict=True)]
+    lines += [tuple(map(format_number, values)) for values in zip(*series.values(), strict=True)]
     return ["\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"]
 
 
-def _evidence(row: "Row") -> str:
-    """In a few words, without the last digits, which differ from machine to machine."""
+def _evidence(row: Row) -> str:
+    """A short form without the last digits, which differ between machines."""
     found = row.true or row.says
     if not row.ran or found is None:
         return f"a small training run, `regard verify --slow --id {row.claim.id}`"

@@ -1,11 +1,11 @@
-"""What a claim is: a statement, a check that computes evidence for it, and a wrong variant that the check must reject."""
+"""A claim: a statement, a check that computes evidence for it, and a wrong variant that the check must reject."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import cleandoc
 from typing import Any, Literal
 
-from regard.figures._figure import Figure
+from regard.figures.style import Figure
 
 Verdict = Literal["holds", "holds under", "fails"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds under", "fails")
@@ -23,15 +23,15 @@ TOPICS = ("temperature", "scaling", "heads", "positions", "sequences", "encoders
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check found out about one variant of a statement.
+    """The result of a check of one variant of a statement.
 
     Attributes:
         accepted: whether the evidence supports it.
         line: the evidence in one line.
-        numbers: what was measured, by name.
-        counterexample: where it is not accepted, the smallest case that was found.
-        draw: makes the picture.
-        broke: the check raised an error, which is evidence of nothing.
+        numbers: the measurements, by name.
+        counterexample: the smallest counterexample, if it is not accepted.
+        draw: draws the figure.
+        broke: whether the check raised an error; then it says nothing about the statement.
     """
 
     accepted: bool
@@ -44,7 +44,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Variant:
-    """A statement in words, and as whatever the check takes: a formula, a number, a set of cases."""
+    """A statement in words, and as the argument of the check: a formula, a number, a set of cases."""
 
     text: str
     candidate: Any
@@ -52,21 +52,21 @@ class Variant:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a source, with everything that decides it.
+    """One statement of a source, and how it is decided.
 
     Attributes:
         id: the source and a short name.
-        topic: where a learner would look for it.
+        topic: one of :data:`TOPICS`.
         place: where in the source.
-        verdict: what is on record; :mod:`regard.claims` compares it with what the evidence says.
+        verdict: the recorded verdict, which is compared with the evidence.
         statement: the statement in our words, Markdown with LaTeX.
         derivation: why the verdict is what it is, Markdown with LaTeX.
-        says: the statement as the check takes it.
+        says: the statement as the argument of the check.
         condition: the statement with the condition that it needs.
-        instead: what is true instead of it.
+        instead: what is true instead.
         mutant: a wrong variant of what is true, which the same check must reject.
-        check: from a variant's candidate to evidence.
-        slow: whether it trains something.
+        check: a function from a variant's candidate to evidence.
+        slow: whether the check trains a model.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def true(self) -> Variant | None:
-        """What is true, where that is not the statement as it stands."""
+        """What is true, if that is not the statement itself."""
         return self.condition or self.instead
 
     @property
@@ -93,7 +93,7 @@ class Claim:
         return self.id.split("-")[0]
 
     def examine(self, candidate: Any, effort: Effort = "full") -> Evidence:
-        """The check, applied to the statement or to a variant of it. Slow checks can be run on a tiny scale."""
+        """Run the check on the statement or a variant of it. ``effort="smoke"`` runs slow checks at a tiny scale."""
         return self.check(candidate, effort) if self.slow else self.check(candidate)
 
 
@@ -103,24 +103,24 @@ Text = tuple[str, Any]
 
 
 def holds(id: str, place: str, *, says: Any, mutant: Text, slow: bool = False) -> Callable[[Check], Check]:
-    """Put a statement that is true on record. It decorates its check, whose docstring is the statement (the first
-    paragraph) and its derivation (the rest)."""
+    """Record a true statement. Decorates its check; the first paragraph of the check's docstring is the statement, the
+    rest its derivation."""
     return _recorder(id, place, "holds", says, None, None, mutant, slow)
 
 
 def holds_under(
     id: str, place: str, *, says: Any, condition: Text, mutant: Text, slow: bool = False
 ) -> Callable[[Check], Check]:
-    """Put a statement on record that is true under a condition its source leaves out. The check must reject it without
-    the condition and accept it with it."""
+    """Record a statement that is true only under a condition, which its source leaves out. The check must reject it
+    without the condition and accept it with the condition."""
     return _recorder(id, place, "holds under", says, Variant(*condition), None, mutant, slow)
 
 
 def fails(
     id: str, place: str, *, says: Any, instead: Text, mutant: Text, slow: bool = False
 ) -> Callable[[Check], Check]:
-    """Put a statement that is not true on record, together with what is true instead. The check must reject the one and
-    accept the other."""
+    """Record a false statement together with what is true instead. The check must reject the first and accept the
+    second."""
     return _recorder(id, place, "fails", says, None, Variant(*instead), mutant, slow)
 
 
@@ -160,7 +160,7 @@ def _recorder(
 
 
 def all_claims() -> tuple[Claim, ...]:
-    """Every claim, by topic; within one by source, in the order of reading.
+    """All claims, sorted by topic, source and place.
 
     >>> from regard.claims import all_claims
     >>> len(all_claims())

@@ -1,4 +1,4 @@
-"""The shifts of a convolution's kernel, and heads sharp enough to be shifts."""
+"""The shifts of a convolution kernel, and the sharpness at which a head is a shift."""
 
 from itertools import product
 

@@ -21,7 +21,7 @@ def is_zero(expression: Any) -> bool:
 
 
 def written(expression: Any) -> str:
-    """As a person writes it."""
+    """An expression in mathematical notation."""
     text = str(expression).replace("**", "^").replace("*", " ")
     for name, letter in (
         ("mu2", "μᵀμ"),
@@ -38,7 +38,7 @@ def written(expression: Any) -> str:
 
 
 def proof(differences: dict[str, Any]) -> Evidence:
-    """Accepted if every named difference is identically zero; the others are shown, simplified."""
+    """Accepted if every named difference is identically zero; otherwise the first nonzero one is the counterexample."""
     sympy = symbols()
     left = {name: sympy.factor(sympy.simplify(difference)) for name, difference in differences.items()}
     wrong = {name: rest for name, rest in left.items() if rest != 0}

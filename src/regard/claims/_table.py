@@ -1,42 +1,49 @@
-"""Claims in a terminal: a table of many, or everything about one."""
+"""Claims as text: a table of many, or everything about one. In a notebook the table is HTML."""
 
 import shutil
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from html import escape
 
 from regard.claims._claim import SOURCES, VERDICTS
-from regard.claims._prose import as_line, as_text
+from regard.claims._row import Row
+from regard.claims.prose import as_line, as_text, inline_html
+from regard.support.tables import text_table
+from regard.support.text import format_number
 
-if TYPE_CHECKING:
-    from regard.claims._run import Row, Verification
 
-
-def table(found: "Verification", width: int | None = None) -> str:
-    """Id, source, verdict and the evidence, wrapped to the width of the terminal."""
+def table(found: Sequence[Row], width: int | None = None) -> str:
+    """Id, source, verdict and evidence, wrapped to the width of the terminal."""
     if not len(found):
         return "no claims"
     width = width or max(80, shutil.get_terminal_size((120, 40)).columns)
-    names = max(len(row.claim.id) for row in found)
-    sources = max(len(row.claim.source) for row in found)
-    verdicts = max(map(len, VERDICTS))
-    indent = names + sources + verdicts + 6
-    head = f"{'claim':{names}}  {'in':{sources}}  {'verdict':{verdicts}}  evidence"
-    lines = [head, f"{'─' * names}  {'─' * sources}  {'─' * verdicts}  {'─' * (width - indent)}"]
+    rows = [("claim", "in", "verdict", "evidence")]
     for row in found:
-        text = row.evidence if row.condition is None else f"[{row.condition}] {row.evidence}"
-        wrapped = textwrap.wrap(text, max(30, width - indent)) or [""]
-        lines.append(f"{row.claim.id:{names}}  {row.claim.source:{sources}}  {row.verdict:{verdicts}}  {wrapped[0]}")
-        lines += [" " * indent + rest for rest in wrapped[1:]]
-    return "\n".join([*lines, "", textwrap.fill(summary(found), width)])
+        condition = "" if row.condition is None else f"[{row.condition}] "
+        rows.append((row.claim.id, row.claim.source, row.verdict, condition + row.evidence))
+    return "\n".join([*text_table(rows, width=width), "", textwrap.fill(summary(found), width)])
 
 
-def summary(found: "Verification") -> str:
-    """How many hold, hold under a condition and fail; and what disagrees."""
+def html_table(found: Sequence[Row]) -> str:
+    """The same table as HTML, which a notebook shows."""
+    lines = []
+    for row in found:
+        verdict = f'<span class="verdict {row.verdict.replace(" ", "-")}">{row.verdict}</span>'
+        verdict += "<br>machine-checked" if row.proved else ""
+        condition = "" if row.claim.condition is None else f"[{inline_html(row.claim.condition.text)}] "
+        cells = (row.claim.id, row.claim.source, verdict, condition + escape(row.evidence))
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    head = "<tr><th>claim</th><th>in</th><th>verdict</th><th>evidence</th></tr>"
+    return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def summary(found: Sequence[Row]) -> str:
+    """How many claims hold, hold under a condition and fail; and where evidence and record disagree."""
     counts = ", ".join(f"{sum(row.verdict == verdict for row in found)} {verdict}" for verdict in VERDICTS)
     waiting = sum(not row.ran for row in found)
     wrong = [row.claim.id for row in found if not row.agrees]
     text = f"{len(found)} claims: {counts}"
-    text += f"; {waiting} not run (they train something: --slow)" if waiting else ""
+    text += f"; {waiting} not run (they train a model: --slow)" if waiting else ""
     proved = sum(bool(row.proved) for row in found)
     text += f"; {proved} with machine-checked theorems" if proved else ""
     return text + (
@@ -44,8 +51,8 @@ def summary(found: "Verification") -> str:
     )
 
 
-def details(row: "Row", width: int | None = None) -> str:
-    """Everything about one claim: statement, derivation, what is true, and the numbers."""
+def details(row: Row, width: int | None = None) -> str:
+    """Everything about one claim: statement, what is true, derivation and measurements."""
     width = min(100, width or max(80, shutil.get_terminal_size((100, 40)).columns))
     claim = row.claim
     parts = [
@@ -60,11 +67,11 @@ def details(row: "Row", width: int | None = None) -> str:
     for name, found in (("the statement", row.says), (_true_name(row), row.true), ("the mutant", row.mutant)):
         if found is None:
             continue
-        result = ("accepted" if found.accepted else "rejected") if not row.smoke else "exercised"
+        result = ("accepted" if found.accepted else "rejected") if not row.smoke else "only run at a tiny scale"
         parts.append(f"Evidence on {name}: {result}. {found.line}")
         if found.counterexample and found.counterexample != found.line:
             parts.append(f"  counterexample: {found.counterexample}")
-        parts += [f"  {key.replace('_', ' ')}: {number(value)}" for key, value in found.numbers.items()]
+        parts += [f"  {key.replace('_', ' ')}: {format_number(value)}" for key, value in found.numbers.items()]
     parts.append(f"The mutant says: {as_line(claim.mutant.text)}.")
     if row.proved:
         parts.append("Machine-checked (make proofs):")
@@ -78,7 +85,7 @@ def details(row: "Row", width: int | None = None) -> str:
     return "\n".join(parts)
 
 
-def _true_name(row: "Row") -> str:
+def _true_name(row: Row) -> str:
     return "the statement with its condition" if row.claim.condition is not None else "what is true instead"
 
 
@@ -86,14 +93,3 @@ def _block(name: str, markdown: str, width: int) -> str:
     paragraphs = [textwrap.fill(" ".join(as_text(part).split()), width, initial_indent="  ", subsequent_indent="  ")
                   for part in markdown.split("\n\n")]  # fmt: skip
     return f"\n{name}\n" + "\n".join(paragraphs)
-
-
-def number(value: object) -> str:
-    """A measured number, or several, to four digits."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(number, value))
-    if isinstance(value, dict):
-        return "; ".join(f"{key}: {number(entry)}" for key, entry in value.items())
-    return str(value)

@@ -1,4 +1,4 @@
-"""Small training runs for the empirical claims: the embedded images, and a plain loop with fixed seeds."""
+"""Small training runs for empirical claims: the embedded images, and a plain loop with fixed seeds."""
 
 from collections.abc import Callable
 from functools import cache
@@ -20,14 +20,14 @@ class Images(NamedTuple):
     validation_labels: Tensor
 
     def some(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """A part of the training images."""
+        """A random subset of the training images."""
         chosen = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))[:count]
         return self.train[chosen], self.train_labels[chosen]
 
 
 @cache
 def images(effort: Effort) -> Images:
-    """The data set inside the package; in a smoke run 40 images of it."""
+    """The embedded data set, or 40 images of it in a smoke run."""
     from regard.data import load
 
     data = load("fashion-mini")
@@ -47,12 +47,12 @@ def fit(
     groups: list[dict[str, Any]] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> None:
-    """Minimize ``loss(step)`` with AdamW, warm-up and a falling rate.
+    """Minimize ``loss(step)`` with AdamW, warm-up and a decreasing learning rate.
 
     Args:
         rate: the largest learning rate.
-        groups: parameters with rates (``lr``) of their own, instead of all with one.
-        watch: called before every step and after the last.
+        groups: parameter groups with learning rates (``lr``) of their own.
+        watch: called before every step and after the last one.
     """
     groups = groups or [{"params": list(model.parameters()), "lr": rate}]
     optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
@@ -75,7 +75,7 @@ def fit(
 def fit_classes(
     model: nn.Module, x: Tensor, labels: Tensor, *, steps: int, rate: float, seed: int, **more: Any
 ) -> None:
-    """Train on classes, batches of 64 drawn anew at each step."""
+    """Train a classifier with random batches of 64."""
     random = torch.Generator().manual_seed(seed)
 
     def loss(step: int) -> Tensor:
@@ -87,6 +87,6 @@ def fit_classes(
 
 @torch.no_grad()
 def class_accuracy(model: nn.Module, data: Images) -> float:
-    """On the validation images."""
+    """The accuracy on the validation images."""
     said = torch.cat([model(part).argmax(-1) for part in data.validation.split(200)])
     return float((said == data.validation_labels).double().mean())

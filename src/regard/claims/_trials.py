@@ -1,4 +1,4 @@
-"""Random cases in float64, smallest first, and what they say about a statement."""
+"""Random cases in float64, smallest first, and the evidence from them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.claims._claim import Evidence
-from regard.figures._figure import Figure
+from regard.figures.style import Figure
 
 TOLERANCE = 1e-9
 # A right formula is rejected by one such test with probability 5.7e-7 (two sides of a normal distribution).
@@ -16,7 +16,7 @@ STANDARD_ERRORS = 5.0
 
 
 class Trial:
-    """One random case. Sizes grow with the number of the case, so that what fails first is small."""
+    """One random case. Sizes grow with the number of the case, so that the first counterexample is small."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.number = number
@@ -36,22 +36,22 @@ class Trial:
         return torch.randperm(n, generator=self.random)
 
     def other_order(self, n: int) -> Tensor:
-        """An order of two or more that is not the given one."""
+        """A permutation of two or more that is not the identity."""
         order = self.order(n)
         return order.roll(1) if torch.equal(order, torch.arange(n)) else order
 
 
 def trials(count: int = 24, seed: int = 0) -> Iterator[Trial]:
-    """Random cases, always the same ones."""
+    """Random cases, the same in every run."""
     return (Trial(number, seed) for number in range(count))
 
 
 class Comparison:
-    """Collects how far what is came from what should be, case by case.
+    """Collects the differences between computed and expected values, case by case.
 
     Args:
-        tolerance: the largest difference that counts as none.
-        unit: what differences are measured in, where that is not the numbers themselves.
+        tolerance: the largest difference that counts as equal.
+        unit: the unit of the differences, if they are not plain numbers.
     """
 
     def __init__(self, tolerance: float = TOLERANCE, unit: str = "") -> None:
@@ -59,7 +59,7 @@ class Comparison:
         self.cases, self.failed, self.worst, self.first, self.first_error = 0, 0, 0.0, "", 0.0
 
     def same(self, got: Any, expected: Any, case: str | Callable[[], str] = "") -> bool:
-        """Two tensors or numbers are equal; different shapes are as far apart as can be."""
+        """Record whether two tensors or numbers are equal; different shapes count as infinitely far apart."""
         got, expected = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (got, expected))
         if got.shape != expected.shape:
             return self._add(math.inf, case)
@@ -69,11 +69,11 @@ class Comparison:
         return self._add(math.inf if math.isnan(error) else error, case)
 
     def true(self, condition: bool, case: str | Callable[[], str] = "") -> bool:
-        """Something that is so or is not."""
+        """Record a boolean check."""
         return self._add(0.0 if condition else math.inf, case)
 
     def mean(self, samples: Tensor, expected: int | float, case: str | Callable[[], str] = "") -> bool:
-        """The mean of independent samples is what is expected, in standard errors."""
+        """Record how far the mean of independent samples is from its expectation, in standard errors."""
         error = float(samples.std()) / math.sqrt(len(samples))
         return self._add(abs(float(samples.mean()) - expected) / error, case)
 
@@ -90,7 +90,7 @@ class Comparison:
     def evidence(
         self, what: str = "random cases", *, draw: Callable[[], Figure] | None = None, **numbers: Any
     ) -> Evidence:
-        """Accepted if no case failed (and there was one)."""
+        """Accepted if there were cases and none failed."""
         unit = f" {self.unit}" if self.unit else ""
         if self.failed or not self.cases:
             line = f"{self.failed} of {self.cases} {what} contradict it" if self.cases else "nothing was compared"
@@ -106,12 +106,12 @@ class Comparison:
 
 
 def full(value: int | float, *shape: int) -> Tensor:
-    """A tensor of one number, in float64."""
+    """A float64 tensor filled with one number."""
     return torch.full(shape, value, dtype=torch.float64)
 
 
 def show(x: Tensor | list[Any] | tuple[Any, ...] | int | float, digits: int = 2) -> str:
-    """Numbers as a person writes them.
+    """Numbers, rounded, without trailing zeros.
 
     >>> show(torch.tensor([[1.0, 0.25], [0.0, 2.0]]))
     '((1, 0.25), (0, 2))'

@@ -27,6 +27,7 @@ def list_data() -> int:
     from rich.table import Table
 
     from regard.data import data_folder, names, source_of, status
+    from regard.support.text import format_size
 
     table = Table()
     for column in ("name", "state", "size", "license"):
@@ -36,15 +37,15 @@ def list_data() -> int:
     for name in names():
         source, found = source_of(name), status(name)
         state = {
-            "embedded": "in the package, verified",
-            "present": "present, verified",
+            "embedded": "in the package, checked",
+            "present": "present, checked",
             "incomplete": "some files missing or damaged",
-            "absent": "not downloaded",
+            "absent": "not here",
         }[found.state]
         if found.state in ("embedded", "present"):
-            size = f"{found.size / 1e6:.1f} MB"
+            size = format_size(found.size)
         else:
-            size = f"{sum(download.size for download in source.downloads) / 1e6:.1f} MB to download"
+            size = f"{format_size(sum(download.size for download in source.downloads))} to download"
         problems += [problem for problem in found.problems if not problem.endswith(": absent")]
         table.add_row(name, state, size, source.license, "\n".join(map(str, found.folders)))
     console = Console()
@@ -61,7 +62,7 @@ def fetch_data(wanted: Sequence[str]) -> int:
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
     if unknown:
-        print(f"unknown data set {', '.join(unknown)}; known are {', '.join(names())}, all", file=sys.stderr)
+        print(f"no data set is called {', '.join(unknown)}; there are {', '.join(names())}, all", file=sys.stderr)
         return 2
     failed = False
     for name in names() if "all" in wanted else dict.fromkeys(wanted):

@@ -27,7 +27,9 @@ def run(arguments: Sequence[str]) -> int:
     folder = chosen.folder or free_folder(Path("runs/demo"))
     prepare(folder)
 
-    from regard.cli._page import Section, page, paragraph, preformatted, run_sections
+    from regard.cli._page import run_sections
+    from regard.views.page import Section, paragraph, preformatted
+    from regard.views.page import report as page
 
     begin = time.perf_counter()
     example = worked_example()

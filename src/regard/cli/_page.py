@@ -1,67 +1,14 @@
-"""A report about a run as one HTML file, with its figures inside."""
+"""The sections of a report about a run."""
 
-import base64
-import html
-import io
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from regard import figures
 from regard.analysis import importance, pruning_curve
 from regard.training import Run, sample_figures
 from regard.training.tasks import Split
-from regard.views import head, scripts
+from regard.views.page import Section, paragraph, picture, table
 
 BATCH = 50
-
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
-table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15rem 0.8rem 0.15rem 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
-"""
-
-
-class Section(NamedTuple):
-    """A heading, and HTML under it."""
-
-    heading: str
-    body: str
-
-
-def page(title: str, sections: Iterable[Section]) -> str:
-    """A complete HTML document that loads nothing. The scripts of the views are added where there are any."""
-    body = "".join(f"<section><h2>{html.escape(each.heading)}</h2>{each.body}</section>" for each in sections)
-    if "data-regard-payload" in body:
-        body += scripts()
-    return (
-        f'<!doctype html><html lang="en"><head>{head()}<title>{html.escape(title)}</title><style>{STYLE}</style></head>'
-        f"<body><h1>{html.escape(title)}</h1>{body}</body></html>\n"
-    )
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
-
-
-def preformatted(text: str) -> str:
-    return f"<pre>{html.escape(text)}</pre>"
-
-
-def table(rows: Sequence[tuple[str, Any]]) -> str:
-    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
-    return f"<table>{''.join(cells)}</table>"
-
-
-def picture(figure: Any, description: str) -> str:
-    """A matplotlib figure as an image inside the page."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    data = base64.b64encode(content.getvalue()).decode()
-    return f'<p><img alt="{html.escape(description)}" src="data:image/png;base64,{data}"></p>'
 
 
 def run_sections(run: Run) -> list[Section]:

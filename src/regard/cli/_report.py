@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from regard import figures
-from regard.cli._page import Section, needed_heads, page, paragraph, picture, run_sections
+from regard.cli._page import needed_heads, run_sections
 from regard.training import load_run, sweep_lengths, write_sweep
-from regard.views import attention_view, place, run_views
+from regard.views import attention_view, page, run_views
 
 MOST_PIXELS = 50_000_000
 TITLES = {
@@ -56,10 +56,10 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
     # After the learning curves, before the figures, which are for print.
-    sections[2:2] = [Section(TITLES[name], place(payload, name)) for name, payload in run_views(run).items()]
+    sections[2:2] = [page.Section(TITLES[name], page.view(payload, name)) for name, payload in run_views(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
-    output.write_text(page(f"regard: {run.recipe.name}", sections), encoding="utf-8")
+    output.write_text(page.report(f"regard: {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 
@@ -85,11 +85,12 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
         figure.savefig(output, dpi=150)
         return output
     guesses = ", ".join(f"{guess['label']} ({guess['chance']:.0%})" for guess in seen.answer["guesses"][:3])
-    sections = [Section(image.name, paragraph(f"Classified as: {guesses}.") + picture(figure, "where each head looks"))]
-    view = attention_view(seen)
-    if view is not None:
-        sections.insert(0, Section(TITLES[view.view], place(view, view.view)))
-    output.write_text(page(f"regard: {image.name} seen by {run.recipe.name}", sections), encoding="utf-8")
+    body = page.paragraph(f"Classified as: {guesses}.") + page.picture(figure, "where each head looks")
+    sections = [page.Section(image.name, body)]
+    payload = attention_view(seen)
+    if payload is not None:
+        sections.insert(0, page.Section(TITLES[payload.view], page.view(payload, payload.view)))
+    output.write_text(page.report(f"regard: {image.name} seen by {run.recipe.name}", sections), encoding="utf-8")
     return output
 
 

@@ -32,7 +32,9 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(found)
     if chosen.html is not None:
-        chosen.html.write_text(found.as_html(), encoding="utf-8")
+        from regard.views import show
+
+        show(found).save(chosen.html)
         print(f"page: {chosen.html}", file=sys.stderr)
     pages = {} if chosen.misconceptions is None else {chosen.misconceptions: misconceptions(found)}
     if chosen.answers is not None:

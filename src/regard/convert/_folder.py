@@ -11,6 +11,7 @@ from torch import nn
 from regard.convert._network import convert_network
 from regard.convert._report import ConversionReport
 from regard.models import Pretrained
+from regard.support.files import write_atomic
 
 CONVERSION, CONVERTED = "conversion.json", "converted.safetensors"
 
@@ -23,16 +24,13 @@ def save_converted(
     The folder holds the source as ``save_pretrained`` writes it, ``conversion.json`` (what was done, and the report) and
     the converted network's own weights, which may have been trained on since.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     path = Path(folder)
     source.save_pretrained(path)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in converted.state_dict().items()}
-    save_file(state, path / (CONVERTED + ".aside"))
-    (path / (CONVERTED + ".aside")).replace(path / CONVERTED)
-    aside = path / (CONVERSION + ".aside")
-    aside.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    aside.replace(path / CONVERSION)
+    write_atomic(path / CONVERTED, save(state))
+    write_atomic(path / CONVERSION, json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
 
 def load_converted(folder: str | os.PathLike[str]) -> nn.Module:

@@ -4,6 +4,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.support.tables import text_table
+from regard.support.text import format_count
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -67,19 +70,8 @@ class ConversionReport:
         if not self.rows:
             return f"nothing to convert to {self.to}: no layer of a kind that is known here"
         head = ("layer", "was", "became", "bound", "error", "multiply-adds", "note")
-        cells = [head] + [_cells(row) for row in self.rows]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-        right = {3, 4, 5}
-        table = [
-            "  ".join(
-                cell.rjust(w) if i in right else cell.ljust(w)
-                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in cells
-        ]
-        table.insert(1, "  ".join("─" * w for w in widths))
+        lines = text_table([head, *map(_cells, self.rows)], right={3, 4, 5})
         verb = f"{len(self.converted)} of {len(self.rows)} layers became {self.to}"
-        lines = [line.rstrip() for line in table]
         lines.append(f"{verb} (tolerance {self.tolerance:g}; measured on {self.measured_on})")
         return "\n".join(lines + [f"NOT AS CERTIFIED: {self.says_beyond()}"] * bool(self.beyond))
 
@@ -90,17 +82,5 @@ def _cells(row: LayerReport) -> tuple[str, ...]:
 
     cost = ""
     if row.cost_before is not None and row.cost_after is not None:
-        cost = f"{short(row.cost_before)} → {short(row.cost_after)}"
+        cost = f"{format_count(row.cost_before)} → {format_count(row.cost_after)}"
     return row.name or "(model)", row.before, row.after, number(row.bound), number(row.error), cost, row.note
-
-
-def short(count: int) -> str:
-    """A count in three digits.
-
-    >>> short(1234567)
-    '1.23 M'
-    """
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
-    return str(count)

@@ -19,14 +19,12 @@ from regard.data._cache import Status as Status
 from regard.data._cache import data_folder as data_folder
 from regard.data._cache import fetch as fetch
 from regard.data._cache import status as status
-from regard.data._captions import CaptionBatch as CaptionBatch
-from regard.data._captions import Captions as Captions
 from regard.data._case import CaseTask as CaseTask
 from regard.data._case import SequenceBatch as SequenceBatch
 from regard.data._download import DownloadError as DownloadError
-from regard.data._images import DataSet as DataSet
-from regard.data._images import ImageSet as ImageSet
-from regard.data._images import load as load
+from regard.data._image_sets import DataSet as DataSet
+from regard.data._image_sets import ImageSet as ImageSet
+from regard.data._image_sets import load as load
 from regard.data._loader import Examples as Examples
 from regard.data._loader import Loader as Loader
 from regard.data._mix import beta_quantile as beta_quantile

@@ -1,4 +1,4 @@
-"""Batched augmentation on the device: what is done to images, and how much of it is drawn for which sample.
+"""Batched augmentation on the device: the settings, the random draws and the operations.
 
 Every draw is a hash of (seed, epoch, sample, purpose): see :mod:`regard.data._random`.
 """
@@ -20,17 +20,17 @@ Flip = Literal["none", "random", "alternate"]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to training images. Nothing by default.
+    """How training images are augmented; by default not at all.
 
     Args:
-        crop: each image moves by −crop … crop pixels along each axis, as if padded and cropped back to its size.
-        border: what comes in at the edges: the image's own reflection, or black (``"zeros"``).
-        flip: mirror left and right: ``"random"`` by a coin in every epoch, ``"alternate"`` by one coin for each image
-            and then the other way round in every epoch, so that two epochs always show both sides.
-        cutout: side of a square, all of it inside the image, that is set to the data set's mean.
-        mixup: α of the Beta(α, α) that two whole images are averaged with (0: no mixup).
-        cutmix: α of the Beta(α, α) of the share of a rectangle that comes from another image (0: no cutmix). With both,
-            a coin for each image decides which.
+        crop: shifts each image by −crop … crop pixels along each axis, as if padded and cropped back to its size.
+        border: fills the edges with the image's own reflection, or with black (``"zeros"``).
+        flip: ``"random"`` mirrors each image left to right with probability ½ in every epoch; ``"alternate"`` mirrors it
+            in every second epoch, so that two epochs show both sides.
+        cutout: the side of a square inside the image that is set to the data set's mean.
+        mixup: α of the Beta(α, α) from which the weights of an average of two images are drawn (0: no mixup).
+        cutmix: α of the Beta(α, α) from which the area of a rectangle of another image is drawn (0: no cutmix). With
+            both, each image gets one of the two at random.
 
     >>> regard.data.Augmentation(crop=4, flip="alternate", cutmix=1.0).mixes
     True
@@ -57,18 +57,20 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """True where labels become weights over the classes."""
+        """Whether labels become weights over the classes."""
         return self.mixup > 0 or self.cutmix > 0
 
     def check_fits(self, height: int, width: int) -> None:
         smallest = min(height, width)
         if self.crop >= smallest:
-            raise ValueError(f"crop is {self.crop} pixels, which leaves nothing of images of {height} × {width}")
+            raise ValueError(
+                f"crop is {self.crop} pixels, but images are {height} × {width}: crop must be smaller than both"
+            )
         if self.cutout > smallest:
             raise ValueError(f"cutout is {self.cutout} pixels wide but images are {height} × {width}")
 
     def draw_shift(self, index: Int[Tensor, "n"], seed: int, epoch: int) -> Int[Tensor, "n 2"]:
-        """(rows, columns) each image moves by, uniform in −crop … crop."""
+        """The shift (rows, columns) of each image, uniform in −crop … crop."""
         rows, columns = (
             random_below(index, 2 * self.crop + 1, seed, epoch, f"crop {axis}") - self.crop
             for axis in ("rows", "columns")
@@ -85,7 +87,7 @@ class Augmentation:
     def draw_corner(
         self, index: Int[Tensor, "n"], seed: int, epoch: int, height: int, width: int
     ) -> Int[Tensor, "n 2"]:
-        """Upper left corner of the cut-out square, uniform over the places where all of it is inside."""
+        """The upper left corner of the cut-out square, uniform over all places inside the image."""
         rows = random_below(index, height - self.cutout + 1, seed, epoch, "cutout rows")
         columns = random_below(index, width - self.cutout + 1, seed, epoch, "cutout columns")
         return torch.stack((rows, columns), -1)
@@ -100,8 +102,8 @@ def move(
 ) -> Shaped[Tensor, "n channels height width"]:
     """Crop and flip in one gather: ``out[i, :, r, c] = images[i, :, r + shift[i, 0], c + shift[i, 1]]``.
 
-    A mirrored image is mirrored first, then moved. What lies outside is the reflection without the edge
-    (``c b | a b c | b a``, torch's ``"reflect"``), which has room for shifts smaller than the image, or 0.
+    A mirrored image is mirrored first, then moved. Pixels outside are the reflection without the edge
+    (``c b | a b c | b a``, torch's ``"reflect"``), for shifts smaller than the image, or 0.
 
     >>> from regard.data import move
     >>> image = torch.arange(4.0).reshape(1, 1, 1, 4)
@@ -145,8 +147,8 @@ def _check_shift(shift: Tensor, count: int, size: tuple[int, int], border: Borde
         farthest = shift.abs().amax(0).tolist()
         if farthest[0] >= size[0] or farthest[1] >= size[1]:
             raise ValueError(
-                f"shift goes as far as {tuple(farthest)} (rows, columns), but images of {size[0]} × {size[1]} have a "
-                f"reflection of {size[0] - 1} and {size[1] - 1}; border='zeros' takes any shift"
+                f"shift is as large as {tuple(farthest)} (rows, columns), but border='reflect' allows at most "
+                f"{(size[0] - 1, size[1] - 1)} for images of {size[0]} × {size[1]}; border='zeros' allows any shift"
             )
 
 
@@ -157,7 +159,7 @@ def _reflect(at: Tensor, size: int) -> Tensor:
 def cutout(
     images: Float[Tensor, "n channels height width"], corner: Int[Tensor, "n 2"], side: int, *, fill: float = 0.0
 ) -> Float[Tensor, "n channels height width"]:
-    """A square of ``side`` × ``side`` pixels from ``corner`` on is set to ``fill``.
+    """Set a square of ``side`` × ``side`` pixels to ``fill``; ``corner`` is its upper left pixel.
 
     >>> from regard.data import cutout
     >>> cutout(torch.ones(1, 1, 3, 3), torch.tensor([[0, 1]]), 2)
@@ -202,7 +204,7 @@ def normalize(
 
 @lru_cache(maxsize=64)
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(scale, offset), one multiplication and one addition for each pixel; kept, so that no batch waits for a copy."""
+    """(scale, offset), for one multiply-add per pixel; cached, so that no batch waits for a copy to the device."""
     scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(-1, 1, 1)
     offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(-1, 1, 1)
     return scale, offset

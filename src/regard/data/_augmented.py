@@ -1,4 +1,4 @@
-"""Image samples for a :class:`Loader`: kept as bytes on the device, augmented and normalized there."""
+"""Images for a :class:`Loader`: stored as bytes on the device, augmented and normalized there."""
 
 from typing import NamedTuple
 
@@ -7,13 +7,13 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.data._augment import Augmentation, cutout, move, normalize
-from regard.data._images import ImageSet
+from regard.data._image_sets import ImageSet
 from regard.data._mix import label_weights, mix, partners
 
 
 class ImageBatch(NamedTuple):
-    """``labels`` are class numbers ``(n,)``, or weights ``(n, classes)`` where images are mixed; cross-entropy takes
-    both. ``indices`` is each sample's place in its image set."""
+    """``labels`` are class numbers ``(n,)``, or weights ``(n, classes)`` if images are mixed; cross-entropy takes both.
+    ``indices`` holds each sample's index in its image set."""
 
     images: Float[Tensor, "n channels height width"]
     labels: Shaped[Tensor, "n *classes"]
@@ -21,16 +21,16 @@ class ImageBatch(NamedTuple):
 
 
 class AugmentedImages:
-    """The images of a set, augmented, as numbers of mean 0 and spread 1, on a device.
+    """An image set on a device, augmented and normalized to mean 0 and standard deviation 1.
 
     Args:
-        images: the set.
-        augmentation: what happens to them; None (as for evaluation) is nothing.
-        device: where batches are made.
-        dtype: of the batches, ``torch.float32`` or ``torch.bfloat16``.
-        channels_last: memory layout of the batches.
-        keep_on_device: hold all bytes there; None decides by whether they take less than half of its free memory.
-            Otherwise each batch's bytes travel from the host.
+        images: the image set.
+        augmentation: how images are augmented; None (for evaluation) leaves them unchanged.
+        device: the device of the batches.
+        dtype: the dtype of the batches, ``torch.float32`` or ``torch.bfloat16``.
+        channels_last: whether batches have torch's channels-last memory layout.
+        keep_on_device: whether all images stay on the device. None: if they take less than half of its free memory.
+            Otherwise each batch is copied from the host.
 
     >>> from regard.data import AugmentedImages, Augmentation, load
     >>> train = AugmentedImages(load("fashion-mini").train, Augmentation(crop=2, flip="random"))
@@ -50,7 +50,7 @@ class AugmentedImages:
         keep_on_device: bool | None = None,
     ) -> None:
         if not dtype.is_floating_point:
-            raise TypeError(f"dtype must be a floating-point one, got {dtype}")
+            raise TypeError(f"dtype must be a floating-point dtype, got {dtype}")
         self.set = images
         self.augmentation = augmentation or Augmentation()
         self.augmentation.check_fits(*images.images.shape[2:])
@@ -85,7 +85,7 @@ class AugmentedImages:
         return ImageBatch(images.to(self.dtype, memory_format=layout), labels, here)
 
     def _augmented(self, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Moved, mirrored, normalized and cut out, in float32; one sample's image is the same in whatever batch."""
+        """Shifted, mirrored, normalized and cut out, in float32. A sample does not depend on the rest of its batch."""
         augmentation = self.augmentation
         images = self._bytes.index_select(0, index).to(self.device, non_blocking=True)
         labels = self._labels[index].to(self.device, non_blocking=True)
@@ -99,7 +99,7 @@ class AugmentedImages:
         return images, labels
 
     def _draws(self, seed: int, epoch: int) -> "EpochDraws":
-        """Of all samples at once: a batch then looks its own up, instead of launching the hashes anew."""
+        """The draws of all samples: computed once per epoch, so that a batch only looks up its own."""
         if self._drawn is None or self._drawn[0] != (seed, epoch):
             everyone = torch.arange(len(self), device=self.device)
             augmentation, (height, width) = self.augmentation, self._bytes.shape[2:]
@@ -114,7 +114,7 @@ class AugmentedImages:
 
 
 class EpochDraws(NamedTuple):
-    """What an epoch's augmentation draws, a row for each sample of the set."""
+    """The random draws of one epoch, one row for each sample of the set."""
 
     shift: Int[Tensor, "n 2"]
     mirror: Bool[Tensor, "n"]

@@ -1,7 +1,6 @@
-"""The folder data sets are kept in: finding them, fetching them, and saying what is missing."""
+"""The folder of data sets: find them, download them, and report what is missing."""
 
 import errno
-import hashlib
 import os
 import tarfile
 import zlib
@@ -11,20 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from regard.data._download import DownloadError, download, note, progress, write_aside
+from regard.data._download import DownloadError, download, note, progress
 from regard.data._sources import Download, Source, source_of
+from regard.support.checksums import published_checksum
+from regard.support.files import write_atomic
+from regard.support.text import format_size
 
 State = Literal["embedded", "present", "incomplete", "absent"]
 
 
 class DataMissingError(FileNotFoundError):
-    """The data set is not here and did not come; the message says which file to put where."""
+    """The data set was not found and could not be downloaded. The message names the files and where to put them."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is there of a data set. ``state`` is ``"embedded"``, ``"present"``, ``"incomplete"`` (some files are absent
-    or damaged) or ``"absent"``; every file counted was read and its checksum compared."""
+    """Which files of a data set were found. ``state`` is ``"embedded"`` (part of the package), ``"present"``,
+    ``"incomplete"`` (files are missing or damaged) or ``"absent"``. The checksum of every file was compared."""
 
     name: str
     state: State
@@ -34,7 +36,7 @@ class Status:
 
 
 def data_folder() -> Path:
-    """Where data sets are kept: ``REGARD_DATA``, or the user's cache as the platform has it.
+    """The folder of data sets: ``REGARD_DATA``, or the platform's cache folder of the user.
 
     >>> regard.data.data_folder().is_absolute()
     True
@@ -52,7 +54,7 @@ def data_folder() -> Path:
 
 
 def status(name: str) -> Status:
-    """What is there of a data set, every file read and compared with its published checksum.
+    """Which files of a data set are here. Every file is read and compared with its published checksum.
 
     >>> regard.data.status("fashion-mini").state
     'embedded'
@@ -75,7 +77,7 @@ def status(name: str) -> Status:
 
 
 def fetch(name: str) -> Path:
-    """Bring a data set's files to the data folder, where they are not already somewhere; returns where they are.
+    """Download the files of a data set that were not found; returns the folder of the files.
 
     >>> regard.data.fetch("fashion-mini").name
     'fashion-mini'
@@ -86,39 +88,39 @@ def fetch(name: str) -> Path:
 
 
 def read_members(source: Source, members: tuple[str, ...], *, allow_download: bool) -> list[bytes]:
-    """The files' contents, decompressed, each compared with its checksum."""
+    """The contents of the files, decompressed and compared with their checksums."""
     contents = [_search(source, member).content for member in members]
     if None in contents:
         if not allow_download:
-            raise _missing(source, tried=["no download was allowed"])
+            raise _missing(source, tried=["download=False: nothing was downloaded"])
         fetch_source(source)
         contents = [_search(source, member).content for member in members]
     whole = [content for content in contents if content is not None]
     if len(whole) < len(members):
-        raise _missing(source, tried=["the files were fetched and are gone again"])
+        raise _missing(source, tried=["the files were downloaded but have disappeared"])
     return whole
 
 
 def fetch_source(source: Source) -> None:
-    """Every download that is still needed, one process at a time."""
+    """Download what is missing, one process at a time."""
     if not _absent(source):
         return
     if source.embedded:
-        raise _missing(source, tried=["it is part of the package: install regard again"])
+        raise _missing(source, tried=["it is part of the package: reinstall regard"])
     folder = folders_of(source)[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder, source.title):
-            # Another process may have brought them while this one waited.
+            # Another process may have downloaded them while this one waited.
             absent = _absent(source)
             for wanted in source.downloads:
                 if absent.intersection(wanted.members):
                     _bring(source, wanted, folder)
     except OSError as error:
         reasons = {
-            errno.EACCES: "it cannot be written",
-            errno.EPERM: "it cannot be written",
-            errno.EROFS: "it cannot be written",
+            errno.EACCES: "it is not writable",
+            errno.EPERM: "it is not writable",
+            errno.EROFS: "it is not writable",
             errno.ENOSPC: "its disk is full",
         }
         if error.errno not in reasons:
@@ -126,32 +128,27 @@ def fetch_source(source: Source) -> None:
         size = sum(wanted.size for wanted in source.downloads)
         raise OSError(
             error.errno,
-            f"{source.title} ({size / 1e6:.0f} MB to download) does not go into this folder: {reasons[error.errno]}. "
-            f"Set REGARD_DATA to another one. The folder",
+            f"{source.title} ({format_size(size)} to download) cannot be stored in this folder: {reasons[error.errno]}. "
+            f"Set REGARD_DATA to another folder",
             str(folder),
         ) from error
 
 
 def folders_of(source: Source) -> list[Path]:
-    """Where the data set may lie; the first is where a download goes."""
+    """The folders that may hold the data set; downloads go to the first."""
     root = Path() if all(Path(folder).is_absolute() for folder in source.folders) else data_folder()
     return [root / folder for folder in source.folders]
 
 
-def digest(data: bytes, like: str) -> str:
-    """The md5, or the sha256 where ``like`` is one."""
-    return hashlib.new("md5" if len(like) == 32 else "sha256", data, usedforsecurity=False).hexdigest()
-
-
-class _Found(NamedTuple):
-    """The first right copy of a file, and what was wrong with others."""
+class _FileCopy(NamedTuple):
+    """The first valid copy of a file, and what is wrong with the others."""
 
     path: Path | None
     content: bytes | None
     problems: list[str]
 
 
-def _search(source: Source, member: str) -> _Found:
+def _search(source: Source, member: str) -> _FileCopy:
     problems = []
     for folder in folders_of(source):
         for path in (folder / member, folder / f"{member}.gz"):
@@ -162,11 +159,11 @@ def _search(source: Source, member: str) -> _Found:
             except (OSError, zlib.error) as error:
                 problems.append(f"{path}: {error}")
                 continue
-            found = digest(content, source.members[member])
+            found = published_checksum(content, source.members[member])
             if found == source.members[member]:
-                return _Found(path, content, problems)
+                return _FileCopy(path, content, problems)
             problems.append(f"{path}: checksum {found}, expected {source.members[member]}")
-    return _Found(None, None, problems or [f"{folders_of(source)[0] / member}: absent"])
+    return _FileCopy(None, None, problems or [f"{folders_of(source)[0] / member}: absent"])
 
 
 def _absent(source: Source) -> set[str]:
@@ -175,42 +172,29 @@ def _absent(source: Source) -> set[str]:
 
 def _content(path: Path) -> bytes:
     data = path.read_bytes()
-    return _decompress(data) if path.suffix == ".gz" else data
-
-
-def _decompress(data: bytes) -> bytes:
-    return zlib.decompress(data, wbits=31)  # gzip, its own length and checksum compared
+    return zlib.decompress(data, wbits=31) if path.suffix == ".gz" else data  # 31: gzip, with its own checksum
 
 
 def _bring(source: Source, wanted: Download, folder: Path) -> None:
-    def verify(path: Path) -> str | None:
-        """An archive has its own md5; any other file is judged by what is in it."""
-        expected = wanted.md5 or source.members[wanted.members[0]]
-        try:
-            found = digest(path.read_bytes() if wanted.md5 else _decompress(path.read_bytes()), expected)
-        except zlib.error as error:
-            return f"not a whole gzip file ({error})"
-        return None if found == expected else f"checksum {found}, expected {expected}"
-
-    if wanted.md5:
+    if wanted.is_archive:
         for candidate in folders_of(source):
             archive = candidate / wanted.file
-            if archive.is_file() and verify(archive) is None:
+            if archive.is_file() and published_checksum(archive.read_bytes(), wanted.md5) == wanted.md5:
                 _unpack(source, wanted, archive, folder)
                 return
     target = folder / wanted.file
     try:
         with progress(f"{source.title}: {wanted.file}", wanted.size) as report:
-            download(wanted.addresses, target, verify, report=report)
+            download(wanted.addresses, target, wanted.md5, report=report)
     except DownloadError as error:
         raise _missing(source, tried=list(error.tried)) from error
-    if wanted.md5:
+    if wanted.is_archive:
         _unpack(source, wanted, target, folder)
         target.unlink()
 
 
 def _unpack(source: Source, wanted: Download, archive: Path, folder: Path) -> None:
-    """Only the files that are known by name and checksum leave the archive, so no path in it is ever followed."""
+    """Extract only files whose name and checksum are known, and ignore the paths in the archive."""
     with tarfile.open(archive, "r:gz") as tar:
         for entry in tar:
             member = Path(entry.name).name
@@ -218,23 +202,23 @@ def _unpack(source: Source, wanted: Download, archive: Path, folder: Path) -> No
             if file is None:
                 continue
             content = file.read()
-            if digest(content, source.members[member]) == source.members[member]:
-                write_aside(folder / member, content)
+            if published_checksum(content, source.members[member]) == source.members[member]:
+                write_atomic(folder / member, content)
     left = [member for member in wanted.members if _search(source, member).content is None]
     if left:
-        raise _missing(source, tried=[f"{archive}: does not hold the official {', '.join(left)}"])
+        raise _missing(source, tried=[f"{archive}: does not contain the official {', '.join(left)}"])
 
 
 def _missing(source: Source, tried: list[str]) -> DataMissingError:
     folder, absent = folders_of(source)[0], _absent(source)
-    lines = [f"{source.title} ({source.name}) is not here and could not be fetched."]
+    lines = [f"{source.title} ({source.name}) was not found and could not be downloaded."]
     for wanted in source.downloads:
         if not absent.intersection(wanted.members):
             continue
-        inside = f", or unpacked {', '.join(wanted.members)}" if wanted.md5 else ""
+        inside = f", or unpacked {', '.join(wanted.members)}" if wanted.is_archive else ""
         lines.append(f"Put {wanted.file} (from {wanted.addresses[0]}){inside} into {folder}")
     if not source.embedded:
-        lines.append(f"or set REGARD_DATA to a folder that holds {source.folders[0]}/ (it is {data_folder()} now).")
+        lines.append(f"or set REGARD_DATA to a folder that contains {source.folders[0]}/ (now it is {data_folder()}).")
     looked = [problem for member in source.members for problem in _search(source, member).problems]
     lines += ["Tried:", *(f"  {line}" for line in [*looked, *tried])]
     return DataMissingError("\n".join(lines))
@@ -242,14 +226,14 @@ def _missing(source: Source, tried: list[str]) -> DataMissingError:
 
 @contextmanager
 def _lock(folder: Path, title: str) -> Iterator[None]:
-    """One process at a time; the system lets go of it when its holder ends, however it ends."""
+    """A lock between processes; the system releases it when its owner ends, even by a kill."""
     from filelock import FileLock, Timeout  # torch depends on it
 
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=1)
     except Timeout:
-        note(f"{title}: another process is fetching it, waiting for that")
+        note(f"{title}: another process is downloading it; waiting")
         lock.acquire()
     try:
         yield

@@ -1,7 +1,7 @@
 """The case task: "<U> I am a student" → "I AM A STUDENT", "<L> I am a student" → "i am a student".
 
-A model must read the task off the first token and copy every character: what an encoder–decoder's bottleneck cannot do
-for long sentences, and attention can.
+A model must read the task from the first token and copy every character. A recurrent encoder–decoder cannot do this for
+long sentences, because all of the sentence must pass through one vector; attention can.
 """
 
 import string
@@ -25,8 +25,7 @@ Split = Literal["train", "validation", "test"]
 class SequenceBatch(NamedTuple):
     """Sources ``(n, s)`` and targets ``(n, t)`` as token numbers, padded, with masks that are True on tokens.
 
-    ``target_input`` is ``<begin>`` and the answer, ``target`` the answer and ``<end>``: what a decoder sees and what it
-    is to say next.
+    ``target_input`` is ``<begin>`` and the answer, the decoder's input; ``target`` is the answer and ``<end>``.
     """
 
     source: Int64[Tensor, "n s"]
@@ -38,16 +37,16 @@ class SequenceBatch(NamedTuple):
 
 
 class CaseTask:
-    """Sentences of words in mixed case, without end: sample i of a seed is always the same, made when asked for.
+    """An endless supply of sentences in mixed case. Sample i of a seed is always the same and is made on demand.
 
-    A sentence has exactly the wanted number of characters. Each word is in lower case, capitalized, in capitals, or
-    mixed letter by letter, all equally likely.
+    A sentence has exactly the requested number of characters. Each word is in lower case, capitalized, in upper case or
+    mixed letter by letter, with equal probability.
 
     Args:
-        length: characters of a sentence (without the task's token): a number, or the shortest and the longest.
-        size: samples that are called an epoch; the next epoch's are new ones.
-        split: ``"train"``, ``"validation"`` or ``"test"``: different sentences for the same index.
-        device: where batches are made.
+        length: characters of a sentence, without the task's token: one number, or (shortest, longest).
+        size: the samples of one epoch; the next epoch has new ones.
+        split: ``"train"``, ``"validation"`` or ``"test"``, which have different sentences.
+        device: the device of the batches.
 
     >>> task = regard.data.CaseTask(length=12)
     >>> task.answer("<U> I am a student")
@@ -87,28 +86,28 @@ class CaseTask:
         return self.size
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """(source, answer) for 0, 1, 2 … without end, of seed 0."""
+        """(source, answer) of the samples 0, 1, 2, … of seed 0, without end."""
         index = 0
         while True:
             yield self.example(index)
             index += 1
 
     def answer(self, source: str) -> str:
-        """The right answer to a sentence that begins with ``<U>`` or ``<L>``."""
+        """The correct answer to a sentence that begins with ``<U>`` or ``<L>``."""
         for marker, change in ((UPPER, str.upper), (LOWER, str.lower)):
             if source.startswith(marker + " "):
                 return change(source.removeprefix(marker + " "))
         raise ValueError(f"source must begin with {UPPER + ' '!r} or {LOWER + ' '!r}, got {source!r}")
 
     def example(self, index: int, *, seed: int = 0) -> tuple[str, str]:
-        """Sample number ``index`` as text: the sentence with its task, and the answer."""
+        """Sample ``index`` as text: the sentence with its task, and the answer."""
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
             raise ValueError(f"index must be a whole number of 0 or more, got {describe(index)}")
         batch = self._make(torch.tensor([index], device=self.index_device), seed)
         return self.vocabulary.decode(batch.source[0]), self.vocabulary.decode(batch.target[0])
 
     def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> SequenceBatch:
-        """Samples ``epoch · size + index``, all padded to the longest length there can be."""
+        """Samples ``epoch · size + index``, all padded to the largest possible length."""
         return self._make(index.to(self.index_device) + epoch * self.size, seed)
 
     def _make(self, index: Tensor, seed: int) -> SequenceBatch:
@@ -136,17 +135,17 @@ class CaseTask:
 
 
 def _sentences(index: Tensor, length: Tensor, longest: int, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
-    """Letters 0 … 25 (−1 is a space) of sentences of exactly ``length`` characters, and which are capitals."""
+    """Letters 0 … 25 (−1: a space) of sentences of exactly ``length`` characters, and which of them are upper case."""
     table = _word_table(index.device)
     letters = torch.full((len(index), longest), -1, device=index.device)
     is_upper = torch.zeros_like(letters, dtype=torch.bool)
     at = torch.arange(longest, device=index.device)
     start = torch.zeros_like(index)
-    place = index[:, None] * longest + at  # a number of its own for each character
+    place = index[:, None] * longest + at  # a different number for each character
     mixed = random_coin(place, *key, longest, "letter")
     for slot in range((longest + 1) // 2):
         left = length - start
-        # A word fits if it ends the sentence, or leaves room for a space and another word.
+        # A word fits if it ends the sentence or leaves room for a space and another word.
         shorter = table.up_to[(left - 2).clamp(0, table.longest)]
         ending = left.clamp(0, table.longest)
         exact = torch.where(left <= table.longest, table.up_to[ending] - table.up_to[(ending - 1).clamp(min=0)], 0)
@@ -163,7 +162,7 @@ def _sentences(index: Tensor, length: Tensor, longest: int, key: tuple[int | str
         is_upper = is_upper | (here & capital)
         start = start + table.lengths[word] + 1
         if index.device.type == "cpu" and bool((start >= length).all()):
-            break  # elsewhere looking would cost more than the empty rounds
+            break  # on other devices the synchronization would cost more than the empty rounds
     return letters, is_upper
 
 

@@ -1,4 +1,4 @@
-"""Which samples make up which batch, as a function of (epoch, step) and nothing else."""
+"""Batches of samples. A batch depends on (epoch, step) only."""
 
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -15,32 +15,32 @@ Batch_co = TypeVar("Batch_co", covariant=True)
 
 @runtime_checkable
 class Examples(Protocol[Batch_co]):
-    """Something with numbered samples: :class:`AugmentedImages`, :class:`CaseTask`, :class:`MaskedText` …"""
+    """Numbered samples, such as :class:`AugmentedImages`, :class:`CaseTask` or :class:`MaskedText`."""
 
     @property
     def index_device(self) -> torch.device:
-        """Where it wants its indices."""
+        """The device on which it expects indices."""
 
     def __len__(self) -> int:
-        """Samples in an epoch."""
+        """The number of samples in an epoch."""
 
     def batch(self, index: Tensor, *, seed: int, epoch: int) -> Batch_co:
-        """These samples. What is drawn for one depends on (seed, epoch, its index), never on its neighbors."""
+        """The samples with these indices. A sample depends on (seed, epoch, index), not on the rest of its batch."""
 
 
 class Loader(Generic[Batch_co]):
-    """Batches of ``examples``, in an order keyed by (seed, epoch).
+    """Batches of ``examples``, in an order that depends on (seed, epoch).
 
-    A loader holds no position: :meth:`batch` gives any step of any epoch, so a run resumes from (epoch, step). A global
-    batch is cut into ``world_size`` neighboring parts, one for each process; put side by side they are exactly the
-    batch of a single process.
+    A loader has no state: :meth:`batch` returns any step of any epoch, so a run can resume from (epoch, step). A global
+    batch is divided into ``world_size`` consecutive parts, one per process; together they are exactly the batch of a
+    single process.
 
     Args:
-        batch_size: of all processes together, a multiple of ``world_size``.
-        seed: of the order and of everything ``examples`` draw.
-        shuffle: else the samples come in their own order.
-        drop_last: leave out a last batch that is not full. Otherwise its parts may differ in size by one sample, down
-            to none; :meth:`total` says how many it has over all processes.
+        batch_size: the batch size of all processes together, a multiple of ``world_size``.
+        seed: the seed of the order and of everything that ``examples`` draw.
+        shuffle: whether the order is random; otherwise samples come in their own order.
+        drop_last: whether to leave out an incomplete last batch. Otherwise its parts may differ by one sample, and may
+            be empty; :meth:`total` returns its size over all processes.
 
     >>> from regard.data import AugmentedImages, Loader, load
     >>> loader = Loader(AugmentedImages(load("fashion-mini").train), batch_size=256)
@@ -67,7 +67,7 @@ class Loader(Generic[Batch_co]):
     ) -> None:
         if not isinstance(examples, Examples):
             raise TypeError(
-                f"examples must have numbered samples, as AugmentedImages, CaseTask or MaskedText do, "
+                f"examples must be numbered samples such as AugmentedImages, CaseTask or MaskedText, "
                 f"got {type(examples).__name__}"
             )
         check_positive("batch_size", batch_size)
@@ -76,12 +76,12 @@ class Loader(Generic[Batch_co]):
             raise ValueError(f"rank must be in 0 … {world_size - 1} (world_size is {world_size}), got {describe(rank)}")
         if batch_size % world_size:
             raise ValueError(
-                f"batch_size is that of all processes together: {batch_size} cannot be shared by {world_size} evenly"
+                f"batch_size (of all processes together) must be a multiple of world_size {world_size}, got {batch_size}"
             )
         if drop_last and batch_size > len(examples):
             raise ValueError(
-                f"batch_size {batch_size} is more than the {len(examples)} samples there are, so with drop_last there "
-                f"would be no batch"
+                f"batch_size {batch_size} is larger than the {len(examples)} samples, so with drop_last there would be "
+                f"no batch"
             )
         self.examples = examples
         self.batch_size = batch_size
@@ -93,17 +93,17 @@ class Loader(Generic[Batch_co]):
         self._order: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
-        """Steps in an epoch."""
+        """The number of steps in an epoch."""
         full, rest = divmod(len(self.examples), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def total(self, step: int) -> int:
-        """Samples in this step's batch, over all processes."""
+        """The size of this step's batch, over all processes."""
         self._check_step(step)
         return min(self.batch_size, len(self.examples) - step * self.batch_size)
 
     def index(self, epoch: int, step: int) -> Int[Tensor, "n"]:
-        """The samples of this process in a step."""
+        """The indices of this process's samples in a step."""
         begin, total = step * self.batch_size, self.total(step)
         first, last = (begin + total * part // self.world_size for part in (self.rank, self.rank + 1))
         return self._epoch_order(epoch)[first:last]
@@ -113,7 +113,7 @@ class Loader(Generic[Batch_co]):
         return self.examples.batch(self.index(epoch, step), seed=self.seed, epoch=epoch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch_co]:
-        """The batches of an epoch, from step ``start`` on."""
+        """The batches of an epoch, beginning with step ``start``."""
         if start < 0 or start > len(self):
             raise ValueError(f"start must be in 0 … {len(self)}, the steps of an epoch, got {start}")
         return (self.batch(epoch, step) for step in range(start, len(self)))

@@ -1,4 +1,4 @@
-"""Mixup and cutmix: two images become one, and their labels weights."""
+"""Mixup and cutmix: two images become one, and their labels become weights over the classes."""
 
 import math
 from functools import lru_cache
@@ -19,7 +19,7 @@ def mixup(
     others: Float[Tensor, "n channels height width"],
     weight: Float[Tensor, "n"],
 ) -> Float[Tensor, "n channels height width"]:
-    """``weight · images + (1 − weight) · others``, a weight for each image.
+    """``weight · images + (1 − weight) · others``, with one weight per image.
 
     >>> from regard.data import mixup
     >>> mixup(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0.25]))
@@ -35,7 +35,7 @@ def cutmix(
     others: Float[Tensor, "n channels height width"],
     where: Bool[Tensor, "n height width"],
 ) -> Float[Tensor, "n channels height width"]:
-    """``others`` where True, ``images`` elsewhere.
+    """``others`` where the mask is True, ``images`` elsewhere.
 
     >>> from regard.data import cutmix
     >>> cutmix(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([[[True, False]]]))
@@ -49,8 +49,8 @@ def cutmix(
 
 
 def partners(count: int, seed: int, epoch: int, device: torch.device | str | None = None) -> Int[Tensor, "count"]:
-    """Whom each sample of a data set is mixed with in an epoch: a permutation of all samples, so that each is the other
-    one exactly once, however batches are cut and spread over processes.
+    """The partner with which each sample is mixed in an epoch: a permutation of all samples, independent of the batch
+    size and the number of processes.
 
     >>> from regard.data import partners
     >>> partners(4, seed=0, epoch=0).sort().values
@@ -68,7 +68,7 @@ def mix(
     seed: int,
     epoch: int,
 ) -> tuple[Float[Tensor, "n channels height width"], Float[Tensor, "n"]]:
-    """Mixup or cutmix as ``augmentation`` asks; also returns the weight that each image itself has kept."""
+    """Mixup or cutmix, as set in ``augmentation``. Also returns the weight of each image itself."""
     height, width = images.shape[2:]
     use_cutmix = torch.full_like(index, augmentation.cutmix > 0, dtype=torch.bool)
     if augmentation.mixup and augmentation.cutmix:
@@ -90,7 +90,7 @@ def mix(
 def label_weights(
     labels: Int[Tensor, "n"], others: Int[Tensor, "n"], weight: Float[Tensor, "n"], classes: int
 ) -> Float[Tensor, "n classes"]:
-    """``weight`` for an image's own class, the rest for the other's; rows sum to 1, as cross-entropy takes them.
+    """``weight`` for an image's own class and the rest for the other's class. Rows sum to 1, as cross-entropy expects.
 
     >>> from regard.data import label_weights
     >>> label_weights(torch.tensor([0]), torch.tensor([2]), torch.tensor([0.75]), 3)
@@ -102,8 +102,8 @@ def label_weights(
 
 
 def _draw_box(index: Tensor, alpha: float, seed: int, epoch: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """A rectangle of the image's own proportions around a uniform center, clipped at the edges; before clipping its
-    share of the area is 1 − λ, λ from Beta(α, α)."""
+    """A rectangle with the image's aspect ratio around a uniform center, clipped at the edges. Before clipping it
+    covers the share 1 − λ of the area, with λ from Beta(α, α)."""
     share = (1 - beta_quantile(random_uniform(index, seed, epoch, "cutmix"), alpha)).sqrt()
     low, high = [], []
     for axis, size in (("rows", height), ("columns", width)):
@@ -115,10 +115,10 @@ def _draw_box(index: Tensor, alpha: float, seed: int, epoch: int, height: int, w
 
 
 def beta_quantile(p: Float[Tensor, "*shape"], alpha: float) -> Float[Tensor, "*shape"]:
-    r"""The value below which Beta(α, α) lies with probability p: uniform draws become Beta draws.
+    r"""The quantile function of Beta(α, α): it turns uniform draws into Beta draws.
 
-    With x = sin²θ the density is :math:`(\sin\theta\cos\theta)^{2\alpha-1}`. u = θ^{2α} is all but linear in p near 0,
-    singular density (α < ½) or not, and is interpolated in a table.
+    With x = sin²θ the density is :math:`(\sin\theta\cos\theta)^{2\alpha-1}`. u = θ^{2α} is nearly linear in p near 0,
+    even for a singular density (α < ½), and is interpolated in a table.
 
     >>> from regard.data import beta_quantile
     >>> beta_quantile(torch.tensor([0.25, 0.5, 0.75]), 1.0)

@@ -1,7 +1,7 @@
-"""Random numbers that are looked up instead of drawn.
+"""Random numbers without a generator state.
 
-Each number is a hash of what it is for: (seed, epoch, purpose) and the index of the sample. There is no state to save
-or to keep in step, so a resumed run, another number of processes or another device sees the same numbers.
+Each number is a hash of its purpose: (seed, epoch, name) and the index of the sample. There is no state to save, so a
+resumed run, another number of processes or another device sees the same numbers.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def random_bits(index: Int[Tensor, "*shape"], *key: Key) -> Int[Tensor, "*shape"]:
-    """64 random bits for each index, as a signed whole number: ``mix(mix(index) ⊕ hash(key))``.
+    """64 random bits for each index, as a signed integer: ``mix(mix(index) ⊕ hash(key))``.
 
-    ``mix`` is splitmix64's finalizer, a bijection of 64-bit numbers; the key's parts are whole numbers and words.
+    ``mix`` is splitmix64's finalizer, a bijection of 64-bit numbers. The parts of the key are integers and strings.
 
     >>> from regard.data import random_bits
     >>> index = torch.arange(4)
@@ -34,7 +34,7 @@ def random_bits(index: Int[Tensor, "*shape"], *key: Key) -> Int[Tensor, "*shape"
     False
     """
     if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise TypeError(f"index must be a tensor of whole numbers, got {describe(index)}")
+        raise TypeError(f"index must be a tensor of integers, got {describe(index)}")
     return _mix(_mix(index.long() + _signed(_GOLDEN)) ^ _signed(_key_hash(key)))
 
 
@@ -50,8 +50,8 @@ def random_uniform(index: Int[Tensor, "*shape"], *key: Key) -> Float[Tensor, "*s
 
 
 def random_below(index: Int[Tensor, "*shape"], bound: int | Int[Tensor, "*#shape"], *key: Key) -> Int[Tensor, "*shape"]:
-    """A whole number in 0 … bound − 1 for each index; ``bound`` is at most 2³¹ (each value is off by at most
-    ``bound``·2⁻³² of its probability).
+    """An integer in 0 … bound − 1 for each index; ``bound`` is at most 2³¹ (the relative error of each probability is at
+    most ``bound``·2⁻³²).
 
     >>> from regard.data import random_below
     >>> random_below(torch.arange(1000), 3, 0, "example").unique()
@@ -63,7 +63,7 @@ def random_below(index: Int[Tensor, "*shape"], bound: int | Int[Tensor, "*#shape
 
 
 def random_coin(index: Int[Tensor, "*shape"], *key: Key) -> Bool[Tensor, "*shape"]:
-    """True for one half of the indices.
+    """True for each index with probability ½.
 
     >>> from regard.data import random_coin
     >>> random_coin(torch.arange(6), 0, "example").dtype
@@ -85,7 +85,7 @@ def random_order(count: int, *key: Key, device: torch.device | str | None = None
 
 
 def random_number(bound: int, *key: Key) -> int:
-    """One whole number in 0 … bound − 1, for what is made on the host piece by piece.
+    """One integer in 0 … bound − 1, for values that are made on the host one by one.
 
     >>> from regard.data import random_number
     >>> {random_number(3, 0, "example", draw) for draw in range(20)}
@@ -97,7 +97,7 @@ def random_number(bound: int, *key: Key) -> int:
 
 def _mix(x: Tensor) -> Tensor:
     for shift, multiplier in _ROUNDS:
-        # The shift of signed numbers drags the sign along: mask it away.
+        # The shift of signed numbers copies the sign: mask it away.
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * _signed(multiplier)
     return x
 
@@ -117,11 +117,11 @@ def _key_hash(key: tuple[Key, ...]) -> int:
         elif isinstance(part, int):
             number = part & _MASK
         else:
-            raise TypeError(f"each part of a key must be a whole number or a word, got {describe(part)}")
+            raise TypeError(f"each part of a key must be an integer or a string, got {describe(part)}")
         value = _mix_number((value + _GOLDEN + _mix_number(number)) & _MASK)
     return value
 
 
 def _signed(value: int) -> int:
-    """The same 64 bits, as the signed number torch takes."""
+    """The same 64 bits as a signed number, as torch expects."""
     return value - (1 << 64) if value >> 63 else value

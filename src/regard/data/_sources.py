@@ -1,43 +1,45 @@
-"""Where each data set lives, and how its files are known to be right."""
+"""Where each data set is downloaded from, and the checksums of its files."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from regard.support.checks import check_choice
+
+Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
 class Download:
-    """One file at its official home, and the files reading needs (``members``) that it brings.
-
-    ``md5`` is that of an archive; a single gzipped file has None and is judged by what is in it, since others pack the
-    same bytes anew.
-    """
+    """One file to download, and the files of the data set (``members``) in it: an archive, or one compressed file."""
 
     file: str
     addresses: tuple[str, ...]
     size: int
+    md5: str
     members: tuple[str, ...]
-    md5: str | None = None
+
+    @property
+    def is_archive(self) -> bool:
+        return self.file.endswith(".tar.gz")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set's files and what is in them.
+    """The files of a data set and what they hold.
 
-    ``members`` maps each file, decompressed, to its md5 (sha256 for our own). ``folders`` are where it may lie: the
-    first, below the data folder, is where a download goes; absolute ones are only read. ``mean`` and ``std`` are per
-    channel, of the whole official training set in [0, 1]; a test computes them again from the files.
+    ``files`` names the files of each split. ``members`` maps each file, decompressed, to its MD5 (SHA-256 for our own).
+    ``folders`` lists where the files may be: downloads go to the first one, below the data folder; absolute ones are
+    only read. ``mean`` and ``std`` are per channel, of the whole official training set in [0, 1]; a test computes them
+    again from the files.
     """
 
     name: str
     title: str
     license: str
-    home: str
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
-    train: tuple[str, ...]
-    test: tuple[str, ...]
+    files: dict[Split, tuple[str, ...]]
     train_count: int
     members: dict[str, str]
     downloads: tuple[Download, ...]
@@ -47,7 +49,7 @@ class Source:
 
     @property
     def embedded(self) -> bool:
-        """True where the files are part of the package."""
+        """Whether the files are part of the package."""
         return not self.downloads
 
 
@@ -64,11 +66,9 @@ CIFAR10 = Source(
     name="cifar10",
     title="CIFAR-10",
     license="none stated",
-    home="https://www.cs.toronto.edu/~kriz/cifar.html",
     shape=(3, 32, 32),
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    train=tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)),
-    test=("test_batch.bin",),
+    files={"train": tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "test": ("test_batch.bin",)},
     train_count=50_000,
     members=_CIFAR10_MEMBERS,
     downloads=(
@@ -76,8 +76,8 @@ CIFAR10 = Source(
             file="cifar-10-binary.tar.gz",
             addresses=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
             size=170_052_171,
-            members=tuple(_CIFAR10_MEMBERS),
             md5="c32a1d4ab5d03f1284b67883e8d87530",
+            members=tuple(_CIFAR10_MEMBERS),
         ),
     ),
     folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", "."),
@@ -97,10 +97,18 @@ _FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
-_FASHION_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
-_FASHION_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-_FASHION_SIZES = (26_421_880, 29_515, 4_422_102, 5_148)
-_FASHION_HOMES = (
+_FASHION_FILES: dict[Split, tuple[str, ...]] = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+# Size and MD5 of each compressed file; both mirrors have the same files.
+_FASHION_DOWNLOADS = {
+    "train-images-idx3-ubyte": (26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+    "train-labels-idx1-ubyte": (29_515, "25c81989df183df01b3e8a0aad5dffbe"),
+    "t10k-images-idx3-ubyte": (4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
+    "t10k-labels-idx1-ubyte": (5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
+}
+_FASHION_MIRRORS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 )
@@ -109,11 +117,9 @@ FASHION_MNIST = Source(
     name="fashion-mnist",
     title="Fashion-MNIST",
     license="MIT",
-    home="https://github.com/zalandoresearch/fashion-mnist",
     shape=(1, 28, 28),
     classes=_FASHION_CLASSES,
-    train=_FASHION_TRAIN,
-    test=_FASHION_TEST,
+    files=_FASHION_FILES,
     train_count=60_000,
     members={
         "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
@@ -122,10 +128,10 @@ FASHION_MNIST = Source(
         "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
     },
     downloads=tuple(
-        Download(f"{member}.gz", tuple(f"{home}{member}.gz" for home in _FASHION_HOMES), size, (member,))
-        for member, size in zip(_FASHION_TRAIN + _FASHION_TEST, _FASHION_SIZES, strict=True)
+        Download(f"{member}.gz", tuple(f"{mirror}{member}.gz" for mirror in _FASHION_MIRRORS), size, md5, (member,))
+        for member, (size, md5) in _FASHION_DOWNLOADS.items()
     ),
-    # The second is how torchvision lays it out, the last where Debian's package dataset-fashion-mnist does.
+    # The second is torchvision's layout, the last that of Debian's package dataset-fashion-mnist.
     folders=("fashion-mnist", "FashionMNIST/raw", ".", "/usr/share/datasets/fashion-mnist"),
     mean=(0.28604060,),
     std=(0.35302424,),
@@ -135,11 +141,9 @@ FASHION_MINI = Source(
     name="fashion-mini",
     title="6,000 + 1,000 images of Fashion-MNIST",
     license="MIT",
-    home=FASHION_MNIST.home,
     shape=FASHION_MNIST.shape,
     classes=_FASHION_CLASSES,
-    train=_FASHION_TRAIN,
-    test=_FASHION_TEST,
+    files=_FASHION_FILES,
     train_count=6_000,
     members={
         "train-images-idx3-ubyte": "cf313073c7eb485392848071d5c433571d7166043e971e3345b095cc30518084",

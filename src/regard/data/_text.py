@@ -1,4 +1,4 @@
-"""The embedded text, and samples of it with masked tokens or with the next token as target."""
+"""The embedded text, and samples of it for masked-token and next-token prediction."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,7 +17,7 @@ from regard.support.checks import check_choice, check_positive, check_probabilit
 IGNORE = -100
 _DAYS = 168  # six times round the seasons
 _HELD_OUT = 0.1
-_SHOWN = 40  # characters of a text that its repr begins with
+_SHOWN = 40  # characters of a text in its repr
 
 
 @lru_cache(maxsize=1)
@@ -35,7 +35,7 @@ def embedded_text() -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextData:
-    """A text as token numbers, cut at paragraphs: the last tenth is for testing, the tenth before for validation.
+    """A text as token numbers, split at paragraphs: the last tenth is the test set, the tenth before it validation.
 
     >>> regard.data.TextData("It is cold. It is Monday.", "word")
     TextData('It is cold. It is Monday.', level='word', characters=25)
@@ -68,7 +68,7 @@ class TextData:
         return self._tokens(1 - 2 * _HELD_OUT, 1 - _HELD_OUT)
 
     def test(self) -> Int64[Tensor, "n"]:
-        """The part for the last measurement of a finished model, and nothing else."""
+        """The test set, for the final evaluation of a finished model."""
         return self._tokens(1 - _HELD_OUT, 1.0)
 
     def _part(self, begin: float, end: float) -> str:
@@ -97,8 +97,8 @@ def load_text(level: Level = "word") -> TextData:
 
 
 class MaskedBatch(NamedTuple):
-    """``tokens`` with some masked; ``targets`` holds what was there, and −100 (which cross-entropy ignores) where
-    nothing is asked; ``keep`` is True on tokens, which here is everywhere."""
+    """``tokens``, some of them masked. ``targets`` holds the original token at each masked place and −100, which
+    cross-entropy ignores, elsewhere. ``keep`` is True on tokens, here everywhere."""
 
     tokens: Int64[Tensor, "n tokens"]
     targets: Int64[Tensor, "n tokens"]
@@ -115,8 +115,8 @@ class NextTokenBatch(NamedTuple):
 
 
 class _Windows:
-    """Neighboring windows of a text, one fewer than would fit, so that the first may begin anywhere within a window's
-    length; where it does differs from epoch to epoch."""
+    """Consecutive windows of a text. There is one fewer than would fit, so that the first window can begin at a
+    different place in each epoch."""
 
     def __init__(self, tokens: Int64[Tensor, "n"], length: int, span: int, device: torch.device | str) -> None:
         check_positive("length", length)
@@ -125,9 +125,9 @@ class _Windows:
         self.length, self.span = length, span
         self.count = (len(tokens) - span + 1) // length
         if self.count < 1:
-            raise ValueError(f"tokens has {len(tokens)} of them, which is too short for windows of {length}")
+            raise ValueError(f"tokens holds {len(tokens)} tokens, too few for windows of {length}")
         self.tokens = tokens.to(device)
-        # As far as windows can begin later and still all be inside.
+        # How far all windows can be shifted and still be inside the text.
         self.slack = len(tokens) - span - (self.count - 1) * length
 
     @property
@@ -144,8 +144,8 @@ class _Windows:
 
 
 class MaskedText(_Windows):
-    """Samples for the masked-token objective: windows of ``length`` tokens, masked by :func:`mask_tokens`, with a
-    ``<class>`` token before them where ``class_token`` is set.
+    """Samples for masked-token prediction: windows of ``length`` tokens, masked by :func:`mask_tokens`. With
+    ``class_token`` each begins with a ``<class>`` token.
 
     >>> from regard.data import MaskedText, load_text
     >>> data = load_text("word")
@@ -177,7 +177,7 @@ class MaskedText(_Windows):
 
 
 class NextTokens(_Windows):
-    """Samples for a language model: windows of ``length`` tokens, and the same ones a token later.
+    """Samples for next-token prediction: windows of ``length`` tokens, and the same windows one token later.
 
     >>> from regard.data import NextTokens, load_text
     >>> data = load_text("character")
@@ -203,11 +203,11 @@ def mask_tokens(
     seed: int = 0,
     epoch: int = 0,
 ) -> tuple[Int64[Tensor, "n tokens"], Int64[Tensor, "n tokens"]]:
-    """BERT's masking: ``rate`` of the tokens are asked for; of these 80 % become ``<mask>``, 10 % another token, 10 %
-    stay. Special tokens are left alone; each row with any text is asked for one token at least.
+    """BERT's masking: the share ``rate`` of the tokens are targets; 80 % of these become ``<mask>``, 10 % a random token,
+    and 10 % stay. Special tokens are never targets; each row with text has at least one target.
 
-    Returns the masked tokens, and the targets: what was there where it is asked for, −100 elsewhere. Draws are keyed by
-    (seed, epoch, index of the row).
+    Returns the masked tokens, and the targets: the original token where it must be predicted, −100 elsewhere. The draws
+    depend on (seed, epoch, index of the row).
 
     >>> from regard.data import Vocabulary, mask_tokens
     >>> vocabulary = Vocabulary("ab")
@@ -219,7 +219,7 @@ def mask_tokens(
     if tokens.ndim != 2:
         raise ValueError(f"tokens must be (n, tokens), got {describe(tokens)}")
     if index.shape != tokens.shape[:1]:
-        raise ValueError(f"index must hold one number for each of the {len(tokens)} rows, got {describe(index)}")
+        raise ValueError(f"index must have one entry for each of the {len(tokens)} rows, got {describe(index)}")
     width = tokens.shape[1]
     place = index[:, None] * width + torch.arange(width, device=tokens.device)
     key = (seed, epoch, "mask")

@@ -1,4 +1,4 @@
-"""From text to numbers and back, one number for each character or word."""
+"""Text to token numbers and back, with one token for each character or word."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,11 +18,11 @@ _CLOSING = frozenset(".,;:!?)")
 
 
 class Vocabulary:
-    """A list of tokens; a token's number is its place in it, padding first.
+    """A list of tokens; the number of a token is its index in the list.
 
-    The special tokens ``<pad> <begin> <end> <class> <mask> <unknown>`` come first and are single tokens in any text, as
-    are those of ``markers`` (``<U>``, ``<L>``). At the level of words, text is taken in lower case, and a word that is
-    not listed becomes ``<unknown>``; an unlisted character is an error.
+    The special tokens ``<pad> <begin> <end> <class> <mask> <unknown>`` come first, then the ``markers`` (such as ``<U>``);
+    in a text each of them is one token. At level ``"word"`` text is converted to lower case, and an unknown word becomes
+    ``<unknown>``. At level ``"character"`` an unknown character is an error.
 
     >>> vocabulary = regard.data.Vocabulary("abc ", markers=("<U>",))
     >>> vocabulary.encode("<U> cab")
@@ -39,7 +39,7 @@ class Vocabulary:
         self.numbers = {token: number for number, token in enumerate(self.tokens)}
         if len(self.numbers) < len(self.tokens):
             twice = sorted({token for token in self.tokens if self.tokens.count(token) > 1})
-            raise ValueError(f"tokens must be distinct, but {', '.join(map(repr, twice))} came more than once")
+            raise ValueError(f"tokens must be distinct, but {', '.join(map(repr, twice))} occurs more than once")
         ordinary = _WORD if level == "word" else "(?s:.)"
         self._pieces = re.compile("|".join([*map(re.escape, (*SPECIAL, *markers)), ordinary]))
 
@@ -58,7 +58,7 @@ class Vocabulary:
 
     @property
     def special_count(self) -> int:
-        """How many tokens, from the first on, are not text."""
+        """The number of special tokens and markers."""
         return len(SPECIAL) + len(self.markers)
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Vocabulary:
             return [self.numbers[piece] for piece in self._split(text)]
         except KeyError as error:
             known = "".join(self.tokens[self.special_count :])
-            raise ValueError(f"text has the character {error.args[0]!r}, which is not one of {known!r}") from None
+            raise ValueError(f"text contains the character {error.args[0]!r}, which is not one of {known!r}") from None
 
     def decode(self, numbers: Sequence[int] | Int64[Tensor, "n"], *, keep_special: bool = False) -> str:
         """The text of a sequence, up to ``<end>`` and without ``<pad>``, ``<begin>`` and ``<class>``, unless
@@ -128,7 +128,7 @@ class Vocabulary:
         return tokens, tokens != self.pad
 
     def to_dict(self) -> dict[str, Any]:
-        """What :meth:`from_dict` (and JSON) needs to make it again."""
+        """A dictionary for JSON, from which :meth:`from_dict` makes the same vocabulary."""
         return {
             "tokens": list(self.tokens[self.special_count :]),
             "markers": list(self.markers),

@@ -2,7 +2,7 @@
 
 import math
 
-from regard.figures._figure import SEQUENTIAL, Figure, PathArgument, arrange, finish, new_figure, plain
+from regard.figures.style import SEQUENTIAL, Figure, PathArgument, arrange, finish, new_figure, plain
 from regard.maps import Map
 from regard.support.checks import describe
 

@@ -1,10 +1,10 @@
-"""GELU: exact, approximated by tanh, and the gap between the two."""
+"""GELU: exact, approximated by tanh, and the difference of the two."""
 
 import math
 
 import torch
 
-from regard.figures._figure import COLORS, GRAY, Figure, PathArgument, finish, new_figure, tidy
+from regard.figures.style import COLORS, GRAY, Figure, PathArgument, finish, new_figure, tidy
 from regard.reference import gelu as exact_gelu
 from regard.reference import gelu_tanh
 from regard.support.checks import describe
@@ -18,7 +18,7 @@ def gelu(low: int | float = -5.0, high: int | float = 5.0, *, path: PathArgument
 
     Args:
         low, high: the range of x.
-        path: where to save the picture.
+        path: where to save the figure.
 
     >>> figure = regard.figures.gelu()
     >>> figure.axes[1].get_title()
@@ -38,7 +38,7 @@ def gelu(low: int | float = -5.0, high: int | float = 5.0, *, path: PathArgument
     left.plot(x.tolist(), exact.tolist(), color=COLORS[0], linewidth=2.5, label="exact (erf)")
     left.plot(x.tolist(), approximate.tolist(), color=COLORS[1], linewidth=1.5, linestyle="--", label="tanh form")
     left.legend(fontsize=9, frameon=False)
-    tidy(left, title="GELU: the two forms lie on each other", x="x", y="gelu(x)")
+    tidy(left, title="GELU: the two forms coincide", x="x", y="gelu(x)")
     right.axhline(0, color=GRAY, linewidth=0.6)
     right.plot(x.tolist(), gap.tolist(), color=COLORS[2], linewidth=1.8)
     worst = int(gap.abs().argmax())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regard.figures._figure import COLORS, PALE, Figure, PathArgument, finish, new_figure, tidy
+from regard.figures.style import COLORS, PALE, Figure, PathArgument, finish, new_figure, tidy
 
 POINTS = 60  # of the training curve, each the mean of some steps
 MARKS = (("o", 5), ("s", 8), ("^", 5), ("D", 8))

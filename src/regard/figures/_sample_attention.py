@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from regard.figures._figure import COLORS, SEQUENTIAL, Axes, Figure, PathArgument, finish, new_figure
+from regard.figures.style import COLORS, SEQUENTIAL, Axes, Figure, PathArgument, finish, new_figure
 from regard.maps import Maps
 
 MOST_LAYERS, MOST_HEADS = 12, 12

@@ -22,7 +22,6 @@ from regard.maps._record import AttentionRecord as AttentionRecord
 from regard.maps._record import Check as Check
 from regard.maps._record import Computation as Computation
 from regard.maps._record import Missed as Missed
-from regard.maps._table import columns as columns
 from regard.maps._windows import Windows as Windows
 from regard.observation import observe as observe
 from regard.observation import on_grid as on_grid

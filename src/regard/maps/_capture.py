@@ -20,8 +20,9 @@ from regard.maps._interception import RecordListener, intercept
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._storage import Allotted, Storage, parse_size
+from regard.maps._storage import Allotted, Storage
 from regard.support.checks import describe
+from regard.support.text import parse_size
 
 Rows = int | slice | Sequence[int] | None
 
@@ -48,7 +49,7 @@ class Capture(RecordListener):
 
     def __post_init__(self) -> None:
         _check_options(self)
-        limit = None if self.budget is None else parse_size(self.budget)
+        limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
         self._stack = ExitStack()

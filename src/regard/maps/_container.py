@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.maps._files import read_records, write_records
 from regard.maps._layout import Layout, given_layout
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._table import columns
+from regard.support.tables import text_table
 
 
 class Map:
@@ -196,7 +196,7 @@ class Maps(Mapping[str, Map]):
 
     def __repr__(self) -> str:
         rows = [("name", "shape", "calls", "residual", "against", "kernel"), *map(_row, self.values())]
-        lines = columns(rows) if len(rows) > 1 else ["no attention was captured"]
+        lines = text_table(rows) if len(rows) > 1 else ["no attention was captured"]
         lines += [f"missed  {missed}" for missed in self.missed]
         lines += [f"note    {note}" for note in self.notes]
         return "\n".join(lines)

@@ -65,7 +65,7 @@ def read_records(path: Path) -> Read:
         records = []
         for number, call in enumerate(about["calls"]):
             scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
-            records.append(_record(call, _decode(file.get_tensor(str(number)), scale)))
+            records.append(AttentionRecord.from_json(call, _decode(file.get_tensor(str(number)), scale)))
     missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
     return records, missed, about["notes"]
 
@@ -78,14 +78,8 @@ def _read_folder(folder: Path) -> list[AttentionRecord]:
     for call in json.loads(index.read_text())["calls"]:
         dtype, size = getattr(torch, call["dtype"]), math.prod(call["shape"])
         flat = torch.from_file(str(folder / call["file"]), shared=False, size=size, dtype=dtype)
-        records.append(_record(call, flat.reshape(call["shape"])))
+        records.append(AttentionRecord.from_json(call, flat.reshape(call["shape"])))
     return records
-
-
-def _record(call: dict[str, Any], weights: Tensor) -> AttentionRecord:
-    if "whole" not in call:  # an older file, which has the batch size alone
-        call = {**call, "whole": (call["batch"], *call["shape"][1:])}
-    return AttentionRecord.from_json(call, weights)
 
 
 def _with_suffix(path: Path) -> Path:

@@ -1,7 +1,6 @@
 """Where weights are kept: in memory up to a budget, or in memory-mapped files."""
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,23 +9,7 @@ from torch import Tensor
 
 from regard.maps._files import write_index
 from regard.maps._record import AttentionRecord
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-def parse_size(size: str | int) -> int:
-    """Bytes.
-
-    >>> parse_size("2GiB"), parse_size("1.5 MB"), parse_size(100)
-    (2147483648, 1500000, 100)
-    """
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
-    if found is None or found[2].upper() not in _UNITS or found[1].count(".") > 1 or found[1] == ".":
-        raise ValueError(f'budget must be a number of bytes or a size such as "2GiB" or "500MB", got {size!r}')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+from regard.support.text import format_size
 
 
 @dataclass
@@ -72,9 +55,8 @@ class Storage:
             self._files[flat.data_ptr()] = path.name
             return Allotted(self, 0, flat.reshape(shape))
         if self.budget is not None and self.used + size > self.budget:
-            return (
-                f"the budget of {readable(self.budget)} is used up ({readable(self.used)}, this map {readable(size)})"
-            )
+            budget, used, needed = (format_size(n, binary=True) for n in (self.budget, self.used, size))
+            return f"the budget of {budget} is used up ({used}, this map {needed})"
         self.used += size
         return Allotted(self, size)
 
@@ -90,15 +72,3 @@ class Storage:
         if self.folder is not None:
             kept = [record for record in records if record.stored is not None and record.stored.numel()]
             write_index(self.folder, [(record, self._files[record.stored.data_ptr()]) for record in kept])  # type: ignore[union-attr]
-
-
-def readable(size: int) -> str:
-    """
-    >>> readable(3 * 2**20)
-    '3.0 MiB'
-    """
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024  # type: ignore[assignment]
-    return f"{size:.1f} GiB"

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import os
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._version import __version__
+from regard.support.files import write_atomic
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 Model = TypeVar("Model", bound="Pretrained")
@@ -66,9 +66,8 @@ class Pretrained(nn.Module):
         path.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "regard": json.dumps(config, sort_keys=True)}
         content = _safetensors("torch").save(state, metadata=metadata)
-        _write_aside(path / WEIGHTS, lambda aside: aside.write_bytes(content))
-        text = json.dumps(config, indent=2) + "\n"
-        _write_aside(path / CONFIG, lambda aside: aside.write_text(text, encoding="utf-8"))
+        write_atomic(path / WEIGHTS, content)
+        write_atomic(path / CONFIG, json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(
@@ -164,17 +163,6 @@ def _differences(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> s
         for names, say in found
         if names
     )
-
-
-def _write_aside(path: Path, write: Callable[[Path], Any]) -> None:
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        write(aside)
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The application: the API, the page and its files, inside the guard."""
 
-import hashlib
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,8 @@ from regard.studio._guard import LOOPBACK, Guard
 from regard.studio._image_files import MOST_BYTES
 from regard.studio._routes import routes
 from regard.studio._run_folders import EXAMPLE, Folder
-from regard.views import bundle
+from regard.support.checksums import checksum
+from regard.views.page import bundle
 
 # The media types of the files that are served.
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
@@ -91,4 +91,4 @@ def _file(name: str, request: Request) -> Response:
 @cache
 def _content(name: str) -> tuple[bytes, str]:
     content = PAGE.read_bytes() if name == "page.html" else bundle(name).encode()
-    return content, f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    return content, f'"{checksum(content, size=12)}"'

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 from starlette.exceptions import HTTPException
 
 from regard.studio._errors import answer
+from regard.support.text import format_size
 
 # Everything is loaded from this server; nothing is evaluated, framed or sent elsewhere.
 POLICY = "; ".join(
@@ -168,4 +169,4 @@ class Guard:
         return counting
 
     def _too_large(self) -> str:
-        return f"the request is larger than {self.largest_body / 2**20:g} MB"
+        return f"the request is larger than {format_size(self.largest_body)}"

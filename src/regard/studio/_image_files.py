@@ -10,6 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from regard.studio._errors import Refused
+from regard.support.text import format_size
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MOST_BYTES = 8 * 2**20
@@ -37,7 +38,7 @@ def decode(content: bytes) -> Any:
     if not content:
         raise Refused(400, "the file is empty")
     if len(content) > MOST_BYTES:
-        raise Refused(413, f"the file has {len(content) / 2**20:.1f} MB, more than {MOST_BYTES / 2**20:g}")
+        raise Refused(413, f"the file has {format_size(len(content))}, more than {format_size(MOST_BYTES)}")
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             width, height = opened.size

@@ -27,7 +27,8 @@ from regard.studio._models import (
 from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, read_piece
 from regard.studio._sample_view import sample_view
 from regard.training import Run
-from regard.views import Payload, claim_evidence, show
+from regard.views import Payload, show
+from regard.views.claim_ledger import claim_evidence
 
 PAYLOAD = "application/octet-stream"
 _MEANINGS = {

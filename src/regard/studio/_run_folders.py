@@ -1,6 +1,5 @@
 """The runs in a folder. Nothing outside the folder is ever read."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.studio._errors import Refused
+from regard.support.checksums import checksum
 from regard.training import Run, load_run
 
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
@@ -84,7 +84,7 @@ class Folder:
             below = folder.relative_to(self.root).as_posix()
             name = folder.name if below == "." else below.replace("/", "~")
             if not _is_plain(name) or name in found or name == "example":
-                name = f"run-{hashlib.blake2b(os.fsencode(folder), digest_size=6).hexdigest()}"
+                name = f"run-{checksum(os.fsencode(folder), size=6)}"
             found[name] = RunFolder(name, folder, self.root)
         if self.example is not None and (self.example / RECIPE).is_file():
             found["example"] = RunFolder("example", self.example, self.example, is_example=True)

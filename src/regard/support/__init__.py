@@ -1,1 +1,1 @@
-"""What every package may use: checks of arguments, atomic writes, checksums, tables, text."""
+"""Helpers that every package may use: argument checks, file writes, checksums, tables and numbers as text."""

@@ -14,11 +14,11 @@ A recipe is built from a task and settings. A class of settings is called after 
 ([1, 2, 3, 4, 4], (0, 1, 2, 3, 4))
 """
 
+from regard.support.files import DiskFullError as DiskFullError
 from regard.training import events as events
 from regard.training._checkpoints import Checkpoint as Checkpoint
 from regard.training._checkpoints import Checkpoints as Checkpoints
 from regard.training._checkpoints import DamagedCheckpointError as DamagedCheckpointError
-from regard.training._checkpoints import DiskFullError as DiskFullError
 from regard.training._evaluation import Score as Score
 from regard.training._evaluation import score as score
 from regard.training._fabric import is_first_process as is_first_process
@@ -26,6 +26,7 @@ from regard.training._fabric import shut_down as shut_down
 from regard.training._fabric import start_fabric as start_fabric
 from regard.training._head_trajectory import HeadPositions as HeadPositions
 from regard.training._head_trajectory import HeadTrajectory as HeadTrajectory
+from regard.training._network_settings import AttentionPyramidSettings as AttentionPyramidSettings
 from regard.training._network_settings import ImageEncoderSettings as ImageEncoderSettings
 from regard.training._network_settings import NetworkSettings as NetworkSettings
 from regard.training._network_settings import ResNet18Settings as ResNet18Settings

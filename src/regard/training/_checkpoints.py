@@ -9,8 +9,6 @@ A checkpoint is a folder ``step-00000120`` with two files:
 It is written under another name, flushed to the disk and renamed, so a folder of that name is always complete.
 """
 
-import errno
-import hashlib
 import json
 import os
 import shutil
@@ -21,20 +19,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.support.checksums import checksum
+from regard.support.files import reporting_full_disk, sync_folder, write_synced
+
 _TENSORS, _STATE = "state.safetensors", "state.json"
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DamagedCheckpointError(RuntimeError):
     """The files of a checkpoint are damaged."""
-
-
-class DiskFullError(OSError):
-    """The disk is full. Everything written before is still there."""
-
-    def __str__(self) -> str:
-        return str(self.strerror)  # without the error number, which the message has in words
 
 
 class Checkpoint(NamedTuple):
@@ -94,19 +86,19 @@ class Checkpoints:
         if self.path(step).exists():
             return self.path(step)
         content = save({name: _plain(tensor) for name, tensor in tensors.items()})
-        described = {**state, "step": step, "tensors": {"bytes": len(content), "digest": _digest(content)}}
+        described = {**state, "step": step, "tensors": {"bytes": len(content), "digest": checksum(content)}}
         text = json.dumps(described)
         aside = self.folder / f".writing-{step:08d}"
         with reporting_full_disk(self.folder, f"checkpoint of step {step}", len(content) + len(text)):
             try:
                 _remove(aside)
                 aside.mkdir(parents=True)
-                write_through(aside / _TENSORS, content)
-                whole = {"digest": _digest(text.encode()), "state": described}
-                write_through(aside / _STATE, json.dumps(whole).encode())
-                flush_folder(aside)
+                write_synced(aside / _TENSORS, content)
+                whole = {"digest": checksum(text.encode()), "state": described}
+                write_synced(aside / _STATE, json.dumps(whole).encode())
+                sync_folder(aside)
                 aside.rename(self.path(step))
-                flush_folder(self.folder)
+                sync_folder(self.folder)
             except OSError:
                 _remove(aside)
                 raise
@@ -161,7 +153,7 @@ def read_state(path: Path) -> dict[str, Any]:
         raise DamagedCheckpointError(f"{path}: {_STATE} is missing") from missing
     except (ValueError, KeyError, TypeError) as broken:
         raise DamagedCheckpointError(f"{path}: {_STATE} cannot be read ({broken})") from broken
-    if not isinstance(state, dict) or _digest(json.dumps(state).encode()) != digest:
+    if not isinstance(state, dict) or checksum(json.dumps(state).encode()) != digest:
         raise DamagedCheckpointError(f"{path}: {_STATE} was changed: its digest differs")
     return state
 
@@ -179,80 +171,9 @@ def read_checkpoint(path: str | os.PathLike[str], device: torch.device | str = "
     expected = state["tensors"]
     if len(content) != expected["bytes"]:
         raise DamagedCheckpointError(f"{path}: {_TENSORS} has {len(content)} bytes instead of {expected['bytes']}")
-    if _digest(content) != expected["digest"]:
+    if checksum(content) != expected["digest"]:
         raise DamagedCheckpointError(f"{path}: {_TENSORS} was changed: its digest differs")
     return Checkpoint({name: tensor.to(device) for name, tensor in load(content).items()}, state)
-
-
-class reporting_full_disk:
-    """Inside the block, an error of a full disk becomes a :class:`DiskFullError` that says what could not be written.
-
-    >>> with reporting_full_disk(Path("."), "checkpoint of step 7", 10**6):
-    ...     raise OSError(errno.ENOSPC, "No space left on device")
-    Traceback (most recent call last):
-    regard.training._checkpoints.DiskFullError: no room for the checkpoint of step 7 in . (No space left on device): ...
-    """
-
-    def __init__(self, folder: Path, what: str, size: int) -> None:
-        self.folder, self.what, self.size = folder, what, size
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError) or error.errno not in _FULL or isinstance(error, DiskFullError):
-            return
-        try:
-            free = f"{_size(shutil.disk_usage(self.folder).free)} free"
-        except OSError:
-            free = "the free space is unknown"
-        raise DiskFullError(
-            error.errno,
-            f"no room for the {self.what} in {self.folder} ({os.strerror(error.errno or 0)}): "
-            + (f"it needs {_size(self.size)}, {free}. " if self.size else f"{free}. ")
-            + "Nothing written before is lost: free some space and resume",
-        ) from error
-
-
-def write_through(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write or replace a file atomically: readers see the old or the new one, also after a kill."""
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        write_through(aside, content)
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def flush_folder(path: Path) -> None:
-    """Wait until a folder's entries are on the disk, where the system supports it."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _size(count: int) -> str:
-    """A number of bytes in the unit that shows three digits."""
-    unit = next((unit for unit in ("", "k", "M", "G") if count < 1000 * _UNITS[unit]), "G")
-    return f"{count / _UNITS[unit]:.3g} {unit}B" if unit else f"{count} bytes"
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _plain(tensor: Tensor) -> Tensor:

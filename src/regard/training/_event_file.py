@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.training._checkpoints import reporting_full_disk
+from regard.support.files import reporting_full_disk
 
 
 class EventFile:

@@ -111,6 +111,9 @@ class MuonSettings(AdamWSettings):
         matrix_learning_rate: learning rate of the matrices, scaled by √max(1, rows / columns) for each.
         matrix_weight_decay: weight decay of the matrices.
         matrix_momentum: Nesterov momentum of the matrices.
+        matrix_steps: Newton–Schulz iterations of a step.
+        keep_norm: whether each matrix is scaled to the norm √rows before a step. For networks with a norm after each
+            matrix, whose scale then does not matter.
         convolutions: whether Muon also trains filters, as matrices (out, in · height · width); never those of depthwise
             convolutions.
         apart: patterns of names of matrices that AdamW trains instead.
@@ -125,6 +128,8 @@ class MuonSettings(AdamWSettings):
     matrix_learning_rate: float = 0.02
     matrix_weight_decay: float = 0.0
     matrix_momentum: float = 0.95
+    matrix_steps: int = 5
+    keep_norm: bool = False
     convolutions: bool = False
     apart: tuple[str, ...] = (
         "head.*",
@@ -156,6 +161,8 @@ class MuonSettings(AdamWSettings):
                     lr=self.matrix_learning_rate,
                     weight_decay=self.matrix_weight_decay,
                     momentum=self.matrix_momentum,
+                    steps=self.matrix_steps,
+                    keep_norm=self.keep_norm,
                 )
             )
         if rest:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.training._checkpoints import write_whole
+from regard.support.files import write_atomic
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
 from regard.training._machine import command, commit, hardware, without
@@ -251,4 +251,4 @@ def write_sweep(results: Mapping[str, Mapping[int, Mapping[str, float]]], path: 
 def _write(path: str | PathLike[str], result: dict[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")

@@ -25,7 +25,8 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, write_whole
+from regard.support.files import write_atomic
+from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
 from regard.training._progress import say
@@ -123,7 +124,7 @@ class Run:
     def write(self, name: str, content: Any) -> Path:
         """Write a JSON file in the folder, completely or not at all."""
         path = self.folder / name
-        write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return path
 
     def write_recipe(self, recipe: Recipe) -> None:

@@ -8,7 +8,8 @@ from os import PathLike
 import torch
 
 from regard.support.checks import check_positive, describe
-from regard.training._checkpoints import Checkpoint, DiskFullError, reporting_full_disk
+from regard.support.files import DiskFullError, reporting_full_disk
+from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import start_fabric
 from regard.training._head_trajectory import layer_grids
 from regard.training._listeners import CheckpointWriter, HeadWriter, MetricsWriter, SummaryWriter, report_skipped

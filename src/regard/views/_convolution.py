@@ -1,4 +1,4 @@
-"""Attention that becomes a convolution as its heads sharpen. The browser computes; Python brings images and kernels."""
+"""Attention becomes a convolution as its heads sharpen. The browser computes; Python supplies images and kernels."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.support.checks import describe
 from regard.views._payload import Payload
 
-SIZE = 40  # pixels on a side: every weight of every head can still be computed while a slider moves
+SIZE = 40  # pixels per side: small enough to compute all weights while a slider moves
 KERNELS = {
     "blur": [[1 / 16, 2 / 16, 1 / 16], [2 / 16, 4 / 16, 2 / 16], [1 / 16, 2 / 16, 1 / 16]],
     "edge": [[-1.0, -1.0, -1.0], [-1.0, 8.0, -1.0], [-1.0, -1.0, -1.0]],
@@ -21,10 +21,10 @@ _FASHION = (("ankle boot", 0), ("trouser", 2), ("bag", 18))
 
 
 def payload(image: Any = None, kernel: Any = None) -> Payload:
-    """A few images and kernels, and yours where they are given.
+    """Some images and kernels, and those of the user.
 
     Args:
-        image: what ``regard.show`` takes as an image; its middle is shown, in gray, on 40 × 40 pixels.
+        image: an image as for ``regard.show``; its central square is shown in gray, with 40 × 40 pixels.
         kernel: 3 × 3 numbers, as a tensor or lists.
 
     >>> sorted(payload().meta["kernels"])[:3]
@@ -42,7 +42,7 @@ def payload(image: Any = None, kernel: Any = None) -> Payload:
 
 
 def rings() -> Tensor:
-    """Rings that grow narrower outwards: every frequency and direction at once.
+    """Rings that get narrower outwards, with all frequencies and directions.
 
     >>> rings().shape
     torch.Size([40, 40])
@@ -53,7 +53,7 @@ def rings() -> Tensor:
 
 
 def landscape() -> Tensor:
-    """A sun over hills and water: edges, slopes and flat parts."""
+    """A sun over hills and water, with edges, gradients and flat areas."""
     rows, columns = _places()
     sky = 0.92 - 0.35 * rows
     sun = ((rows - 0.27) ** 2 + (columns - 0.68) ** 2).sqrt() < 0.11
@@ -68,7 +68,7 @@ def landscape() -> Tensor:
 
 
 def _places() -> tuple[Tensor, Tensor]:
-    """(row, column) of every pixel's middle, from 0 to 1."""
+    """(row, column) of the middle of every pixel, from 0 to 1."""
     at = (torch.arange(SIZE) + 0.5) / SIZE
     return at[:, None].expand(SIZE, SIZE), at[None].expand(SIZE, SIZE)
 
@@ -86,7 +86,7 @@ def _fashion() -> dict[str, Tensor]:
 
 
 def _gray(image: Any) -> Tensor:
-    from regard.views._images import as_pixels
+    from regard.views._image_maps import as_pixels
 
     pixels = as_pixels(image).float().permute(2, 0, 1) / 255
     side = min(pixels.shape[1:])

@@ -1,4 +1,4 @@
-"""Queries, keys and values of a few tokens, to play with. The browser computes; Python only brings the examples."""
+"""Queries, keys and values of a few tokens, to move by hand. The browser computes; Python supplies the examples."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from regard.reference import worked_example
 from regard.support.checks import check_beta, check_shapes
 from regard.views._payload import Payload
 
-MOST = 6  # tokens that can still be followed by eye
+MOST = 6  # tokens; more could not be followed by eye
 
 
 def payload(
     query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None, *, beta: float | None = None
 ) -> Payload:
-    """A few small examples, and yours where it is given.
+    """Some small examples, and one of the user.
 
     Args:
-        query, key, value: ``(tokens, 2)``: vectors of the plane, at most six of each; as many values as keys.
-        beta: the inverse temperature to begin with, in [0, ∞]; default 1/√2.
+        query, key, value: ``(tokens, 2)``, vectors in the plane, at most six of each; as many values as keys.
+        beta: the initial inverse temperature, in [0, ∞]; default 1/√2.
 
     >>> [example["name"] for example in payload().meta["examples"]]
     ['worked', 'compass', 'lookup', 'tie']
@@ -34,8 +34,8 @@ def _worked() -> dict[str, Any]:
     found = worked_example()
     query, key, value = (found.hidden @ w.mT for w in (found.w_query, found.w_key, found.w_value))
     note = (
-        "Question 2 of discussion 8 of EECS 182: three tokens h = (5, 1), (4, 3), (−2, 6), and token 2 asks. The scores lie "
-        "202 and more apart, so β = 1 is as good as hard; make β small to see the others come in."
+        "Question 2 of discussion 8 of EECS 182: three tokens h = (5, 1), (4, 3), (−2, 6); token 2 is the query. The scores "
+        "differ by 202 or more, so β = 1 is practically hard attention. Make β small to give the other tokens weight."
     )
     return _example("worked", "the worked example (EECS 182)", note, query, key, value, beta=1.0, asks=1)
 
@@ -44,32 +44,32 @@ def _compass() -> dict[str, Any]:
     corners = [[1.0, 0.0], [0.5, 0.87], [-0.5, 0.87], [-1.0, 0.0], [-0.5, -0.87], [0.5, -0.87]]
     around = torch.tensor(corners, dtype=torch.float64)
     query = torch.tensor([[1.6, 0.6], [-0.4, 1.5]], dtype=torch.float64)
-    note = "Six keys of one length all around: only the direction of the query decides. Drag it around, and the output follows."
+    note = "Six keys of equal length: only the direction of the query matters. Drag the query, and the output follows."
     return _example("compass", "keys all around", note, query, around, 3 * around, beta=1.0)
 
 
 def _lookup() -> dict[str, Any]:
     key = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, -2.0]], dtype=torch.float64)
     value = torch.tensor([[4.0, 1.0], [-1.0, 4.0], [-3.0, -3.0]], dtype=torch.float64)
-    note = "A table to look things up in: each query equals a key. The sharper β, the more exactly it gets that key's value."
-    return _example("lookup", "a table to look things up in", note, key.clone(), key, value, beta=0.3)
+    note = "A lookup table: each query equals a key. The larger β, the closer the output is to the value of that key."
+    return _example("lookup", "a lookup table", note, key.clone(), key, value, beta=0.3)
 
 
 def _tie() -> dict[str, Any]:
     key = torch.tensor([[2.0, 1.0], [2.0, -1.0], [-1.5, 0.5]], dtype=torch.float64)
     value = torch.tensor([[3.0, 2.0], [3.0, -2.0], [-3.0, 1.0]], dtype=torch.float64)
     query = torch.tensor([[1.5, 0.0]], dtype=torch.float64)
-    note = "Two keys with one score: they share, even where β = ∞. Push one of them a little, and hard attention jumps."
+    note = "Two keys have the same score, so they share the weight, even at β = ∞. Move one a little, and hard attention jumps."
     return _example("tie", "a tie", note, query, key, value, beta=1.0)
 
 
 def _given(query: Any, key: Any, value: Any, beta: float | None) -> dict[str, Any]:
     if query is None or key is None or value is None:
-        raise ValueError("query, key and value go together: pass all three, each (tokens, 2), or none")
+        raise ValueError("query, key and value must be passed together, each (tokens, 2)")
     sizes = check_shapes(query=(query, "queries width"), key=(key, "keys width"), value=(value, "keys value_width"))
     if sizes["width"] != 2 or sizes["value_width"] != 2:
         raise ValueError(
-            f"query, key and value must be (tokens, 2), vectors that can be drawn, but key has shape {tuple(key.shape)} "
+            f"query, key and value must be (tokens, 2), but key has shape {tuple(key.shape)} "
             f"and value {tuple(value.shape)}"
         )
     if not 1 <= sizes["queries"] <= MOST or not 1 <= sizes["keys"] <= MOST:

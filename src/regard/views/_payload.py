@@ -1,4 +1,4 @@
-"""What a view shows, as it travels to a browser: a JSON header and one binary buffer."""
+"""The data of a view, as sent to a browser: a JSON header and one binary buffer."""
 
 import ctypes
 import json
@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.support.checks import describe
 
 VERSION = 1
-_ALIGNMENT = 8  # a browser reads typed arrays in place only from such offsets
+_ALIGNMENT = 8  # browsers read typed arrays in place only at such offsets
 _DTYPES = {
     torch.uint8: "uint8",
     torch.uint16: "uint16",
@@ -27,7 +27,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Scaled:
-    """Whole numbers with a factor per slice of the leading axes: value = stored · scale.
+    """Integers with one factor per slice of the leading axes: value = stored · scale.
 
     Attributes:
         stored: uint8 or uint16.
@@ -39,7 +39,7 @@ class Scaled:
 
     @classmethod
     def rows(cls, weights: Tensor) -> "Scaled":
-        """Each row in steps of 1/255 of its largest entry: off by at most half a step.
+        """Each row in steps of 1/255 of its largest entry, with an error of at most half a step.
 
         >>> kept = Scaled.rows(torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.01]]))
         >>> kept.stored.tolist()
@@ -52,7 +52,7 @@ class Scaled:
 
     @property
     def values(self) -> Tensor:
-        """What a browser reads out of it."""
+        """The values that a browser reads."""
         axes = self.stored.ndim - self.scale.ndim
         return self.stored.float() * self.scale.reshape(*self.scale.shape, *(1,) * axes)
 
@@ -62,9 +62,9 @@ class Payload:
     """One view's data.
 
     Attributes:
-        view: which view shows it.
-        meta: everything that is not a large array, as JSON. A number that is none (NaN, infinity) becomes null.
-        arrays: tensors by name, or :class:`Scaled` ones.
+        view: the name of the view.
+        meta: everything but large arrays, as JSON. NaN and infinity become null.
+        arrays: tensors or :class:`Scaled` tensors, by name.
 
     >>> payload = Payload("tokens", {"n": 2}, {"map": Scaled.rows(torch.eye(2))})
     >>> json.loads(payload.header)["arrays"]["map"]
@@ -113,7 +113,7 @@ class Payload:
 
     @property
     def body(self) -> bytes:
-        """All in one: the header's length in bytes (4 bytes, little endian), the header, padding to 8, the buffer.
+        """One sequence of bytes: the length of the header (4 bytes, little endian), the header, padding to 8, the buffer.
 
         >>> struct.unpack("<I", Payload("tokens", {}).body[:4])
         (51,)
@@ -127,7 +127,7 @@ class Payload:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    """Its elements in row-major order. Without NumPy, which the core does not need.
+    """The elements in row-major order, without NumPy, which is not a dependency of the core.
 
     >>> _bytes(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).T)
     b'\\x01\\x03\\x02\\x04'

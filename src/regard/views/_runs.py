@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from regard.views import _heads, _images, _tokens
+from regard.views import _head_positions, _image_maps, _token_maps
 from regard.views._payload import Payload
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ def run_views(run: Run) -> dict[str, Payload]:
     """
     shown = {}
     with suppress(ValueError):  # no positional heads
-        shown["heads"] = _heads.payload(run)
+        if (heads := _head_positions.payload(run)) is not None:
+            shown["heads"] = heads
     task = run.recipe.task
     attention = attention_view(task.attend(run.network(), task.sample(task.shown_split, 0)))
     return shown if attention is None else {**shown, attention.view: attention}
@@ -31,10 +32,10 @@ def attention_view(seen: SampleAttention) -> Payload | None:
         return None
     if seen.image is not None:
         try:
-            return _images.payload(seen.maps, image=seen.image, grid=seen.grid)
+            return _image_maps.payload(seen.maps, image=seen.image, grid=seen.grid)
         except ValueError:  # no map lies on the image
             return None
-    payload = _tokens.payload(seen.maps, tokens=seen.tokens)
+    payload = _token_maps.payload(seen.maps, tokens=seen.tokens)
     if seen.decoder_input is not None:
         payload.meta["tokens"]["told"] = list(seen.decoder_input)
         for layer in payload.meta["layers"]:

@@ -1,25 +1,21 @@
-"""``regard.show``: the right picture of whatever it is given, in a notebook or as a file."""
+"""``regard.show``: the view that fits its argument, in a notebook or as a file."""
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from regard.support.checks import check_choice, describe
-from regard.views import _heads, _images, _tokens
-from regard.views._file import document
-from regard.views._maps import as_maps
-from regard.views._payload import Payload
+from torch import nn
 
-# Views that need no data of yours: each module has payload(**options) -> Payload.
-PAGES = {
-    "claims": "regard.views._claims",
-    "convolution": "regard.views._convolution",
-    "mechanism": "regard.views._mechanism",
-}
+from regard.support.checks import check_choice, describe
+from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _token_maps
+from regard.views._payload import Payload
+from regard.views._sheets import as_maps
+from regard.views.page import document
+
+NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
 TITLES = {
-    "claims": "What people say about attention",
+    "claims": "Claims about attention",
     "convolution": "Attention is convolution",
     "heads": "Heads over training",
     "image": "Image attention",
@@ -29,10 +25,10 @@ TITLES = {
 
 
 class Show:
-    """A view of something. A notebook shows it as it is; :meth:`save` writes it as one HTML file.
+    """A view. A notebook displays it; :meth:`save` writes it as one HTML file.
 
     Attributes:
-        payload: what is shown, as a browser gets it.
+        payload: the data of the view.
     """
 
     def __init__(self, payload: Payload) -> None:
@@ -55,15 +51,15 @@ class Show:
 
     @property
     def selection(self) -> dict[str, Any]:
-        """What the person has picked in the notebook: layer, head, token."""
+        """The user's selection in the notebook: layer, head, token."""
         return dict(self.widget.selection)
 
     def html(self, title: str | None = None) -> str:
-        """One HTML document that needs nothing else."""
+        """The view as one self-contained HTML document."""
         return document([self.payload], title or f"{self.title} · regard")
 
     def save(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Write one self-contained ``.html`` file: it opens from disk, without any network."""
+        """Write one self-contained ``.html`` file, which opens from disk without a network."""
         path = Path(path)
         if path.suffix not in (".html", ".htm"):
             raise ValueError(f"path must end in .html, got {str(path)!r}")
@@ -74,7 +70,7 @@ class Show:
     def _repr_mimebundle_(self, **options: Any) -> Any:
         try:
             return self.widget._repr_mimebundle_(**options)
-        except ImportError:  # no anywidget: the file itself, in a frame
+        except ImportError:  # without anywidget, show the file in a frame
             import html
 
             frame = f'<iframe srcdoc="{html.escape(self.html())}" style="width:100%;height:760px;border:0"></iframe>'
@@ -94,50 +90,69 @@ def show(
     sample: int = 0,
     **options: Any,
 ) -> Show:
-    """Look at something: in a notebook it is shown, and ``.save("x.html")`` writes it as one file.
+    """Show attention: a notebook displays the view, and ``.save("x.html")`` writes it as one file.
 
     ============================================  =====================================================================
     ``show(maps, image=x)``                       where each head looks from a patch of the image
-    ``show(maps, tokens=[...])``, ``show(maps)``  which token looks at which, as a heat map or as arcs
+    ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
     ``show(run)``, ``show(trajectory)``           where heads look, over training
-    ``show("mechanism")``                         queries, keys and values to play with
+    ``show("mechanism")``                         queries, keys and values to experiment with
     ``show("convolution")``                       heads that become a convolution
-    ``show("claims")``                            what people say about attention, and what of it holds
+    ``show("claims")``                            claims about attention, and which of them hold
     ============================================  =====================================================================
 
     Args:
-        what: maps that ``regard.capture`` gave (or plain tensors of weights, ``(heads, queries, keys)`` with a batch or
-            without, one or one per layer); a run or its heads; a trajectory or a locality; or a view's name.
-        image: what the model looked at: a tensor, an array or a PIL image, as a person sees it or normalized.
-        tokens: the text, a string per token; for a model that reads and writes the pair (read, written).
-        grid, prefix: how the tokens lie on the image, for models that do not say it themselves.
-        sample: which one of the batch.
-        options: for the views that have a name, theirs.
+        what: maps from ``regard.capture`` (or tensors of weights, ``(heads, queries, keys)`` with or without a batch, one
+            or one per layer); a run or its heads; a trajectory or a locality; verified claims; or the name of a view.
+        image: the model's input: a tensor, an array or a PIL image, normalized or not.
+        tokens: the text, one string per token; for an encoder–decoder the pair (source, target).
+        grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
+        sample: the index in the batch.
+        options: the options of a view that is given by its name.
 
     >>> weights = torch.rand(2, 4, 4).softmax(-1)
     >>> regard.show(weights, tokens=["so", "it", "goes", "."])
     Show('tokens', 64 bytes); .save('tokens.html') writes it as a file
     """
     if isinstance(what, str):
-        check_choice("what", what, sorted(PAGES))
-        return Show(import_module(PAGES[what]).payload(**options))
+        check_choice("what", what, NAMED)
+        return Show(_named(what, options))
     if options:
         raise TypeError(
-            f"{', '.join(options)} is an option of the views that have a name, not of {type(what).__name__}"
+            f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"
         )
     maps = as_maps(what)
     if maps is None:
         if image is not None or tokens is not None:
-            raise TypeError(f"image= and tokens= go with maps, but {describe(what)} came")
-        return Show(_heads.payload(what))
+            raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
+        return Show(_without_maps(what))
     if image is not None and tokens is not None:
-        raise ValueError("maps are shown over an image or over tokens: pass one of the two")
+        raise ValueError("image and tokens exclude each other: pass one of the two")
     if image is not None or grid is not None:
-        return Show(_images.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
-    return Show(_tokens.payload(maps, tokens=tokens, sample=sample))
+        return Show(_image_maps.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
+    return Show(_token_maps.payload(maps, tokens=tokens, sample=sample))
 
 
-def claim_evidence(row: Any) -> dict[str, Any]:
-    """What the check of a claim found, as the view of claims shows it: ``{"verdict", "found"}``."""
-    evidence: dict[str, Any] = import_module(PAGES["claims"]).found(row)
-    return evidence
+def _named(name: str, options: dict[str, Any]) -> Payload:
+    if name == "claims":
+        from regard.views import claim_ledger  # imports every claim, which takes a second
+
+        return claim_ledger.payload(**options)
+    return (_convolution if name == "convolution" else _mechanism).payload(**options)
+
+
+def _without_maps(what: Any) -> Payload:
+    """A run, where heads look, or verified claims. Importing training and claims takes seconds, so maps come first."""
+    if (heads := _head_positions.payload(what)) is not None:
+        return heads
+    from regard.claims import Verification
+
+    if isinstance(what, Verification):
+        from regard.views import claim_ledger
+
+        return claim_ledger.payload(what, pictures=True)
+    raise TypeError(
+        "what must be maps (from `with regard.capture(model) as maps: model(x)`), tensors of weights, a run, a "
+        "trajectory, a locality or verified claims, got "
+        + (f"a {type(what).__name__}" if isinstance(what, nn.Module) else describe(what))
+    )

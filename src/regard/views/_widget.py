@@ -1,13 +1,13 @@
-"""The notebook widget: the front end as it is, and a payload."""
+"""The notebook widget: the front end and a payload."""
 
 from typing import Any
 
-from regard.views._file import bundle
 from regard.views._payload import Payload
+from regard.views.page import bundle
 
 
 def widget(payload: Payload) -> Any:
-    """An anywidget with the traits ``payload`` (the header), ``buffer`` and ``selection`` (what is picked in it)."""
+    """An anywidget with the traits ``payload`` (the header), ``buffer`` and ``selection`` (the user's selection)."""
     try:
         import anywidget
         import traitlets

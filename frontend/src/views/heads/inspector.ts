@@ -149,7 +149,7 @@ function heading(pen: Pen, text: string, theme: Theme) {
   pen.fillText(text, 1, 10);
 }
 
-/** What was held out and got right, along the slider; the marker is now. */
+/** Validation accuracy along the slider; the marker is the current step. */
 export function drawCurve(curve: [number, number][], moments: Moments, time: number): Draw {
   return (pen, size, theme) => {
     const first = moments.steps[0];
@@ -190,7 +190,7 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
     pen.font = `10px ${theme.font}`;
     pen.textBaseline = "top";
     pen.textAlign = "left";
-    pen.fillText(`held out, up to ${percent(best)} right`, 8, 1);
+    pen.fillText(`validation accuracy, at most ${percent(best)}`, 8, 1);
   };
 }
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from regard import convert, functional, reference
 from regard.claims._claim import Evidence, holds
-from regard.claims._pictures import maps
+from regard.claims._pictures import matrices
 from regard.claims._shifts import SHARP, shifts
 from regard.claims._trials import Comparison, full, trials
-from regard.functional._axis import Border
+from regard.functional import Border
 
 
 @holds("a6-padding", "question 1 (e.1)", says="replicate", mutant=("the padding values are zeros", "zeros"))
@@ -46,7 +46,7 @@ def padding(values: str) -> Evidence:
                 found.true(off <= attention.error_bound(image), f"{mode}, {pad} pixels: beyond the bound")
     borders: tuple[Border, ...] = ("native", "zeros", "circular")
     seen: dict[str, Tensor] = {border: _shift_map(4, border) for border in borders}
-    return found.evidence("paddings", draw=maps("A head that looks one to the right, 4 pixels", seen))
+    return found.evidence("paddings", draw=matrices("A head that looks one to the right, 4 pixels", seen))
 
 
 def _shift_map(size: int, border: Border) -> Tensor:

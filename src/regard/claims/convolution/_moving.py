@@ -1,6 +1,5 @@
 """Heads that move while they learn: real trajectories, on image classes and on a convolution to imitate."""
 
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard import functional, layers, models
+from regard import figures, functional, layers, models
 from regard.claims._claim import Effort, Evidence, holds_under
 from regard.claims._shifts import shifts
 from regard.claims._training import fit, fit_classes, images
-from regard.figures._figure import COLORS, GRAY, Figure, new_figure, tidy
+from regard.figures.style import Figure
 
 
-class Plan(NamedTuple):
+class MovementRuns(NamedTuple):
     """How large the runs are."""
 
     class_steps: int
@@ -24,7 +23,7 @@ class Plan(NamedTuple):
     seeds: tuple[int, ...]
 
 
-PLANS: dict[Effort, Plan] = {"full": Plan(300, 800, (0, 1, 2)), "smoke": Plan(2, 2, (0,))}
+PLANS: dict[Effort, MovementRuns] = {"full": MovementRuns(300, 800, (0, 1, 2)), "smoke": MovementRuns(2, 2, (0,))}
 # Where the heads of a longer training on CIFAR-10 looked, as the training engine wrote it down: the run that the package
 # ships (its files are data here; nothing of the studio is imported).
 CIFAR10 = Path(__file__).parents[2] / "studio" / "example" / "heads.jsonl"
@@ -69,7 +68,7 @@ class Course(NamedTuple):
         return float(maps[:, 0].amax(-1).mean())
 
 
-class Recorder:
+class CenterRecorder:
     """Watches a layer's heads, eleven times over a run."""
 
     def __init__(self, heads: layers.GaussianHeads, steps: int) -> None:
@@ -104,7 +103,7 @@ def run_classes(effort: Effort) -> tuple[Course, ...]:
         if not isinstance(layer, layers.GaussianAttention):
             raise TypeError("the encoder's attention is not Gaussian")
         nn.init.normal_(layer.positions.center, std=START)
-    recorder = Recorder(layer.positions, plan.class_steps)
+    recorder = CenterRecorder(layer.positions, plan.class_steps)
     fit_classes(
         model, data.train, data.train_labels, steps=plan.class_steps, rate=2e-3, seed=0,
         groups=_groups(model, 2e-3, 2e-2), watch=recorder,
@@ -132,7 +131,7 @@ def run_imitation(effort: Effort) -> tuple[Course, ...]:
             goal = conv(x)
             return F.mse_loss(got, goal) / goal.var() + PENALTY * layer.output.weight.square().sum()
 
-        recorder = Recorder(layer.positions, plan.imitation_steps)
+        recorder = CenterRecorder(layer.positions, plan.imitation_steps)
         groups = _groups(layer, 1e-2, 3e-2)
         fit(layer, loss, steps=plan.imitation_steps, rate=1e-2, groups=groups, watch=recorder)
         courses.append(recorder.course())
@@ -228,26 +227,8 @@ def _measured(courses: tuple[Course, ...]) -> dict[str, Any]:
 
 
 def _draw(effort: Effort) -> Figure:
-    """All trajectories: where heads start (small dots) and end (large ones)."""
+    """The paths of all heads."""
     runs = {"imitating a 3×3 convolution": run_imitation(effort)[0], "learning image classes": run_classes(effort)[0]}
     runs |= {f"CIFAR-10, layer {number}": course for number, course in enumerate(recorded(CIFAR10).values(), 1)}
-    columns = min(4, len(runs))
-    figure, panels = new_figure(math.ceil(len(runs) / columns), columns, width=3.4, height=3.5)
-    for panel in panels[len(runs) :]:
-        panel.set_axis_off()
-    for panel, (name, course) in zip(panels, runs.items(), strict=False):
-        reach = max(2.5, float(course.center.abs().max()) + 0.5)
-        for row, column in shifts(3):
-            panel.plot([column], [row], "+", color=GRAY, markersize=9)
-        for head in range(course.center.shape[1]):
-            path = course.center[:, head]
-            color = COLORS[head % len(COLORS)]
-            panel.plot(path[:, 1].tolist(), path[:, 0].tolist(), color=color, linewidth=0.9)
-            panel.plot([float(path[0, 1])], [float(path[0, 0])], ".", color=color, markersize=4)
-            panel.plot([float(path[-1, 1])], [float(path[-1, 0])], "o", color=color, markersize=6)
-        panel.set_xlim(-reach, reach)
-        panel.set_ylim(reach, -reach)
-        panel.set_aspect("equal")
-        tidy(panel, title=name, x="columns from the query", y="rows from the query")
-    figure.suptitle("Heads in training: from the small dots to the large ones; + marks a kernel's shifts", fontsize=9)
-    return figure
+    title = "Heads in training: from the small dots to the large ones; + marks a kernel's shifts"
+    return figures.head_paths(title, {name: course.center for name, course in runs.items()}, marks=shifts(3))

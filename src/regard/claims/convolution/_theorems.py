@@ -16,7 +16,7 @@ from regard.claims._symbols import proof, symbols, written
 from regard.claims._trials import Comparison, Trial, full, trials
 
 
-class Scores(NamedTuple):
+class ScoreKind(NamedTuple):
     """Scores by content with absolute positions, or by the offset alone; at this β."""
 
     by_offset: bool
@@ -26,14 +26,14 @@ class Scores(NamedTuple):
 @holds_under(
     "hw4-conv-from-beta",
     "question 1.3 (e)",
-    says=Scores(by_offset=False, beta=1.0),
+    says=ScoreKind(by_offset=False, beta=1.0),
     condition=(
         "the scores depend on the offset between key and query alone (a relative encoding, no content), away from the ends",
-        Scores(by_offset=True, beta=1.0),
+        ScoreKind(by_offset=True, beta=1.0),
     ),
-    mutant=(r"the same at $\beta = \infty$, where the kernel has one tap", Scores(by_offset=True, beta=math.inf)),
+    mutant=(r"the same at $\beta = \infty$, where the kernel has one tap", ScoreKind(by_offset=True, beta=math.inf)),
 )
-def conv_from_beta(scores: Scores) -> Evidence:
+def conv_from_beta(scores: ScoreKind) -> Evidence:
     r"""A $\beta$ that is neither very large nor very small makes self-attention a convolution with a kernel larger
     than 1.
 
@@ -237,7 +237,7 @@ def constant(c: Callable[[Any], Any]) -> Evidence:
     return proof(differences)
 
 
-class Heads(NamedTuple):
+class ImitatingHeads(NamedTuple):
     """A Gaussian layer that imitates a convolution: how many heads are missing, how wide heads are, and where it is
     compared.
     """
@@ -250,16 +250,16 @@ class Heads(NamedTuple):
 @holds_under(
     "a6-main-theorem",
     "question 1, main theorem",
-    says=Heads(missing=0, width=lambda inputs, outputs: 1, everywhere=True),
+    says=ImitatingHeads(missing=0, width=lambda inputs, outputs: 1, everywhere=True),
     condition=(
         r"heads are at least $\min(D_{in}, D_{out})$ wide, the window lies inside the image (or padding is attended, "
         r"too), and in the limit $\alpha \to \infty$: at a finite $\alpha$ at most $T/(1 + T)$ of the attention lies "
         r"elsewhere, per axis, $T = 2 \sum_{r \ge 1} e^{-\alpha r^2}$",
-        Heads(missing=0, width=min, everywhere=False),
+        ImitatingHeads(missing=0, width=min, everywhere=False),
     ),
-    mutant=("$K^2 - 1$ heads are enough", Heads(missing=1, width=min, everywhere=False)),
+    mutant=("$K^2 - 1$ heads are enough", ImitatingHeads(missing=1, width=min, everywhere=False)),
 )
-def main_theorem(heads: Heads) -> Evidence:
+def main_theorem(heads: ImitatingHeads) -> Evidence:
     r"""A multi-head self-attention layer with $K^2$ heads and a relative (Gaussian) encoding can express any $K
     \times K$ convolution.
 
@@ -312,7 +312,7 @@ def main_theorem(heads: Heads) -> Evidence:
     )
 
 
-def _gaussian_error(trial: Trial, kernel: int, inputs: int, outputs: int, heads: Heads) -> float:
+def _gaussian_error(trial: Trial, kernel: int, inputs: int, outputs: int, heads: ImitatingHeads) -> float:
     """How far a sharp Gaussian layer with the kernel's weights is from the (zero-padded) convolution."""
     size, width, taps = kernel + 3, heads.width(inputs, outputs), kernel * kernel
     weight, bias, image = (

@@ -12,7 +12,7 @@ from regard.claims._pictures import curves
 from regard.claims._training import class_accuracy, fit_classes, images
 
 
-class Plan(NamedTuple):
+class LittleDataRuns(NamedTuple):
     """How large the runs are."""
 
     sizes: tuple[int, ...]
@@ -20,7 +20,10 @@ class Plan(NamedTuple):
     steps: int
 
 
-PLANS: dict[Effort, Plan] = {"full": Plan((50, 200, 800, 3200), (0, 1), 200), "smoke": Plan((10, 20), (0,), 2)}
+PLANS: dict[Effort, LittleDataRuns] = {
+    "full": LittleDataRuns((50, 200, 800, 3200), (0, 1), 200),
+    "smoke": LittleDataRuns((10, 20), (0,), 2),
+}
 LITTLE = 200  # up to here data are called little
 
 

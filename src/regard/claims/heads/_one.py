@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard import functional, layers, reference
 from regard.claims._claim import Evidence, holds, holds_under
-from regard.claims._pictures import maps
+from regard.claims._pictures import matrices
 from regard.claims._trials import Comparison, full, show, trials
 
 
@@ -156,7 +156,7 @@ def attention_map(dim: int) -> Evidence:
             weights.shape == (batch, heads, n, n), f"{n} elements: the map has shape {tuple(weights.shape[-2:])}"
         )
         found.same(weights.sum(dim), full(1.0, batch, heads, n), f"{n} elements: sums {show(weights.sum(dim)[0, 0])}")
-    return found.evidence("maps", draw=maps("Rows sum to one", shown))
+    return found.evidence("maps", draw=matrices("Rows sum to one", shown))
 
 
 @holds("ex05-self", "section 1, question 3", says="same", mutant=("keys and values come from another input", "other"))

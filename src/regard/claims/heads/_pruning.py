@@ -13,7 +13,7 @@ from regard.claims._pictures import curves
 from regard.claims._training import Images, class_accuracy, fit_classes, images
 
 
-class Plan(NamedTuple):
+class PruningRuns(NamedTuple):
     """How large the run is."""
 
     steps: int
@@ -21,7 +21,10 @@ class Plan(NamedTuple):
     left: tuple[int, ...]
 
 
-PLANS: dict[Effort, Plan] = {"full": Plan(400, 120, (24, 18, 12, 8, 4)), "smoke": Plan(2, 1, (24, 12))}
+PLANS: dict[Effort, PruningRuns] = {
+    "full": PruningRuns(400, 120, (24, 18, 12, 8, 4)),
+    "smoke": PruningRuns(2, 1, (24, 12)),
+}
 HALF = 12
 
 

@@ -20,7 +20,7 @@ def count_products(run: Callable[..., object], *arguments: Any, **options: Any) 
     return counter.get_total_flops() // 2
 
 
-class Cost(NamedTuple):
+class CostFormula(NamedTuple):
     """Multiply-adds of projections and of attention, by tokens, width, key width and value width; and for which
     numbers of tokens (as multiples of the break-even) attention is said to be the larger part.
     """
@@ -41,15 +41,15 @@ def _pairs(n: int, d: int, dq: int, dv: int) -> int:
 @holds_under(
     "c182-cost",
     "problem (c), ii",
-    says=Cost(_projections, _pairs, larger_from=0.0),
+    says=CostFormula(_projections, _pairs, larger_from=0.0),
     condition=(
         r"for sequences longer than $d (2 d_q + d_v) / (d_q + d_v)$ tokens, $1.5 d$ at equal widths; below that the "
         "projections cost more",
-        Cost(_projections, _pairs, larger_from=1.0),
+        CostFormula(_projections, _pairs, larger_from=1.0),
     ),
-    mutant=("the projections cost $n d_q d_v$", Cost(lambda n, d, dq, dv: n * dq * dv, _pairs, larger_from=1.0)),
+    mutant=("the projections cost $n d_q d_v$", CostFormula(lambda n, d, dq, dv: n * dq * dv, _pairs, larger_from=1.0)),
 )
-def cost(formula: Cost) -> Evidence:
+def cost(formula: CostFormula) -> Evidence:
     r"""Self-attention costs $n d (2 d_q + d_v) + d_q n^2 + n^2 d_v$ multiplications, of which the part with $n^2$ is
     the bottleneck.
 

@@ -13,7 +13,7 @@ from regard.claims._pictures import curves
 from regard.claims._training import fit
 
 
-class Plan(NamedTuple):
+class BottleneckRuns(NamedTuple):
     """How large the runs are."""
 
     lengths: tuple[int, ...]
@@ -21,7 +21,10 @@ class Plan(NamedTuple):
     tested: int
 
 
-PLANS: dict[Effort, Plan] = {"full": Plan((2, 4, 8, 16, 24), 1500, 256), "smoke": Plan((2, 3), 2, 8)}
+PLANS: dict[Effort, BottleneckRuns] = {
+    "full": BottleneckRuns((2, 4, 8, 16, 24), 1500, 256),
+    "smoke": BottleneckRuns((2, 3), 2, 8),
+}
 
 
 class Reading(NamedTuple):
@@ -44,7 +47,7 @@ def read(attention: str, effort: Effort, hidden: int = 64) -> dict[int, Reading]
     return {length: _read(length, attention, hidden, plan) for length in plan.lengths}
 
 
-def _read(length: int, attention: str, hidden: int, plan: Plan) -> Reading:
+def _read(length: int, attention: str, hidden: int, plan: BottleneckRuns) -> Reading:
     from regard.data import CaseTask
 
     with torch.random.fork_rng(devices=[]):

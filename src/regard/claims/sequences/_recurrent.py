@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard import functional, models, reference
 from regard.claims._claim import Evidence, holds
-from regard.claims._pictures import maps
+from regard.claims._pictures import matrices
 from regard.claims._trials import Comparison, Trial, trials
 
 
@@ -128,7 +128,7 @@ def position_and_counter(needed: set[str]) -> Evidence:
                     solvable == (needed <= given),
                     f"words of {n} letters, {what}: {'can' if solvable else 'cannot'} be copied",
                 )
-    return found.evidence("selections", draw=maps("Where each step looks, word aaabaaa", shown))
+    return found.evidence("selections", draw=matrices("Where each step looks, word aaabaaa", shown))
 
 
 def _solves(n: int, given: set[str]) -> tuple[bool, Tensor]:

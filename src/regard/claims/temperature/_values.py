@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard import functional, reference
 from regard.claims._claim import Evidence, fails, holds_under
-from regard.claims._pictures import curves, maps
+from regard.claims._pictures import curves, matrices
 from regard.claims._trials import Comparison, full, show, trials
 
 
@@ -57,7 +57,7 @@ def doubly_stochastic(sums: Sums) -> Evidence:
         found.same(out, v[picked], "a value is not preserved")
         found.same(w.sum(0), sums.of_key(picked, m), case)
     return found.evidence(
-        draw=maps("Two queries, one popular key", {"weights": example if example is not None else torch.eye(2)})
+        draw=matrices("Two queries, one popular key", {"weights": example if example is not None else torch.eye(2)})
     )
 
 
@@ -245,7 +245,7 @@ def identity(tokens: Tokens) -> Evidence:
             permuted = sorted_out if name == "identity" and not tokens.equal_length else out
             goal = sorted_in if name == "identity" and not tokens.equal_length else expected
             found.same(permuted, goal, f"tokens {show(x)}: hard self-attention gives {show(out)}")
-    return found.evidence(draw=maps("Weights", shown))
+    return found.evidence(draw=matrices("Weights", shown))
 
 
 class Running(NamedTuple):

@@ -53,12 +53,17 @@ def as_autocast(value: Tensor) -> Tensor:
     return value.to(torch.get_autocast_dtype(value.device.type)) if under_autocast(value) else value
 
 
+def _as_operator() -> bool:
+    """Whether to call a kernel as an operator of torch: a compiler, or a mode that counts operators, must see it."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Values (batch, heads or 1, tokens, width) mixed by one (heads, outputs, inputs) matrix per axis."""
     value = as_autocast(value)
     rows, columns = rows.to(value.dtype), columns.to(value.dtype)
     plane = (rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
-    if torch.compiler.is_compiling():
+    if _as_operator():
         from regard.functional.kernels._ops import mix_plane as operator
 
         return operator(value, rows, columns, list(plane))[0]
@@ -71,7 +76,7 @@ def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
     """Gaussian attention of native heads, matrices and all, from center and sharpness (heads, 2)."""
     value = as_autocast(value)
-    if torch.compiler.is_compiling():
+    if _as_operator():
         from regard.functional.kernels._ops import gaussian_plane as operator
 
         return operator(value, center, sharpness, *grid)[0]

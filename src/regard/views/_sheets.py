@@ -1,4 +1,4 @@
-"""Maps for a browser: one sample's weights in bytes, with all that a reader should know about each."""
+"""Attention maps for a browser: the weights of one sample as bytes, with a description of each map."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
 from regard.support.checks import describe
 from regard.views._payload import Scaled
 
-LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that is slow to load, and of one that cannot be
+LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Sheet:
     """One map of one sample.
 
     Attributes:
-        found: where it comes from.
+        found: the map.
         weights: ``(heads, queries, keys)``.
-        about: its name, its residual and the like, as JSON.
+        about: its name, its residual and more, for JSON.
     """
 
     found: Map
@@ -33,7 +33,7 @@ class Sheet:
 
 
 def as_maps(what: Any) -> Maps | None:
-    """Maps, a single map, or plain tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
+    """Maps from maps, from one map, or from tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
     if isinstance(what, Maps):
         return what
     if isinstance(what, Map):
@@ -68,7 +68,7 @@ def sheets(maps: Maps, sample: int) -> list[Sheet]:
 
 
 def _check_size(maps: Maps) -> None:
-    """A weight is a byte. Browsers hold strings of half a gigabyte at the most, and people wait for far less."""
+    """A weight takes one byte. Browsers load at most half a gigabyte, and less is already slow."""
     size = sum(math.prod(found.shape[1:]) for found in maps.values() if found.shape)
     if size <= LARGE:
         return
@@ -83,7 +83,7 @@ def _check_size(maps: Maps) -> None:
 
 def _sheet(found: Map, sample: int) -> Sheet:
     if not found.calls or found.latest.stored is None:
-        raise ValueError(f"{found.name!r} was folded by reduce= as it came: there is no map of it to show")
+        raise ValueError(f"{found.name!r} was reduced by reduce=, so there is no map to show")
     batch = found.shape[0]
     if not -batch <= sample < batch:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
@@ -119,7 +119,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
 
 
 def _is_generation(found: Map) -> bool:
-    """Whether each call went on where the last one ended: one query more, over the same keys or over one more."""
+    """Whether each call continues the one before: one more query, over the same keys or one more."""
     calls = found.calls
     if len(calls) < 2 or any(
         call.stored is None or call.rows is not None or call.windows is not None for call in calls
@@ -133,7 +133,7 @@ def _is_generation(found: Map) -> bool:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Below each other, keys that were not there yet with weight 0."""
+    """Concatenate the rows; keys that did not exist yet have weight 0."""
     keys = max(part.shape[2] for part in parts)
     padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
     return torch.cat(padded, 1)
@@ -144,8 +144,8 @@ def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
 
 
 def rolls_out(shown: list[Sheet]) -> bool:
-    """Whether the maps can be multiplied: all rows of attention among the same tokens in every layer, or among squares of
-    those before, which their grids tell, as :func:`regard.rollout` has it."""
+    """Whether the maps can be multiplied, as in :func:`regard.rollout`: every layer attends among the same tokens, or
+    among merged squares of the tokens before, according to the grids."""
     abouts = [sheet.about for sheet in shown]
     square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
     return square and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
@@ -161,10 +161,10 @@ def _follows(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 def notes(maps: Maps, left_out: Sequence[str] = ()) -> list[str]:
-    """What a reader should know: what was missed, what is not shown."""
+    """Notes for the reader: attention that was missed, and maps that are not shown."""
     said = list(maps.notes)
     if maps.missed:
         said.append(f"missed: {'; '.join(map(str, maps.missed[:3]))}{' …' if len(maps.missed) > 3 else ''}")
     if left_out:
-        said.append(f"not on the image, and left out: {', '.join(left_out)}")
+        said.append(f"left out, because they have no grid on the image: {', '.join(left_out)}")
     return said

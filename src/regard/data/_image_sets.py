@@ -1,4 +1,4 @@
-"""Image data sets: what is read, how it is split, and the test set behind a call of its own."""
+"""Image data sets: reading the files, splitting off a validation set, and the test set."""
 
 import struct
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.data._cache import read_members
 from regard.data._random import random_bits
-from regard.data._sources import Source, source_of
+from regard.data._sources import Source, Split, source_of
 from regard.support.checks import describe
 
 
@@ -18,8 +18,8 @@ from regard.support.checks import describe
 class ImageSet:
     """Images ``(n, channels, height, width)`` as bytes, with their labels.
 
-    ``mean`` and ``std``, per channel in [0, 1], are those of the data set's whole official training set, whatever the
-    split: a model is evaluated with the numbers it was trained with.
+    ``mean`` and ``std``, per channel in [0, 1], are those of the whole official training set for every split, so that a
+    model is evaluated with the numbers it was trained with.
 
     >>> train = regard.data.load("fashion-mini").train
     >>> len(train), tuple(train.images.shape), train.classes[train.labels[0]]
@@ -47,16 +47,16 @@ class ImageSet:
         return len(self.images)
 
     def select(self, which: Bool[Tensor, "n"] | Int[Tensor, "m"]) -> "ImageSet":
-        """The images at these positions, or where True."""
+        """The images at these indices, or where the mask is True."""
         return ImageSet(self.images[which], self.labels[which], self.classes, self.mean, self.std)
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A data set by name: ``train`` and ``validation``, which are cut from the official training set, and the official
-    test set behind a call, :meth:`test`, so that nothing touches it by accident.
+    """A data set: ``train`` and ``validation``, two parts of the official training set, and the official test set. The
+    test set is a method, :meth:`test`, so that nobody uses it by accident.
 
-    Files are read when they are first asked for.
+    Files are read when they are first needed.
     """
 
     source: Source
@@ -93,19 +93,20 @@ class DataSet:
         return self._official_train.select(self._held_out)
 
     def test(self) -> ImageSet:
-        """The official test set. For the last measurement of a finished model (``regard evaluate``) and nothing else:
-        choose everything by ``validation``."""
-        return self._read(self.source.test)
+        """The official test set, for the final evaluation of a finished model (``regard evaluate``). Use ``validation``
+        for every choice."""
+        return self._read("test")
 
     @cached_property
     def _official_train(self) -> ImageSet:
-        return self._read(self.source.train)
+        return self._read("train")
 
     @cached_property
     def _held_out(self) -> Tensor:
         return validation_mask(self._official_train.labels, self.validation_count, len(self.classes))
 
-    def _read(self, members: tuple[str, ...]) -> ImageSet:
+    def _read(self, split: Split) -> ImageSet:
+        members = self.source.files[split]
         contents = read_members(self.source, members, allow_download=self.download)
         if members[0].endswith(".bin"):
             images, labels = _parse_cifar(b"".join(contents), self.shape)
@@ -118,10 +119,10 @@ def load(name: str, *, validation: int | float = 0.1, download: bool = True) -> 
     """A data set by name: ``"cifar10"``, ``"fashion-mnist"`` or ``"fashion-mini"`` (inside the package).
 
     Args:
-        validation: how much of the official training set is held out, as a number of images or a share in [0, 1): as
-            many of each class as possible, the same ones every time. ``0`` trains on everything.
-        download: fetch files that are not here. Without it (or without a network) their absence is an error that says
-            which file to put where.
+        validation: the size of the validation set, as a number of images or a share of the official training set in
+            [0, 1). Classes are balanced, and the images are always the same. ``0`` trains on everything.
+        download: whether to download missing files. Otherwise a missing file is an error that names the file and its
+            folder.
 
     >>> data = regard.data.load("fashion-mini")
     >>> len(data.train), len(data.validation), len(data.test())
@@ -137,15 +138,13 @@ def load(name: str, *, validation: int | float = 0.1, download: bool = True) -> 
             raise ValueError(f"validation as a share must be less than 1, got {validation}; a count is a whole number")
         validation = round(validation * source.train_count)
     if validation >= source.train_count:
-        raise ValueError(
-            f"validation takes {validation} images but {name} has {source.train_count} for training: none would be left"
-        )
+        raise ValueError(f"validation is {validation} images but {name} has only {source.train_count} for training")
     return DataSet(source, validation, download)
 
 
 def validation_mask(labels: Int64[Tensor, "n"], count: int, classes: int) -> Bool[Tensor, "n"]:
-    """True for the ``count`` images that are held out: ``count // classes`` of each class (one more for the first ones
-    where that leaves a rest), those whose index has the smallest hash. A larger count holds out the same and more.
+    """True for the ``count`` images of the validation set: ``count // classes`` of each class (one more of the first
+    classes if there is a remainder), those whose index has the smallest hash. A larger count adds images and keeps these.
     """
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     ranks = random_bits(torch.arange(len(labels)), "validation")
@@ -153,7 +152,7 @@ def validation_mask(labels: Int64[Tensor, "n"], count: int, classes: int) -> Boo
         members = (labels == label).nonzero().flatten()
         share = count // classes + (label < count % classes)
         if share > len(members):
-            raise ValueError(f"validation takes {share} images of class {label}, which has only {len(members)}")
+            raise ValueError(f"validation needs {share} images of class {label}, which has only {len(members)}")
         held_out[members[ranks[members].argsort()[:share]]] = True
     return held_out
 
@@ -161,7 +160,7 @@ def validation_mask(labels: Int64[Tensor, "n"], count: int, classes: int) -> Boo
 def parse_idx(content: bytes) -> UInt8[Tensor, "..."]:
     """The tensor in an idx file of bytes: two zeros, 8 (bytes), the number of axes, their big-endian sizes, the values.
 
-    >>> from regard.data._images import parse_idx
+    >>> from regard.data._image_sets import parse_idx
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     tensor([7, 9], dtype=torch.uint8)
     """

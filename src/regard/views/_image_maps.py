@@ -1,4 +1,4 @@
-"""Maps over an image: where each head looks from a patch."""
+"""Attention maps over an image: where each head looks from a patch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +8,16 @@ from torch import Tensor
 
 from regard.maps import Layout, Maps
 from regard.support.checks import describe
-from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
+from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
-MOST_PIXELS = 768  # of a side: a browser shows no more of it, and a file stays small
+MOST_PIXELS = 768  # of the longer side; keeps files small
 
 
 def payload(
     maps: Maps, *, image: Any = None, grid: Sequence[int] | None = None, prefix: int | None = None, sample: int = 0
 ) -> Payload:
-    """Args are those of :func:`regard.show`; maps that do not lie on a grid of two axes are left out, and named."""
+    """The arguments are those of :func:`regard.show`. Maps without a grid of two axes are left out, and a note says so."""
     shown: list[Sheet] = []
     left_out: list[str] = []
     refused: ValueError | None = None
@@ -46,7 +46,7 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
     asked = sheet.found.latest.query_layout or layout
     rows = sheet.about["rows"]
     queries = sheet.about["queries"] if rows is None else None
-    # Queries that are no tokens of the grid (one that pools, a few that are learned) are asked by number.
+    # Queries that are not tokens of the grid (a pooling query, learned queries) are selected by number.
     on_grid = queries is None or asked.tokens == queries
     place: Layout | None = asked if on_grid and len(asked.grid) == 2 else None
     sheet.about.update(
@@ -59,9 +59,9 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
 
 
 def as_pixels(image: Any, sample: int = 0) -> Tensor:
-    """An image of any usual kind as bytes, ``(height, width, 3)``.
+    """An image in any common format as bytes, ``(height, width, 3)``.
 
-    Floats in [0, 1] are taken as they are; others (normalized ones) are stretched from their least to their greatest.
+    Floats in [0, 1] are used as they are; others (normalized images) are rescaled from their minimum and maximum.
 
     >>> as_pixels(torch.rand(3, 4, 5)).shape
     torch.Size([4, 5, 3])
@@ -69,7 +69,7 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
     pixels = _tensor(image)
     if pixels.ndim == 4:
         if not -len(pixels) <= sample < len(pixels):
-            raise ValueError(f"image has shape {tuple(pixels.shape)}, but sample {sample} is asked for")
+            raise ValueError(f"image has shape {tuple(pixels.shape)}, but sample is {sample}")
         pixels = pixels[sample]
     if pixels.ndim == 2:
         pixels = pixels[None]
@@ -81,12 +81,12 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
     if pixels.shape[0] not in (1, 3, 4) and pixels.shape[2] in (1, 3, 4):
         pixels = pixels.permute(2, 0, 1)
     if pixels.shape[0] not in (1, 3, 4):
-        raise ValueError(f"image has {pixels.shape[0]} channels, but 1 (gray), 3 (red, green, blue) or 4 can be shown")
+        raise ValueError(f"image has {pixels.shape[0]} channels, but must have 1 (gray), 3 (red, green, blue) or 4")
     pixels = pixels[:3] if pixels.shape[0] == 4 else pixels
     whole = not pixels.is_floating_point()
     pixels = pixels.detach().float().cpu()
     if not bool(pixels.isfinite().all()):
-        raise ValueError("image must hold numbers, but some of it is NaN or infinite")
+        raise ValueError("image must be finite, but contains NaN or infinity")
     low, high = (0.0, 255.0) if whole else (float(pixels.min()), float(pixels.max()))
     if not whole and low >= 0 and high <= 1:
         low, high = 0.0, 1.0

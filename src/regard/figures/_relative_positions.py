@@ -1,4 +1,4 @@
-"""Relative positions: what chosen queries of a Gaussian head attend to."""
+"""Relative positions: the attention of a Gaussian head from some queries."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.figures._figure import (
+from regard.figures.style import (
     COLORS,
     GRAY,
     SEQUENTIAL,
@@ -35,18 +35,18 @@ def relative_positions(
     queries: Sequence[Query | int | float] | None = None,
     path: PathArgument = None,
 ) -> Figure:
-    r"""The attention maps of Gaussian heads: a row of pictures for each head, one for each chosen query.
+    r"""The attention of Gaussian heads: one row of panels per head, one panel per query.
 
     .. math:: A_{qk} = \mathrm{softmax}_k\big(-(\delta - \Delta)^\top S\,(\delta - \Delta)\big), \qquad \delta = k - q
 
-    A circle marks the query, a cross the place it looks at, q + Δ. Where that leaves the grid, the nearest keys that
-    exist take its weight.
+    A circle marks the query q, a cross marks the target q + Δ. If the target is outside the grid, the keys nearest to
+    it get the weight.
 
     Args:
         center, sharpness, grid: as for :func:`regard.gaussian_attention`; one or two axes.
-        queries: coordinates, ``(row, column)`` each, or a number each along one axis. Default: a corner, the middle and
-            the opposite corner.
-        path: where to save the picture.
+        queries: coordinates, ``(row, column)`` each, or one number each for a single axis. Default: two opposite corners
+            and the middle.
+        path: where to save the figure.
 
     >>> center, sharpness = torch.tensor([[0.0, 2.0]]), torch.tensor([0.5])
     >>> figure = regard.figures.relative_positions(center, sharpness, (8, 8), queries=[(4, 4)])
@@ -80,7 +80,7 @@ def relative_positions(
             ).reshape(tuple(grid))
             for place in places
         ]
-        # One scale for a head's pictures, so that they can be compared.
+        # One scale for all panels of a head, so that they can be compared.
         largest = max(float(weights.max()) for weights in maps)
         row = panels[head * len(places) : (head + 1) * len(places)]
         for panel, place, target, weights in zip(row, places, targets[head], maps, strict=True):
@@ -93,8 +93,8 @@ def relative_positions(
                 _draw_bars(panel, weights, place, target, limits, largest)
                 tidy(panel, title=title, x="key", y="weight")
         if two:
-            figure.colorbar(image, ax=row, shrink=0.8, label="weight, root scale")
-    key = "circle = query, cross = where the head looks"
+            figure.colorbar(image, ax=row, shrink=0.8, label="weight, square-root scale")
+    key = "circle = query, cross = target of the head"
     figure.suptitle(f"What a query attends to{chr(10) if len(places) == 1 else ': '}{key}", fontsize=11)
     return finish(figure, path)
 
@@ -120,10 +120,10 @@ def _places(queries: Any, grid: Sequence[int]) -> list[tuple[int | float, ...]]:
 def _draw_map(panel: Axes, weights: Tensor, place: Query, target: Query, limits: Limits, largest: float) -> Any:
     from matplotlib.colors import PowerNorm
 
-    # The root of the weight: a wide head stays visible beside one that the border made sharp.
+    # The square root keeps a wide head visible beside one that the border made sharp.
     norm = PowerNorm(0.5, vmin=0, vmax=largest)
     image = panel.imshow(weights.numpy(), cmap=SEQUENTIAL, norm=norm, interpolation="none")
-    # White over black is seen on every color of the map.
+    # White on black is visible on every color.
     for color, width in (("black", 3.0), ("white", 1.4)):
         panel.plot(
             [place[1]],

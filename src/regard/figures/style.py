@@ -1,4 +1,4 @@
-"""What every picture shares: a figure without pyplot, colors, and saving."""
+"""What all figures share: creation without pyplot, colors, labels and saving."""
 
 import math
 from os import PathLike
@@ -10,12 +10,12 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
-else:  # read by annotations alone, and matplotlib is imported only when something is drawn
+else:  # only annotations need them; matplotlib is imported when something is drawn
     Axes = Figure = Any
 
 PathArgument = str | PathLike[str] | None
 
-# The palette of Okabe and Ito, without its yellow, which is too pale for lines on white.
+# The palette of Okabe and Ito without its yellow, which is too pale for lines on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GRAY = "#777777"
 PALE = "#DDDDDD"
@@ -24,7 +24,7 @@ DIVERGING = "PuOr"
 
 
 def new_figure(rows: int, columns: int, *, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of rows × columns panels, each ``width`` × ``height`` inches, and its panels row by row."""
+    """A figure of rows × columns panels of ``width`` × ``height`` inches each, and its panels, row by row."""
     try:
         from matplotlib.figure import Figure as NewFigure
     except ImportError as missing:
@@ -35,14 +35,14 @@ def new_figure(rows: int, columns: int, *, width: float, height: float, **option
 
 
 def finish(figure: Figure, path: PathArgument) -> Figure:
-    """Save the figure if a path is given (its ending says the format), and hand it back."""
+    """Save the figure if a path is given (its suffix is the format), and return it."""
     if path is not None:
         figure.savefig(Path(path), dpi=150)
     return figure
 
 
 def tidy(panel: Axes, *, title: str, x: str, y: str) -> None:
-    """A title, what the axes mean, and no frame where nothing is."""
+    """Set the title and the labels of the axes, and remove the top and right spines."""
     panel.set_title(title, fontsize=10)
     panel.set_xlabel(x, fontsize=9)
     panel.set_ylabel(y, fontsize=9)
@@ -52,7 +52,7 @@ def tidy(panel: Axes, *, title: str, x: str, y: str) -> None:
 
 
 def whole_ticks(panel: Axes, *names: str) -> None:
-    """Ticks at whole numbers alone, for axes that count."""
+    """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for name in names:
@@ -60,11 +60,11 @@ def whole_ticks(panel: Axes, *names: str) -> None:
 
 
 def arrange(panels: int, columns: int | None = None) -> tuple[int, int]:
-    """Rows and columns for so many panels: at most four across, and no row more than needed."""
+    """Rows and columns for this many panels: at most four columns, unless given, and as few rows as possible."""
     columns = min(panels, 4) if columns is None else min(panels, columns)
     return math.ceil(panels / columns), columns
 
 
 def plain(value: Tensor) -> Tensor:
-    """A tensor as matplotlib takes it: float64, on the CPU, without a graph."""
+    """A tensor for matplotlib: float64, on the CPU, without gradients."""
     return value.detach().double().cpu()

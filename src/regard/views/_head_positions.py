@@ -1,21 +1,21 @@
-"""Where heads look, over training."""
+"""Where heads look, at one step or over training."""
 
 import re
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.analysis import Locality, LocalityHistory
-from regard.support.checks import describe
 from regard.views._fits import fitted
 from regard.views._payload import Payload
 
 
-def payload(what: Any) -> Payload:
-    """From a run, from where its heads looked, from fits at checkpoints (``regard.analysis.trajectory``) or one fit.
+def payload(what: Any) -> Payload | None:
+    """From a run, from its trajectory, from heads at one step, from fits at checkpoints (``regard.analysis.trajectory``)
+    or from one fit; None for anything else.
 
-    A run whose heads have no center of their own is shown by the Gaussians that fit its maps, at the checkpoints kept.
+    A run whose heads have no centers is shown by the Gaussians that fit its maps, at the checkpoints that were kept.
     """
     if isinstance(what, LocalityHistory):
         return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
@@ -24,23 +24,20 @@ def payload(what: Any) -> Payload:
     from regard.training import HeadPositions, HeadTrajectory, Run
 
     if isinstance(what, Run):
-        found = what.heads
         curve = [(line["step"], line["validation_accuracy"]) for line in what.evaluations]
-        if found is None:
+        if what.heads is None:
             return _fitted(*fitted(what), what.recipe.name, curve)
-        return _trajectory(found, what.recipe.name, curve)
+        return _trajectory(what.heads, what.recipe.name, curve)
     if isinstance(what, HeadTrajectory):
         return _trajectory(what)
     if isinstance(what, HeadPositions):
         center, sharpness = (tuple(each[None] for each in values) for values in (what.center, what.sharpness))
         return _trajectory(HeadTrajectory((0,), what.layers, None, center, sharpness))
-    raise TypeError(
-        "what must be maps (as `with regard.capture(model) as maps: model(x)` gives them), tensors of weights, a run, "
-        f"a trajectory or a locality, got {f'a {type(what).__name__}' if isinstance(what, nn.Module) else describe(what)}"
-    )
+    return None
 
 
 def _trajectory(found: Any, name: str = "", curve: Any = ()) -> Payload:
+    """Centers and sharpness of Gaussian heads at each recorded step; ``curve`` holds (step, validation accuracy)."""
     arrays: dict[str, Tensor] = {}
     layers = []
     heads = zip(found.layers, found.grids, found.center, found.sharpness, strict=True)
@@ -71,6 +68,7 @@ def _grid(grid: tuple[int, ...] | None, axes: int) -> list[int] | None:
 
 
 def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
+    """The Gaussians that fit the heads of any network, one set of fits for each step."""
     arrays: dict[str, Tensor] = {}
     layers = []
     for number, (layer, layout) in enumerate(localities[0].layouts.items()):
@@ -90,6 +88,6 @@ def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve:
 
 
 def _step(parts: tuple[str, ...], number: int) -> int:
-    """The last number in a checkpoint's path, which is where people put the step."""
+    """The last number in the path of a checkpoint, which usually is the step."""
     found = re.findall(r"\d+", "/".join(parts[-2:]))
     return int(found[-1]) if found else number

@@ -1,9 +1,9 @@
-"""The claims' Markdown, of which they use paragraphs, ``code``, *emphasis* and formulas, for a terminal and a page."""
+"""The Markdown of the claims (paragraphs, ``code``, *emphasis* and formulas) as text and as HTML."""
 
 import re
 from html import escape
 
-from regard.claims._latex import parse, to_mathml, to_text
+from regard.claims.formulas import to_mathml, to_text
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$", re.DOTALL)
 _CODE = re.compile(r"`([^`]+)`")
@@ -16,7 +16,7 @@ def as_text(markdown: str) -> str:
     >>> as_text(r"*Every* weight is $\frac{1}{m}$.")
     'Every weight is 1/m.'
     """
-    text = _FORMULA.sub(lambda found: to_text(parse(found[1] or found[2])), markdown)
+    text = _FORMULA.sub(lambda found: to_text(found[1] or found[2]), markdown)
     return _CODE.sub(r"\1", _EMPHASIS.sub(r"\1", text))
 
 
@@ -28,19 +28,19 @@ def as_line(markdown: str) -> str:
 def as_html(markdown: str) -> str:
     r"""Paragraphs of HTML, formulas in MathML.
 
-    >>> as_html("Let $x < 1$.")
-    '<p>Let <math><mrow><mi>x</mi><mo>&lt;</mo><mn>1</mn></mrow></math>.</p>'
+    >>> as_html("Let `x < 1`, as in $x^2$.")
+    '<p>Let <code>x &lt; 1</code>, as in <math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>.</p>'
     """
     return "".join(f"<p>{inline_html(paragraph)}</p>" for paragraph in markdown.split("\n\n"))
 
 
 def inline_html(markdown: str) -> str:
-    """The same without the paragraph around it."""
+    """HTML without the paragraph around it."""
     formulas: list[str] = []
 
     def put_aside(found: re.Match[str]) -> str:
         display = found[1] is not None
-        formulas.append(to_mathml(parse(found[1] if display else found[2]), display=display))
+        formulas.append(to_mathml(found[1] if display else found[2], display=display))
         return f"\0{len(formulas) - 1}\0"
 
     text = escape(_FORMULA.sub(put_aside, markdown), quote=False)

@@ -1,19 +1,19 @@
-"""Maps over text: which token looks at which, in one sequence or between two."""
+"""Attention maps over text: which token attends to which, in one sequence or between two."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from regard.maps import Maps
 from regard.support.checks import describe
-from regard.views._maps import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._payload import Payload
+from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
-# Parts of the names that models give to attention from what is written to what was read.
+# Parts of the names that models give to cross-attention.
 _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
 
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
-    """Args are those of :func:`regard.show`."""
+    """The arguments are those of :func:`regard.show`."""
     shown = sheets(maps, sample)
     lists = _lists(tokens)
     given = bool(lists)
@@ -30,17 +30,14 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
 
 
 def _lists(tokens: Any) -> dict[str, list[str]]:
-    """``{"text": …}``, or ``{"source": …, "target": …}`` for what is read and what is written."""
+    """``{"text": …}``, or ``{"source": …, "target": …}`` for an encoder–decoder."""
     if tokens is None:
         return {}
     if _is_list(tokens):
         return {"text": list(tokens)}
     if isinstance(tokens, list | tuple) and len(tokens) == 2 and all(_is_list(part) for part in tokens):
         return {"source": list(tokens[0]), "target": list(tokens[1])}
-    raise TypeError(
-        "tokens must be a list of strings, or a pair of such lists: what is read and what is written; "
-        f"got {describe(tokens)}"
-    )
+    raise TypeError(f"tokens must be a list of strings, or a pair of lists (source, target), got {describe(tokens)}")
 
 
 def _is_list(tokens: Any) -> bool:
@@ -48,7 +45,7 @@ def _is_list(tokens: Any) -> bool:
 
 
 def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """Without a text, tokens that are known to lie on an image are named by their places, in a list of their own."""
+    """Without a text, tokens with a known grid are named by their positions."""
     layout = sheet.found.latest.layout
     if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
         return None, None
@@ -61,9 +58,9 @@ def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str
 
 
 def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """Which of the lists the queries and the keys of a map are."""
+    """The lists that the queries and the keys of a map belong to."""
     about = sheet.about
-    queries = about["queries"] if about["rows"] is None else None  # chosen rows are found by their numbers
+    queries = about["queries"] if about["rows"] is None else None  # selected rows are found by their numbers
     keys = about["keys"]
     if "text" in lists:
         count = len(lists["text"])
@@ -76,13 +73,13 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
         if queries in (None, len(lists[asks])) and keys == len(lists[reads]):
             return asks, reads
     raise ValueError(
-        f"tokens has {source} entries that are read and {target} that are written, but {about['name']!r} attends "
+        f"tokens has {source} source and {target} target entries, but {about['name']!r} attends "
         f"from {about['queries']} to {keys}"
     )
 
 
 def _likely(name: str, unequal: bool) -> tuple[str, str]:
-    """By its name: of three maps of equal size one reads, one writes, and one writes while reading."""
+    """A guess by the name of the map, for maps whose sizes fit encoder, decoder and cross-attention."""
     lower = name.lower()
     if unequal or any(part in lower for part in _CROSS) or lower == "attention":
         return "target", "source"

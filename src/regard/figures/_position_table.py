@@ -1,4 +1,4 @@
-"""Absolute positions: the vectors themselves, and how alike they are."""
+"""Absolute position embeddings: the vectors, and their similarity."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.figures._figure import (
+from regard.figures.style import (
     DIVERGING,
     SEQUENTIAL,
     Figure,
@@ -28,19 +28,19 @@ def absolute_positions(
     grid: Sequence[int] | None = None,
     path: PathArgument = None,
 ) -> Figure:
-    r"""A table of positions as a heat map, and beside it how alike every two positions are.
+    r"""A table of position embeddings as a heat map, and the cosine similarity of every two positions.
 
     .. math:: \mathrm{similarity}_{st} = \frac{p_s \cdot p_t}{\|p_s\|\,\|p_t\|}
 
-    On a grid of rows and columns the similarities are shown as a picture of pictures: the small one at (row, column)
-    shows how alike that position is to all others.
+    For a grid of rows and columns the similarities are shown as one small image per position: the image at (row,
+    column) shows the similarity of that position to all others.
 
     Args:
-        table: ``(positions, width)`` or ``(rows, columns, width)``; or a module that has such a table:
+        table: ``(positions, width)`` or ``(rows, columns, width)``; or a module with such a table:
             :class:`regard.layers.AbsolutePositionalEmbedding`, ``nn.Embedding``, or any with ``positions(grid)``.
-        grid: ``(rows, columns)`` where a table of ``(positions, width)`` is of a grid; for a module, the grid to ask
-            it for.
-        path: where to save the picture.
+        grid: ``(rows, columns)`` if the positions of a table ``(positions, width)`` form a grid; for a module, the grid
+            that is passed to it.
+        path: where to save the figure.
 
     >>> from regard.reference import sinusoidal_positions
     >>> figure = regard.figures.absolute_positions(sinusoidal_positions(32, 16))
@@ -68,7 +68,7 @@ def absolute_positions(
         whole_ticks(right, "x", "y")
     else:
         rows, columns = grid
-        # (row, row of the small picture, column, column of it), with an empty line between pictures
+        # (row, row in the small image, column, column in it), with an empty line between images
         tiles = torch.full((rows, rows + 1, columns, columns + 1), math.nan, dtype=similarity.dtype)
         tiles[:, :rows, :, :columns] = similarity.reshape(rows, columns, rows, columns).permute(0, 2, 1, 3)
         picture = tiles.reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
@@ -80,12 +80,12 @@ def absolute_positions(
         right.set_yticks([r * (rows + 1) + (rows - 1) / 2 for r in range(0, rows, step)])
         right.set_yticklabels([str(r) for r in range(0, rows, step)])
     figure.colorbar(image, ax=right, shrink=0.8, label="similarity")
-    figure.suptitle("Absolute positions: the table, and which places look alike in it", fontsize=11)
+    figure.suptitle("Absolute positions: the table, and the similarity of positions", fontsize=11)
     return finish(figure, path)
 
 
 def _vectors(table: Any, grid: Sequence[int] | None) -> tuple[Tensor, Sequence[int] | None]:
-    """The vectors, (positions, width), and the grid they lie on, if they do."""
+    """The vectors, (positions, width), and their grid, if they have one."""
     if grid is not None:
         check_grid(grid)
     if isinstance(table, nn.Module):

@@ -1,4 +1,4 @@
-"""The limit that turns attention into convolution: as sharpness grows, one key takes all the weight."""
+"""The limit in which attention becomes convolution: as sharpness grows, one key gets all the weight."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.figures._figure import COLORS, GRAY, Figure, PathArgument, finish, new_figure, plain, tidy
+from regard.figures.style import COLORS, GRAY, Figure, PathArgument, finish, new_figure, plain, tidy
 from regard.reference import gaussian_scores, grid_coordinates, softargmax
 from regard.support.checks import check_floating, check_grid, describe
 
-SMALLEST = 1e-16  # what the logarithmic picture reaches down to
+SMALLEST = 1e-16  # the lower end of the logarithmic axis
 LINES = ("-", "--", "-.", ":")
 
 
@@ -29,16 +29,16 @@ def limit(
     .. math:: \lim_{\alpha \to \infty} \mathrm{softmax}_k\big(-\alpha \|\delta - \Delta\|^2\big) =
         \begin{cases} 1/m & \text{for the } m \text{ keys nearest to } \Delta \\ 0 & \text{for all others} \end{cases}
 
-    With Δ on a key, m = 1: the weight at δ = Δ goes to one. The left picture shows the weights, the right one, with
-    logarithmic axes, how far they are from their limits. With Δ on a key, the weight at a distance r from it falls like
-    :math:`e^{-\alpha r^2}`.
+    If Δ is a key, m = 1: the weight at δ = Δ goes to one, and the weight at distance r from it decreases as
+    :math:`e^{-\alpha r^2}`. The left panel shows the weights; the right one, with logarithmic axes, shows their
+    distance from the limit.
 
     Args:
-        center: Δ, one number per axis. A fraction halfway between keys makes them share.
+        center: Δ, one number per axis. Keys at equal distance from it share the weight.
         grid: the size of each axis.
-        sharpness: the values of α to draw. Default: from 0.01 to 40.
+        sharpness: the values of α to draw; default: 0.01 to 40.
         distances: how many of the next nearest distances :math:`\|\delta - \Delta\|` to draw beside the nearest.
-        path: where to save the picture.
+        path: where to save the figure.
 
     >>> figure = regard.figures.limit()
     >>> figure.axes[0].get_legend().get_texts()[0].get_text()
@@ -65,7 +65,7 @@ def limit(
         count = int(near.sum())
         one = weights[:, near].mean(1)
         goal = 1 / count if number == 0 else 0.0
-        # For the nearest keys: what they miss is what the others have, summed without cancellation.
+        # The nearest keys miss what the others have; this sum has no cancellation.
         gap = weights[:, ~near].sum(1) / count if number == 0 else one
         style: dict[str, Any] = {
             "color": COLORS[number % len(COLORS)],
@@ -85,7 +85,7 @@ def limit(
     right.set_ylim(SMALLEST, 2)
     right.grid(color="#EEEEEE")
     shown = ", ".join(f"{x:g}" for x in place)
-    taken = "the nearest key takes" if nearest == 1 else f"the {nearest} nearest keys share"
+    taken = "the nearest key gets" if nearest == 1 else f"the {nearest} nearest keys share"
     where = f"Δ = ({shown}), grid {' × '.join(map(str, grid))}, query in the middle"
     figure.suptitle(f"As sharpness grows, {taken} all the weight ({where})", fontsize=11)
     return finish(figure, path)
@@ -98,7 +98,7 @@ def _weights(place: list[float], grid: Sequence[int], sharpness: Tensor) -> tupl
     queries = [torch.tensor([m], dtype=torch.float64) for m in middle]
     scores = gaussian_scores(center.expand(len(sharpness), -1), sharpness, grid, queries=queries)[:, 0]
     distance = grid_coordinates(grid, dtype=torch.float64) - torch.tensor(middle, dtype=torch.float64) - center
-    # Rounded, so that keys at one distance are one group.
+    # Rounded, so that keys at the same distance are one group.
     return softargmax(scores), (distance.square().sum(-1) * 1e9).round() / 1e9
 
 

@@ -1,0 +1,94 @@
+"""Plain charts: curves, matrices side by side, and bars."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from regard.figures.style import COLORS, GRAY, SEQUENTIAL, Figure, PathArgument, finish, new_figure, plain, tidy
+
+Series = Mapping[str, tuple[Sequence[int | float], Sequence[int | float]]]
+_LINES, _MARKS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "x")
+
+
+def curves(
+    title: str,
+    x: str,
+    y: str,
+    series: Series,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    marks: bool = False,
+    path: PathArgument = None,
+) -> Figure:
+    """One line per name in ``series``, which maps a name to its x and y values.
+
+    >>> figure = regard.figures.curves("Squares", "n", "n²", {"n²": ([1, 2, 3], [1, 4, 9])}, log_y=True)
+    >>> figure.axes[0].get_yscale()
+    'log'
+    """
+    figure, (panel,) = new_figure(1, 1, width=5.6, height=3.8)
+    for number, (name, (xs, ys)) in enumerate(series.items()):
+        panel.plot(
+            list(xs),
+            list(ys),
+            label=name,
+            color=COLORS[number % len(COLORS)],
+            linestyle=_LINES[number % len(_LINES)],
+            marker=_MARKS[number % len(_MARKS)] if marks else None,
+            markersize=4,
+        )
+    if log_x:
+        panel.set_xscale("log")
+    if log_y:
+        panel.set_yscale("log")
+    if len(series) > 1:
+        panel.legend(fontsize=8, frameon=False)
+    tidy(panel, title=title, x=x, y=y)
+    return finish(figure, path)
+
+
+def matrices(
+    title: str, values: Mapping[str, Tensor], *, x: str = "key", y: str = "query", path: PathArgument = None
+) -> Figure:
+    """Matrices side by side, with one color scale from 0 to the largest entry.
+
+    >>> [panel.get_title() for panel in regard.figures.matrices("Weights", {"one head": torch.eye(3)}).axes[:1]]
+    ['one head']
+    """
+    figure, panels = new_figure(1, len(values), width=2.8, height=3.0)
+    top = max(float(plain(matrix).max()) for matrix in values.values()) or 1.0
+    for panel, (name, matrix) in zip(panels, values.items(), strict=True):
+        image = panel.imshow(plain(matrix).numpy(), cmap=SEQUENTIAL, vmin=0, vmax=top, interpolation="none")
+        tidy(panel, title=name, x=x, y=y)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    figure.colorbar(image, ax=panels, shrink=0.7)
+    figure.suptitle(title, fontsize=10)
+    return finish(figure, path)
+
+
+def bars(
+    title: str,
+    y: str,
+    values: Mapping[str, float],
+    *,
+    limit: float | None = None,
+    log_y: bool = False,
+    path: PathArgument = None,
+) -> Figure:
+    """One bar per name, and a dashed line at ``limit``.
+
+    >>> regard.figures.bars("Errors", "error", {"float32": 1e-6, "float64": 1e-15}, log_y=True).axes[0].get_ylabel()
+    'error'
+    """
+    figure, (panel,) = new_figure(1, 1, width=max(3.6, 1.3 * len(values)), height=3.4)
+    colors = [COLORS[number % len(COLORS)] for number in range(len(values))]
+    panel.bar(list(values), list(values.values()), color=colors, width=0.6)
+    if limit is not None:
+        panel.axhline(limit, color=GRAY, linestyle="--", linewidth=1)
+        panel.annotate("limit", (0.0, limit), xytext=(0, 3), textcoords="offset points", fontsize=8, color=GRAY)
+    if log_y:
+        panel.set_yscale("log")
+    tidy(panel, title=title, x="", y=y)
+    return finish(figure, path)

@@ -1,0 +1,81 @@
+"""Counts, sizes and durations as text, and sizes read from text."""
+
+import re
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def format_count(count: int) -> str:
+    """A count in three digits and a decimal prefix.
+
+    >>> format_count(816), format_count(1_234_567), format_count(999_999)
+    ('816', '1.23 M', '1 M')
+    """
+    return _scaled(count, 1000, ("", "k", "M", "G", "T")).rstrip()
+
+
+def format_size(size: int, *, binary: bool = False) -> str:
+    """A number of bytes in three digits, in units of 1000; ``binary`` counts in units of 1024.
+
+    >>> format_size(170_052_171), format_size(3 * 2**20, binary=True), format_size(12)
+    ('170 MB', '3 MiB', '12 B')
+    """
+    if binary:
+        return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def format_duration(seconds: int | float) -> str:
+    """
+    >>> format_duration(0.42), format_duration(75), format_duration(7500)
+    ('0.42 s', '1 min 15 s', '2 h 5 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def format_number(value: object) -> str:
+    """A measured number in four digits; lists and dictionaries entry by entry.
+
+    >>> format_number({"error": 0.123456, "sizes": [1, 2]})
+    'error: 0.1235; sizes: 1, 2'
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(format_number, value))
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {format_number(entry)}" for key, entry in value.items())
+    return str(value)
+
+
+def parse_size(size: str | int, name: str = "size") -> int:
+    """A number of bytes, given as such or as text with a unit. ``name`` is the argument that an error names.
+
+    >>> parse_size("2GiB"), parse_size("1.5 MB"), parse_size(100)
+    (2147483648, 1500000, 100)
+    """
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return size
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
+    if found is None or found[2].upper() not in _UNITS:
+        raise ValueError(f'{name} must be a number of bytes or a size such as "2GiB" or "500MB", got {size!r}')
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _scaled(number: int, base: int, units: tuple[str, ...]) -> str:
+    value, step = float(number), 0
+    # 999.5 would be rounded to 1000, which belongs to the next unit.
+    while value >= base - (0.5 if step else 0) and step < len(units) - 1:
+        value, step = value / base, step + 1
+    if not step:
+        return f"{number} {units[0]}"
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    shown = f"{value:.{digits}f}"
+    return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown} {units[step]}"

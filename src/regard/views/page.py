@@ -1,0 +1,133 @@
+"""One HTML page: views, figures, tables and text in a single file that needs no network, no Python and no notebook."""
+
+import base64
+import html
+import io
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.views._payload import Payload
+
+STATIC = Path(__file__).parent / "static"
+
+# The page may load nothing and send nothing.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 110rem; margin: 0 auto; padding: 1.2rem; }
+body.report { max-width: 62rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
+table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15rem 0.8rem 0.15rem 0; text-align: left; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
+@media (prefers-color-scheme: dark) { body { background: #090b0f; color: #e8ebef; } }
+@media (max-width: 480px) { body { padding: 0.6rem 0; } }
+"""
+
+# The module is compressed like the data. Once unpacked it runs as an inline script.
+START = """
+const unpack = async (id) => {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+};
+unpack("regard-module").then((text) => {
+  const script = document.createElement("script");
+  script.type = "module";
+  script.textContent = text;
+  document.head.append(script);
+}).catch((error) => document.body.prepend(`This page needs a browser of 2023 or later (${error.message}).`));
+"""
+
+
+class Section(NamedTuple):
+    """A heading and the HTML below it."""
+
+    heading: str
+    body: str
+
+
+def document(payloads: Sequence[Payload], title: str) -> str:
+    """A page with these views, one below the other."""
+    return _page(title, "".join(view(payload, f"view-{number}") for number, payload in enumerate(payloads)))
+
+
+def report(title: str, sections: Iterable[Section]) -> str:
+    """A page of sections under a title. Bodies are made by :func:`paragraph`, :func:`table`, :func:`picture`, …
+
+    >>> from regard.views import page
+    >>> "<h2>Results</h2><p>80 %</p>" in page.report("A run", [page.Section("Results", page.paragraph("80 %"))])
+    True
+    """
+    parts = [f"<section><h2>{html.escape(each.heading)}</h2>{each.body}</section>" for each in sections]
+    return _page(title, f"<h1>{html.escape(title)}</h1>{''.join(parts)}", '<body class="report">')
+
+
+def _page(title: str, content: str, body: str = "<body>") -> str:
+    scripts = ""
+    if "data-regard-payload" in content:
+        module = _packed(bundle().encode())
+        scripts = f'<script type="text/plain" id="regard-module">{module}</script><script>{START}</script>'
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+        f"{body}{content}{scripts}</body></html>\n"
+    )
+
+
+def view(payload: Payload, name: str) -> str:
+    """An interactive view inside a page; ``name`` must be unique in it."""
+    # Inside the JSON, "<" is escaped so that it cannot open a tag.
+    header = payload.header.replace("<", "\\u003c")
+    return (
+        f'<div data-regard-payload="{name}"><noscript>This view needs JavaScript.</noscript></div>'
+        f'<script type="application/json" id="{name}-header">{header}</script>'
+        f'<script type="text/plain" id="{name}-buffer">{_packed(payload.buffer)}</script>'
+    )
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Text; ``kind`` is a class of the page's style, such as ``"note"``."""
+    return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
+
+
+def preformatted(text: str) -> str:
+    """Text in a fixed-width font, line breaks kept."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def table(rows: Sequence[tuple[str, Any]]) -> str:
+    """Names and values."""
+    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(cells)}</table>"
+
+
+def picture(figure: Any, description: str) -> str:
+    """A matplotlib figure as an image inside the page."""
+    return f'<p><img alt="{html.escape(description)}" src="{picture_address(figure)}"></p>'
+
+
+def picture_address(figure: Any) -> str:
+    """A matplotlib figure as a ``data:`` address."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+@cache
+def bundle(name: str = "regard.js") -> str:
+    """The built front end (see ``frontend/``)."""
+    path = STATIC / name
+    if not path.exists():
+        raise FileNotFoundError(f"{path.name} is missing: run `make frontend` in the checkout")
+    return path.read_text(encoding="utf-8")
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 6)).decode()
