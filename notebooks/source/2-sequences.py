@@ -1045,7 +1045,7 @@ panel.legend(fontsize=8)
 regard.course.picture(
     figure,
     "The token that is read against the step, for three β. At β = 8 the curve follows the line t + 3 up to the end of the "
-    "sentence; at small β it is flat near the mean.",
+    "sentence; at β = 0.3 it rises far more slowly, around the mean.",
 )
 
 # %% [markdown]
