@@ -154,7 +154,7 @@ class TestImage:
     def test_thumbnails_enlarge_on_hover_and_lock_on_click(self, page, look, image_maps):
         page.get_by_label("head", exact=True).select_option("mean")
         before = look.pixels(page, ".rg-atlas")
-        place = look.point(page, ".rg-atlas", 0.5, 0.3)
+        place = look.point(page, ".rg-atlas", 85, 40)
         text = look.subtitle(page)
         assert re.search(r"blocks\.0\.attention · head \d", text)
         assert look.pixels(page, ".rg-atlas") != before
@@ -632,7 +632,7 @@ class TestInteraction:
         before = look.pixels(page, ".rg-atlas")
         page.get_by_label("without uniform heads").check()
         assert look.pixels(page, ".rg-atlas") != before
-        look.point(page, ".rg-atlas", 0.5, 0.3)
+        look.point(page, ".rg-atlas", 85, 40)
         assert "bits of structure" in page.locator(".rg-atlas .rg-tip").inner_text()
 
     def test_the_weight_is_said_at_the_pointer(self, open_file, look):
