@@ -154,7 +154,7 @@ class TestImage:
     def test_thumbnails_enlarge_on_hover_and_lock_on_click(self, page, look, image_maps):
         page.get_by_label("head", exact=True).select_option("mean")
         before = look.pixels(page, ".rg-atlas")
-        place = look.point(page, ".rg-atlas", 85, 40)
+        place = look.point(page, ".rg-atlas", 0.5, 0.3)
         text = look.subtitle(page)
         assert re.search(r"blocks\.0\.attention · head \d", text)
         assert look.pixels(page, ".rg-atlas") != before
