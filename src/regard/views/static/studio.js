@@ -795,6 +795,9 @@ body { margin: 0; background: var(--st-background); color: var(--st-ink); font: 
   .st-runs li a { border: 1px solid var(--st-line); padding: 5px 10px; }
   .st-main, .st-page { padding: 12px 0 20px; }
   .st-run, .st-guesses, .st-sentence, .st-said { margin-left: 12px; margin-right: 12px; }
+  .st-guesses { grid-template-columns: fit-content(8em) minmax(3em, 1fr) 4em; }
+  .st-guesses em { grid-column: 1 / -1; }
+  .st-guesses em:empty { display: none; }
   .st-picker { border-radius: 0; border-width: 1px 0; }
   .st-main .st-problem { margin: 0 12px 12px; }
 }
