@@ -185,7 +185,7 @@ def test_what_goes_wrong_is_said(stray, address, runs):
     stray.goto(f"{address}#/run/case-rnn")
     stray.get_by_label("sentence").fill("naïve")
     stray.wait_for_selector("[role=alert]")
-    assert "has the character 'ï'" in stray.get_by_role("alert").inner_text()
+    assert "the character 'ï'" in stray.get_by_role("alert").inner_text()
     stray.goto(f"{address}#/run/nothing")
     stray.wait_for_selector("text=There is no run")
     with serving(runs) as gone:
@@ -223,7 +223,6 @@ class TestNothingStale:
         page.wait_for_function("() => Number(getComputedStyle(document.querySelector('.st-result')).opacity) < 0.6")
         # The bars of the image before are among what is dim.
         assert page.locator(".st-stale .st-result .st-guesses").count() == 1
-        page.unroute(self.ATTENTION)
         held[0].continue_()
         page.wait_for_function("() => !document.querySelector('.st-stale')")
 
