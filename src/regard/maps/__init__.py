@@ -10,6 +10,7 @@ from regard.maps._capture import matches as matches
 from regard.maps._container import Map as Map
 from regard.maps._container import Maps as Maps
 from regard.maps._container import check_maps as check_maps
+from regard.maps._container import check_over_tokens as check_over_tokens
 from regard.maps._interception import Interceptor as Interceptor
 from regard.maps._interception import RecordListener as RecordListener
 from regard.maps._interception import intercept as intercept

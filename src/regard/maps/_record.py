@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.maps._axes import Certainty, Over
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
 from regard.maps._layout import Layout
 from regard.maps._windows import Windows
@@ -139,6 +140,10 @@ class AttentionRecord:
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
         query_layout: how the queries lie on an image, if it differs.
+        axes: whether it is "known" that the axes are those of ``shape``, or "inferred" from conventions; if "ambiguous",
+            several readings fit, and nothing is taken for heads.
+        over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
+            other gathered attention).
         computation: how to build the map, while the model runs.
     """
 
@@ -153,6 +158,8 @@ class AttentionRecord:
     windows: Windows | None = None
     layout: Layout | None = None
     query_layout: Layout | None = None
+    axes: Certainty = "known"
+    over: Over = "tokens"
     computation: Computation | None = None
 
     @classmethod
@@ -239,6 +246,8 @@ class AttentionRecord:
             "rows": self.rows,
             "heads": self.heads,
             "windows": None if self.windows is None else asdict(self.windows),
+            "axes": self.axes,
+            "over": self.over,
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
@@ -260,6 +269,8 @@ class AttentionRecord:
             windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
             layout=layouts[0],
             query_layout=layouts[1],
+            axes=fields.get("axes", "inferred"),  # files of before have neither
+            over=fields.get("over", "tokens"),
         )
 
 

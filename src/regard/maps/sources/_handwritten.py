@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._axes import read_axes
+from regard.maps._axis_evidence import evidence_for
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._shapes import canonical, heads_of, uncanonical
+from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_history import (
     DIVISIONS,
     MULTIPLICATIONS,
@@ -104,15 +106,22 @@ class HandwrittenAttention:
 
 def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord:
     """The record of weights and a product."""
-    heads = heads_of(site.module)
     rows_of_values = found.arrange(out)
     # Heads that share values are sometimes folded into the queries for the product: the map has the shape before.
     shape = found.shape if len(found.shape) == 4 else tuple(found.weights.shape)
     width = rows_of_values.shape[-1]
-    weights = canonical(found.weights.detach().reshape(shape), heads)
-    output = canonical(rows_of_values.reshape(*shape[:-1], width), heads)
-    value = canonical(_expanded(found.value, shape, rows_of_values), heads)
-    dropped = None if found.dropped is None else canonical(found.dropped.detach().reshape(shape), heads)
+    in_model = _expanded(found.value, shape, rows_of_values)
+    reading = read_axes(
+        shape,
+        width,
+        evidence_for(site, width, (*shape[:-1], width), in_model),
+        per_query=found.value.shape[:-2] == shape[:-2],
+    )
+    flat = reading.without_queries
+    weights = flat.arrange(found.weights.detach().reshape(shape))
+    output = flat.arrange(rows_of_values.reshape(*shape[:-1], width))
+    value = flat.arrange(in_model)
+    dropped = None if found.dropped is None else flat.arrange(found.dropped.detach().reshape(shape))
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         # A copy: the model may change its own tensor in place.
@@ -126,14 +135,16 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         return error if left.numel() == 0 else torch.maximum(error, left.amax())
 
     def restore(new: Tensor) -> Tensor:
-        return found.restore(uncanonical(new, (*shape[:-1], width), heads).reshape(rows_of_values.shape))
+        return found.restore(flat.undo(new, (*shape[:-1], width)).reshape(rows_of_values.shape))
 
     sums_to_one = found.origin.form == "softmax"
-    return AttentionRecord(
+    record = AttentionRecord(
         name=site.name,
         kind=found.origin.form,
         shape=(output.shape[0], output.shape[1], output.shape[2], weights.shape[-1]),
         check=Check("product"),
+        axes=reading.certainty,
+        over=reading.over,
         computation=Computation(
             weights=build,
             module=site.module,
@@ -145,6 +156,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             tentative=not found.origin.scored,
         ),
     )
+    return gathered(record, reading.query_count) if reading.queries else record
 
 
 def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:
