@@ -122,12 +122,15 @@ class Reading:
         return x.permute(*(order.index(axis) for axis in range(len(order))), -2, -1).reshape(shape)
 
 
-def read_axes(shape: tuple[int, ...], width: int, evidence: Evidence, *, per_query: bool = False) -> Reading:
+def read_axes(
+    shape: tuple[int, ...], width: int, evidence: Evidence, *, per_query: bool = False, documented: bool = False
+) -> Reading:
     """The reading of weights ``(…, queries, keys)`` that the evidence supports.
 
     Args:
         width: of the values.
         per_query: whether every leading axis is also one of the values, so that it may be that of the queries.
+        documented: whether the function's documentation calls the second of four axes heads.
 
     >>> read_axes((8, 49, 3, 64, 64), 32, Evidence(stated=3)).heads, read_axes((8, 3, 49, 64, 64), 32, Evidence(3)).heads
     ((2,), (1,))
@@ -148,7 +151,7 @@ def read_axes(shape: tuple[int, ...], width: int, evidence: Evidence, *, per_que
     gathered_too = any(reading.queries for reading in fitting)
     if usual is not None and any(x.heads == usual.heads and not x.queries and x.split is None for x in fitting):
         # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
-        if best > 0 or not gathered_too:
+        if best > 0 or documented or not gathered_too:
             return _channels(usual, shape, width, evidence)
     return _channels(Reading(lead, certainty="ambiguous"), shape, width, evidence)
 
@@ -198,7 +201,9 @@ def _score(reading: Reading, rows: int, evidence: Evidence) -> int:
         score += sorted((batch, reading.query_count * rows)) == sorted(evidence.sequences)
     if evidence.beside is not None:
         inside = evidence.beside == 0 if reading.split is not None else evidence.beside in reading.heads
-        score += 2 if inside else -2
+        # Samples lie there too if tokens come first and there is one head: it weighs more if the size fits as well.
+        fits = len(reading.lead) == 1 or reading.split is not None or reading.lead[evidence.beside] in evidence.counts
+        score += (2 if fits else 1) * (1 if inside else -1)
     return score
 
 

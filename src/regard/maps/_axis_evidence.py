@@ -11,7 +11,7 @@ from regard.maps._axes import Evidence
 from regard.maps._module_names import CallSite
 
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
-_INTO_HEADS = re.compile(r"^(to_)?(w_?)?(q|k|v|qk|kv|qkv|query|key|value|c_attn|in_proj)(_|$|\d)|query|qkv", re.IGNORECASE)
+_OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
 _FIRST = ("hidden_states", "query", "x", "q")
 
 
@@ -28,7 +28,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         stated = heads_of(module)
         if stated is not None or arguments is None:
             arguments = frame
-        projected = _projected(module, width) if projected is None else projected
+        projected = _projected(module, width) if module is site.module else projected
         if stated is not None:
             break
     first = None if arguments is None else _first_input(arguments)
@@ -71,13 +71,8 @@ def _projected(module: nn.Module, width: int) -> int | None:
     """How many heads of this width the layer's output projection takes; None if it has none, or several that differ."""
     counts = set()
     for name, child in module.named_modules():
-        parts = name.split(".")
-        if len(parts) > 2 or not name or any(_INTO_HEADS.search(part) for part in parts):
-            continue
-        if isinstance(child, nn.Linear) and width > 0 and child.in_features % width == 0:
+        if isinstance(child, nn.Linear) and _OUTPUT.search(name) and width > 0 and child.in_features % width == 0:
             counts.add(child.in_features // width)
-        elif isinstance(child, nn.Linear):
-            return None
     return counts.pop() if len(counts) == 1 else None
 
 
@@ -99,6 +94,8 @@ def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None)
     shape, width = tuple(x.shape), output_shape[-1]
     if len(shape) >= 4 and shape[-1] == width and stated is not None and stated in shape[:-2]:
         return ((x.numel() // (width * stated), width * stated),)  # it is divided into heads already
+    if len(shape) >= 4 and shape[:-1] == output_shape[:-1]:
+        return ()  # it seems to be
     found = [(x.numel() // shape[-1], shape[-1])]
     if len(shape) == 4 and shape[1] != shape[-1]:
         found.append((x.numel() // shape[1], shape[1]))

@@ -28,7 +28,9 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     query, key, value = (_batched(x, out) for x in (query, key, value))
     evidence = evidence_for(call.site, value.shape[-1], tuple(out.shape), query, key, value)
     per_query = key.shape[:-2] == query.shape[:-2]
-    reading = read_axes((*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query)
+    reading = read_axes(
+        (*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query, documented=True
+    )
     flat = reading.without_queries
     query, key, value, output = (flat.arrange(x) for x in (query, key, value, out))
     if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which is only described
