@@ -13,6 +13,7 @@ Every reading of the axes is compared with all of it.
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor
@@ -149,10 +150,10 @@ def read_axes(
         return _channels(fitting[0], shape, width, evidence)
     usual = Reading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
     gathered_too = any(reading.queries for reading in fitting)
-    if usual is not None and any(x.heads == usual.heads and not x.queries and x.split is None for x in fitting):
-        # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
-        if best > 0 or documented or not gathered_too:
-            return _channels(usual, shape, width, evidence)
+    fits = usual is not None and any(x.heads == (1,) and not x.queries and x.split is None for x in fitting)
+    # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
+    if usual is not None and fits and (best > 0 or documented or not gathered_too):
+        return _channels(usual, shape, width, evidence)
     return _channels(Reading(lead, certainty="ambiguous"), shape, width, evidence)
 
 
@@ -170,7 +171,7 @@ def _readings(lead: tuple[int, ...], evidence: Evidence, gathered: bool) -> list
     if len(lead) == 2 and lead[1] == 1:
         found = [Reading(lead, heads=(1,))]
     found += [Reading(lead, heads=(axis,)) for axis in axes]
-    pairs = zip(axes, axes[1:], strict=False)
+    pairs = pairwise(axes)
     found += [Reading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
     if gathered and axes:
         last = axes[-1]
@@ -188,7 +189,7 @@ def _readings(lead: tuple[int, ...], evidence: Evidence, gathered: bool) -> list
 def _score(reading: Reading, rows: int, evidence: Evidence) -> int:
     """How much of the evidence supports this reading, less what contradicts it."""
     score = 0
-    folded = len(reading.lead) == 1 or reading.split is not None and not reading.queries
+    folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
     if not folded:  # one head at a time may run in a module that states several
         for count in (evidence.stated, evidence.projected):
             if count is not None:

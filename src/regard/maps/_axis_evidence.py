@@ -112,4 +112,3 @@ def _beside_width(x: Tensor) -> int | None:
     if x.ndim == 3:  # tokens that come first in memory have a stride too: only neighbors of the width are heads
         near = [axis for axis in near if x.stride(axis) == width]
     return min(near, key=x.stride) if near else None
-

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._axes import Certainty, Over
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._axes import Certainty, Over
 from regard.maps._layout import Layout
 from regard.maps._windows import Windows
 

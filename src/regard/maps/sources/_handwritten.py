@@ -16,6 +16,7 @@ from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_history import (
     DIVISIONS,
     MULTIPLICATIONS,
+    RANDOM,
     SOFTMAXES,
     TensorHistory,
     WeightedSum,
@@ -55,7 +56,12 @@ class HandwrittenAttention:
         self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
             "dropout": self._dropout,
             "dropout_": self._dropout,
+            "feature_dropout": self._dropout,
+            "dropout1d": self._dropout,
+            "dropout2d": self._dropout,
+            "dropout3d": self._dropout,
             "sum": self._sum,
+            **dict.fromkeys(RANDOM, self._random),
             **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
             **dict.fromkeys(SOFTMAXES, self._softmax),
             **dict.fromkeys(PRODUCTS, self._product),
@@ -83,6 +89,11 @@ class HandwrittenAttention:
         self.history.dropout(origin, kept, out, rate)
         return out, None
 
+    def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        out = func(*args, **kwargs)
+        self.history.random(out)
+        return out, None
+
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
@@ -93,7 +104,11 @@ class HandwrittenAttention:
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        inplace = func.__name__ in ("mul_", "__imul__") and any(map(self.history.is_random, args))
+        before = args[0].detach().clone() if inplace else None
         out = func(*args, **kwargs)
+        if before is not None and self.history.random_mask(func.__name__, args, before, out):
+            return out, None
         found = divided_after(self.history, func.__name__, args, out) if self.history else None
         if self.history and found is None:
             self.history.follow(func.__name__, func, args, kwargs, out)

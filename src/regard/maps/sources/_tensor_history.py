@@ -25,6 +25,7 @@ _RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "
 _JOINS = frozenset({"cat", "concat", "concatenate"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
+RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 
 
@@ -49,7 +50,8 @@ class TensorOrigin:
         scored: for weights, whether the softmax was taken of a product.
         shape: the shape before reshapes.
         source: what entered dropout, with the operations since then; None without dropout.
-        kept: the probability with which dropout keeps a weight.
+        kept: the factor that undoes what dropout multiplies the weights with that it keeps.
+        masked: whether dropout was written out as a random mask, which is scaled by itself.
         use: the product that must follow.
         factors: for terms, the weights and the values.
         form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum).
@@ -63,6 +65,7 @@ class TensorOrigin:
     shape: tuple[int, ...]
     source: Tensor | None = None
     kept: float = 1.0
+    masked: bool = False
     use: ExpectedUse | None = None
     factors: tuple[Tensor, Tensor] | None = None
     form: str = "softmax"
@@ -122,10 +125,16 @@ class TensorHistory:
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
         self._origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self._random: dict[int, weakref.ref[Tensor]] = {}
         self.uses: list[ExpectedUse] = []
 
     def __bool__(self) -> bool:
         return bool(self._origins)
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are followed."""
+        return bool(self._random)
 
     def get(self, x: Any) -> TensorOrigin | None:
         entry = self._origins.get(id(x))
@@ -142,7 +151,50 @@ class TensorHistory:
     def close(self) -> None:
         """Forget everything."""
         self._origins.clear()
+        self._random.clear()
         self.uses.clear()
+
+    def is_random(self, x: Any) -> bool:
+        """Whether random numbers were drawn for x."""
+        entry = self._random.get(id(x)) if self._random else None
+        return entry is not None and entry() is x
+
+    def random(self, x: Any) -> None:
+        """Note that random numbers were drawn for x."""
+        if isinstance(x, Tensor) and x.ndim >= 2:
+            key, known = id(x), self._random
+            known[key] = weakref.ref(x, lambda _: known.pop(key, None))
+
+    def random_mask(self, name: str, args: tuple[Any, ...], before: Tensor | None, out: Any) -> bool:
+        """Whether this operation drops weights by a random mask, which is dropout written out. Then note it.
+
+        Args:
+            before: a copy of the weights, if the operation changes them in place.
+        """
+        if not any(map(self.is_random, args)):
+            return False
+        weights = next((x for x in args if (found := self.get(x)) and found.kind in ("weights", "exponentials")), None)
+        if weights is None:
+            self.random(out)
+            return False
+        origin = self.get(weights)
+        if origin is None or not isinstance(out, Tensor) or out.shape != weights.shape:
+            return False
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            entered = weights.detach() if before is None else before
+            left = out != 0
+            ratios = (entered[left] / out[left].to(entered.dtype)) if bool(left.any()) else entered.new_ones(1)
+            smallest, largest = (float(x) for x in ratios.aminmax())
+            if largest - smallest > 1e-3 * largest:
+                return False  # it is no mask
+            total = entered.sum(-1)
+            scale = float(total.amax())
+            scaled = origin.kind == "weights" and scale > 1.001 and bool((total >= scale * 0.999).all())
+        if scaled:  # they were divided by the probability beforehand
+            entered, largest = entered / scale, largest / scale
+        source = entered if origin.source is None else origin.source
+        self.set(out, replace(origin, source=source, kept=origin.kept * largest, masked=True))
+        return True
 
     def softmax(self, function: str, scores: Any, weights: Any) -> None:
         if not isinstance(weights, Tensor) or weights.ndim < 2:
@@ -212,20 +264,29 @@ class TensorHistory:
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
         """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
-        if not isinstance(out, Tensor) or not out.is_floating_point() or out.ndim < 2:
+        if not isinstance(out, Tensor) or out.ndim < 2:
+            return
+        if not out.is_floating_point():
+            if self._random and any(map(self.is_random, args)):
+                self.random(out)
+            return
+        if self._random and self.random_mask(name, args, None, out):
             return
         for index, x in enumerate(args[:3]):
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
             origin = self.get(x)
-            if origin is None or (x is out and origin.kind == "weights"):
+            if origin is None or (x is out and origin.kind == "weights" and not origin.masked):
                 continue
             if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
                 return
             if not _represents(name, origin.kind, x, out):
                 continue
             source = origin.source
-            if source is not None:
+            factor = _number(args[1 - index]) if index < 2 <= len(args) else None
+            if source is not None and origin.masked and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
+                origin = replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
+            elif source is not None:
                 try:
                     with torch.no_grad(), torch._C.DisableTorchFunction():
                         source = func(*args[:index], source, *args[index + 1 :], **kwargs)
@@ -272,6 +333,13 @@ class TensorHistory:
             return False
         self.set(out, replace(origin, kind="terms", factors=(weights, value)))
         return True
+
+
+def _number(x: Any) -> float | None:
+    """A factor that is one number, or None."""
+    if isinstance(x, Tensor) and x.numel() == 1 and not why_unreadable(x.reshape(1, 1)):
+        return float(x) or None
+    return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None
 
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
