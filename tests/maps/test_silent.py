@@ -1,5 +1,8 @@
 """Nothing is missing in silence: what looks like attention, ran and gave no map is listed with a reason."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,6 +81,28 @@ def test_what_looks_like_attention_and_gave_no_map_is_missed(name):
         assert "regard_tests" in maps.missed[0].reason
 
 
+@pytest.mark.parametrize("way", ["thread", "executor"])
+def test_modules_that_ran_in_another_thread_are_missed(way):
+    class Threaded(Hybrid):
+        def forward(self, x):
+            x = self.seen(x)
+            if way == "executor":
+                return pool.submit(self.mixer, x).result()
+            thread = threading.Thread(target=self.mixer, args=(x,))
+            thread.start()
+            return thread.join()
+
+    model = Threaded(F.scaled_dot_product_attention)
+    del model.unused
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # its thread is there before the block
+        with torch.no_grad(), regard.capture(model) as maps:
+            model(torch.randn(2, 5, 8))
+    assert list(maps) == ["seen"]
+    assert [missed.name for missed in maps.missed] == ["mixer"]
+    assert "thread" in maps.missed[0].reason
+
+
 def test_a_capture_of_some_maps_reports_only_those():
     model = Hybrid(delta_rule)
     with torch.no_grad(), regard.capture(model, only="seen") as maps:
@@ -98,10 +123,10 @@ def test_attention_of_an_exported_program_is_missed():
             return self.graph(x)
 
     model = Attention()
-    with torch.no_grad(), regard.capture(model) as maps:
-        out = model(torch.randn(2, 5, 8))
-    assert out.shape == (2, 5, 8)
-    assert maps or maps.missed
+    with pytest.warns(UserWarning, match="looks like attention"), torch.no_grad(), regard.capture(model) as maps:
+        model(torch.randn(2, 5, 8))
+    assert not maps
+    assert [missed.name for missed in maps.missed] == ["Attention"]
 
 
 def test_a_second_model_never_appears_under_the_names_of_the_first():

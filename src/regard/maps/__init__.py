@@ -3,6 +3,7 @@
 from regard.maps._attention_scores import Selection as Selection
 from regard.maps._attention_scores import exact as exact
 from regard.maps._attention_scores import shared_heads as shared_heads
+from regard.maps._axes import MapAxes as MapAxes
 from regard.maps._capture import Capture as Capture
 from regard.maps._capture import capture as capture
 from regard.maps._capture import check_patterns as check_patterns

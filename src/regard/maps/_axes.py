@@ -18,12 +18,31 @@ from typing import Literal
 
 from torch import Tensor
 
+from regard.maps._layout import Layout
+
 Certainty = Literal["known", "inferred", "ambiguous"]
 Over = Literal["tokens", "channels", "samples"]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class MapAxes:
+    """What the axes of a map are.
+
+    Attributes:
+        certainty: whether it is "known" that they are batch, heads, queries and keys, or "inferred" from conventions; if
+            "ambiguous", several readings fit, and nothing is taken for heads.
+        over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
+            other gathered attention).
+        query_layout: how the queries lie on an image, if not as the keys do.
+    """
+
+    certainty: Certainty = "known"
+    over: Over = "tokens"
+    query_layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class AxisEvidence:
     """What is known about an attention besides the shapes of its tensors.
 
     Attributes:
@@ -49,7 +68,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Reading:
+class AxisReading:
     """Which leading axes are the batch, the heads and the queries.
 
     Attributes:
@@ -70,6 +89,10 @@ class Reading:
     over: Over = "tokens"
 
     @property
+    def axes(self) -> MapAxes:
+        return MapAxes(self.certainty, self.over)
+
+    @property
     def order(self) -> tuple[int, ...]:
         chosen = (*self.heads, *self.queries)
         return (*(axis for axis in range(len(self.lead)) if axis not in chosen), *chosen)
@@ -88,7 +111,7 @@ class Reading:
         return len(self.lead) == 2 and self.order == (0, 1) and self.heads == (1,) and not self.split
 
     @property
-    def without_queries(self) -> "Reading":
+    def without_queries(self) -> "AxisReading":
         """The same with the queries counted to the batch, as its last axes."""
         return replace(self, queries=())
 
@@ -111,7 +134,7 @@ class Reading:
     def undo(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Back to ``shape``, from ``(batch, heads, queries, width)``.
 
-        >>> reading = read_axes((2, 3, 5, 4, 8), 8, Evidence(stated=3))
+        >>> reading = read_axes((2, 3, 5, 4, 8), 8, AxisEvidence(stated=3))
         >>> x = torch.randn(2, 3, 5, 4, 8)
         >>> reading.arrange(x).shape, torch.equal(reading.undo(reading.arrange(x), (2, 3, 5, 4, 8)), x)
         (torch.Size([10, 3, 4, 8]), True)
@@ -124,8 +147,8 @@ class Reading:
 
 
 def read_axes(
-    shape: tuple[int, ...], width: int, evidence: Evidence, *, per_query: bool = False, documented: bool = False
-) -> Reading:
+    shape: tuple[int, ...], width: int, evidence: AxisEvidence, *, per_query: bool = False, documented: bool = False
+) -> AxisReading:
     """The reading of weights ``(…, queries, keys)`` that the evidence supports.
 
     Args:
@@ -133,9 +156,9 @@ def read_axes(
         per_query: whether every leading axis is also one of the values, so that it may be that of the queries.
         documented: whether the function's documentation calls the second of four axes heads.
 
-    >>> read_axes((8, 49, 3, 64, 64), 32, Evidence(stated=3)).heads, read_axes((8, 3, 49, 64, 64), 32, Evidence(3)).heads
+    >>> read_axes((8, 49, 3, 64, 64), 32, AxisEvidence(stated=3)).heads, read_axes((8, 3, 49, 64, 64), 32, AxisEvidence(3)).heads
     ((2,), (1,))
-    >>> read_axes((8, 3, 3, 64, 64), 32, Evidence(stated=3)).certainty
+    >>> read_axes((8, 3, 3, 64, 64), 32, AxisEvidence(stated=3)).certainty
     'ambiguous'
     """
     lead, rows = tuple(shape[:-2]), shape[-2]
@@ -148,45 +171,45 @@ def read_axes(
     fitting = [reading for reading, score in zip(readings, scores, strict=True) if score == best]
     if len(fitting) == 1 and best > 0:
         return _channels(fitting[0], shape, width, evidence)
-    usual = Reading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
+    usual = AxisReading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
     gathered_too = any(reading.queries for reading in fitting)
     fits = usual is not None and any(x.heads == (1,) and not x.queries and x.split is None for x in fitting)
     # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
     if usual is not None and fits and (best > 0 or documented or not gathered_too):
         return _channels(usual, shape, width, evidence)
-    return _channels(Reading(lead, certainty="ambiguous"), shape, width, evidence)
+    return _channels(AxisReading(lead, certainty="ambiguous"), shape, width, evidence)
 
 
-def _readings(lead: tuple[int, ...], evidence: Evidence, gathered: bool) -> list[Reading]:
+def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> list[AxisReading]:
     """All readings that differ. Axes of size 1 make no difference."""
-    found = [Reading(lead)]
+    found = [AxisReading(lead)]
     axes = [axis for axis, size in enumerate(lead) if size > 1]
     if len(lead) == 1:
         found += [
-            Reading((lead[0] // count, count), heads=(1,), split=count)
+            AxisReading((lead[0] // count, count), heads=(1,), split=count)
             for count in sorted(evidence.counts)
             if lead[0] % count == 0 and lead[0] > 0
         ]
         return found
     if len(lead) == 2 and lead[1] == 1:
-        found = [Reading(lead, heads=(1,))]
-    found += [Reading(lead, heads=(axis,)) for axis in axes]
+        found = [AxisReading(lead, heads=(1,))]
+    found += [AxisReading(lead, heads=(axis,)) for axis in axes]
     pairs = pairwise(axes)
-    found += [Reading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
+    found += [AxisReading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
     if gathered and axes:
         last = axes[-1]
-        found += [Reading(lead, heads=(axis,), queries=(last,), over="samples") for axis in axes[:-1]]
-        found += [Reading(lead, heads=(last,), queries=(axis,), over="samples") for axis in axes[-2:-1]]
-        found.append(Reading(lead, queries=(last,), over="samples"))
+        found += [AxisReading(lead, heads=(axis,), queries=(last,), over="samples") for axis in axes[:-1]]
+        found += [AxisReading(lead, heads=(last,), queries=(axis,), over="samples") for axis in axes[-2:-1]]
+        found.append(AxisReading(lead, queries=(last,), over="samples"))
         found += [
-            Reading((lead[0] // count, count, *lead[1:]), (1,), (last + 1,), count, over="samples")
+            AxisReading((lead[0] // count, count, *lead[1:]), (1,), (last + 1,), count, over="samples")
             for count in sorted(evidence.counts)
             if last > 0 and lead[0] % count == 0 and lead[0] > count
         ]
     return found
 
 
-def _score(reading: Reading, rows: int, evidence: Evidence) -> int:
+def _score(reading: AxisReading, rows: int, evidence: AxisEvidence) -> int:
     """How much of the evidence supports this reading, less what contradicts it."""
     score = 0
     folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
@@ -208,7 +231,7 @@ def _score(reading: Reading, rows: int, evidence: Evidence) -> int:
     return score
 
 
-def _channels(reading: Reading, shape: tuple[int, ...], width: int, evidence: Evidence) -> Reading:
+def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> AxisReading:
     """Marked as attention over channels if the tokens of the module's input are the width, and not the queries."""
     rows, keys = shape[-2:]
     if reading.queries or rows != keys:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._axes import Evidence
+from regard.maps._axes import AxisEvidence
 from regard.maps._module_names import CallSite
 
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
@@ -15,7 +15,7 @@ _OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to
 _FIRST = ("hidden_states", "query", "x", "q")
 
 
-def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inputs: Tensor) -> Evidence:
+def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inputs: Tensor) -> AxisEvidence:
     """What tells the axes of an attention apart.
 
     Args:
@@ -35,7 +35,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     own = first is not None and tuple(first.shape) != output_shape
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
-    return Evidence(
+    return AxisEvidence(
         stated,
         projected,
         _tokens(first, output_shape, stated),

@@ -70,12 +70,14 @@ class Map:
     def axes(self) -> Certainty:
         """How certain it is that the axes are batch, heads, queries and keys, over all calls: "known", "inferred" from
         conventions, or "ambiguous" if several readings fit. Then no axis is taken for heads, and all are in the batch."""
-        return max((call.axes for call in self.calls), key=("known", "inferred", "ambiguous").index, default="known")
+        return max(
+            (call.axes.certainty for call in self.calls), key=("known", "inferred", "ambiguous").index, default="known"
+        )
 
     @property
     def over(self) -> Over:
         """What keys are: "tokens", "channels", or "samples", which are other ones for each query."""
-        return self.latest.over
+        return self.latest.axes.over
 
     @property
     def kernel(self) -> str | None:

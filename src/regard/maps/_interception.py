@@ -78,6 +78,7 @@ class Interceptor(TorchFunctionMode):
         super().__init__()
         self.listener = listener
         self.keeps_path = keeps_path
+        self.started_threads = False
         self.names = ModuleNames(model)
         self.handwritten = HandwrittenAttention(self._running)
         self.silent = SilentModules(model)
@@ -108,7 +109,7 @@ class Interceptor(TorchFunctionMode):
         if handler is not None and not _in_backward():
             return handler(func, args, kwargs)
         out = func(*args, **kwargs)
-        if self.handwritten.history or self.handwritten.history.draws:
+        if self.handwritten.history or self.handwritten.history.random:
             self.handwritten.history.follow(name, func, args, kwargs, out)
         if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             if _ATTENTION_LIKE.search(str(func)):
@@ -309,7 +310,7 @@ class Interceptor(TorchFunctionMode):
         for use in self.handwritten.history.uses:
             if not use.done:
                 self._missed(use.name, use.reason, use.shape)
-        for name, reason in self.silent.unaccounted(self._accounted):
+        for name, reason in self.silent.unaccounted(self._accounted, self.started_threads):
             self._missed(name, reason)
         self.names.forget()
         # These refer back to us: without them, the model is freed before the next garbage collection.

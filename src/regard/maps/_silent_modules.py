@@ -9,6 +9,7 @@ from regard.maps._module_names import clean
 
 _NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|retention|delta_?net|delta_?rule|performer|nystrom", re.IGNORECASE)
 _REASON = "it looks like attention and ran, but no map was recognized in it: "
+_ELSEWHERE = "it looks like attention and did not run in this thread; if it ran in another, it was not seen"
 _USUAL = "it may be linear attention, a recurrence, a scripted or traced function, or weights that no softmax made"
 
 
@@ -48,19 +49,23 @@ class SilentModules:
         if name is not None:
             self._operators[name] = operator
 
-    def unaccounted(self, accounted: set[str]) -> list[tuple[str, str]]:
+    def unaccounted(self, accounted: set[str], threads: bool) -> list[tuple[str, str]]:
         """The modules that ran and of which nothing is known, with a reason each.
 
         Args:
             accounted: names of modules that gave a map, or of which it is known why not.
+            threads: whether other threads were started, in which modules may have run.
         """
         whole = self._root in accounted
         found = []
-        for name in self._ran:
+        for name in dict.fromkeys((*self._ran, *self._owner.values())) if threads else self._ran:
             related = any(
                 name == known or known.startswith(name + ".") or name.startswith(known + ".") for known in accounted
             )
             if related or whole or (name == self._root and accounted):
+                continue
+            if name not in self._ran:
+                found.append((name, _ELSEWHERE))
                 continue
             inside = (text for where, text in self._operators.items() if where == name or where.startswith(name + "."))
             operator = next(inside, None)

@@ -91,7 +91,7 @@ class HandwrittenAttention:
 
     def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
-        self.history.random(out)
+        self.history.random.add(out)
         return out, None
 
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
@@ -104,10 +104,10 @@ class HandwrittenAttention:
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
-        inplace = func.__name__ in ("mul_", "__imul__") and any(map(self.history.is_random, args))
+        inplace = func.__name__ in ("mul_", "__imul__") and self.history.random.among(args)
         before = args[0].detach().clone() if inplace else None
         out = func(*args, **kwargs)
-        if before is not None and self.history.random_mask(func.__name__, args, before, out):
+        if before is not None and self.history.random_mask(args, before, out):
             return out, None
         found = divided_after(self.history, func.__name__, args, out) if self.history else None
         if self.history and found is None:
@@ -158,8 +158,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         kind=found.origin.form,
         shape=(output.shape[0], output.shape[1], output.shape[2], weights.shape[-1]),
         check=Check("product"),
-        axes=reading.certainty,
-        over=reading.over,
+        axes=reading.axes,
         computation=Computation(
             weights=build,
             module=site.module,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
-from regard.maps._axes import Reading, read_axes
+from regard.maps._axes import AxisReading, read_axes
 from regard.maps._axis_evidence import evidence_for
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
@@ -54,13 +54,12 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         logsumexp=_arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
         clean=clean,
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
-        axes=reading.certainty,
-        over=reading.over,
+        axes=reading.axes,
     )
     return gathered(record, reading.query_count) if reading.queries else record
 
 
-def _with_axes(mask: Tensor, out: Tensor, reading: Reading) -> Tensor:
+def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:
     """The mask in the axes of the map, where it may have size 1."""
     if reading.is_plain:
         return mask[(None,) * (4 - mask.ndim)]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._shapes import why_unreadable
+from regard.maps.sources._random_masks import RandomTensors, undone
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax"})
 MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
@@ -125,16 +126,11 @@ class TensorHistory:
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
         self._origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
-        self._random: dict[int, weakref.ref[Tensor]] = {}
+        self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
 
     def __bool__(self) -> bool:
         return bool(self._origins)
-
-    @property
-    def draws(self) -> bool:
-        """Whether random numbers are followed."""
-        return bool(self._random)
 
     def get(self, x: Any) -> TensorOrigin | None:
         entry = self._origins.get(id(x))
@@ -151,49 +147,28 @@ class TensorHistory:
     def close(self) -> None:
         """Forget everything."""
         self._origins.clear()
-        self._random.clear()
+        self.random.clear()
         self.uses.clear()
 
-    def is_random(self, x: Any) -> bool:
-        """Whether random numbers were drawn for x."""
-        entry = self._random.get(id(x)) if self._random else None
-        return entry is not None and entry() is x
-
-    def random(self, x: Any) -> None:
-        """Note that random numbers were drawn for x."""
-        if isinstance(x, Tensor) and x.ndim >= 2:
-            key, known = id(x), self._random
-            known[key] = weakref.ref(x, lambda _: known.pop(key, None))
-
-    def random_mask(self, name: str, args: tuple[Any, ...], before: Tensor | None, out: Any) -> bool:
+    def random_mask(self, args: tuple[Any, ...], before: Tensor | None, out: Any) -> bool:
         """Whether this operation drops weights by a random mask, which is dropout written out. Then note it.
 
         Args:
             before: a copy of the weights, if the operation changes them in place.
         """
-        if not any(map(self.is_random, args)):
-            return False
         weights = next((x for x in args if (found := self.get(x)) and found.kind in ("weights", "exponentials")), None)
-        if weights is None:
-            self.random(out)
-            return False
         origin = self.get(weights)
-        if origin is None or not isinstance(out, Tensor) or out.shape != weights.shape:
+        if weights is None or origin is None:
+            self.random.add(out)
             return False
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            entered = weights.detach() if before is None else before
-            left = out != 0
-            ratios = (entered[left] / out[left].to(entered.dtype)) if bool(left.any()) else entered.new_ones(1)
-            smallest, largest = (float(x) for x in ratios.aminmax())
-            if largest - smallest > 1e-3 * largest:
-                return False  # it is no mask
-            total = entered.sum(-1)
-            scale = float(total.amax())
-            scaled = origin.kind == "weights" and scale > 1.001 and bool((total >= scale * 0.999).all())
-        if scaled:  # they were divided by the probability beforehand
-            entered, largest = entered / scale, largest / scale
-        source = entered if origin.source is None else origin.source
-        self.set(out, replace(origin, source=source, kept=origin.kept * largest, masked=True))
+        if not isinstance(out, Tensor) or out.shape != weights.shape:
+            return False
+        entered = weights.detach() if before is None else before
+        masked = undone(entered, out, origin.kind == "weights")
+        if masked is None:
+            return False
+        source = masked[0] if origin.source is None else origin.source
+        self.set(out, replace(origin, source=source, kept=origin.kept * masked[1], masked=True))
         return True
 
     def softmax(self, function: str, scores: Any, weights: Any) -> None:
@@ -266,11 +241,9 @@ class TensorHistory:
         """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
         if not isinstance(out, Tensor) or out.ndim < 2:
             return
-        if not out.is_floating_point():
-            if self._random and any(map(self.is_random, args)):
-                self.random(out)
+        if self.random.among(args) and self.random_mask(args, None, out):
             return
-        if self._random and self.random_mask(name, args, None, out):
+        if not out.is_floating_point():
             return
         for index, x in enumerate(args[:3]):
             if name in _JOINS and isinstance(x, list | tuple):
@@ -282,18 +255,13 @@ class TensorHistory:
                 return
             if not _represents(name, origin.kind, x, out):
                 continue
-            source = origin.source
-            factor = _number(args[1 - index]) if index < 2 <= len(args) else None
-            if source is not None and origin.masked and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
-                origin = replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
-            elif source is not None:
-                try:
-                    with torch.no_grad(), torch._C.DisableTorchFunction():
-                        source = func(*args[:index], source, *args[index + 1 :], **kwargs)
-                except (RuntimeError, TypeError):
-                    return  # the operation does not work on what entered dropout: this is no map any more
+            if origin.source is not None:
+                followed = _follow_source(name, origin, func, args, kwargs, index)
+                if followed is None:
+                    return
+                origin = followed
             shape = origin.shape if name in _RESHAPES or out.shape == x.shape else tuple(out.shape)
-            origin = replace(origin, shape=shape, source=source, numerator=None)
+            origin = replace(origin, shape=shape, numerator=None)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
             self.set(out, origin)
             for other in map(self.get, args):
@@ -333,6 +301,21 @@ class TensorHistory:
             return False
         self.set(out, replace(origin, kind="terms", factors=(weights, value)))
         return True
+
+
+def _follow_source(
+    name: str, origin: TensorOrigin, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], index: int
+) -> TensorOrigin | None:
+    """The origin with the operation also applied to what entered dropout; None if that does not work: then this is no map
+    any more."""
+    factor = _number(args[1 - index]) if index < 2 <= len(args) else None
+    if origin.masked and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
+        return replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
+    try:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            return replace(origin, source=func(*args[:index], origin.source, *args[index + 1 :], **kwargs))
+    except (RuntimeError, TypeError):
+        return None
 
 
 def _number(x: Any) -> float | None:
