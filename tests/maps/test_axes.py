@@ -249,3 +249,38 @@ def test_attention_over_channels_is_marked_and_refused_by_analyses_of_tokens(tok
         regard.rollout(maps)
     with pytest.raises(ValueError, match="channels"):
         regard.locality(maps, grid=(2, 2))
+
+
+def test_features_that_attend_to_tokens_are_linear_attention_and_no_map():
+    """As in CoaT: q · (softmax(k)ᵀ v)."""
+
+    class SelfAttention(Projected):
+        def forward(self, x):
+            q, k, v = self.split(x)
+            return self.proj((q @ (k.softmax(-2).mT @ v)).transpose(1, 2).flatten(2))
+
+    layer = SelfAttention()
+    with pytest.warns(UserWarning, match="linear attention"):
+        maps = captured(layer, torch.randn(2, 9, 16))
+    assert not maps
+    assert [missed.name for missed in maps.missed] == ["SelfAttention"]
+
+
+def test_a_batch_never_becomes_heads_where_channels_attend():
+    """With as many tokens as make the width of the output projection fit batch · heads heads."""
+    maps = captured(CrossCovariance(4, 128), torch.randn(2, 16, 128))
+    assert (maps[0].over, maps[0].shape) == ("channels", (2, 4, 32, 32))
+
+
+def test_values_that_all_blocks_share_are_values():
+    """As in BigBird's first block: one axis more in the weights than in the values."""
+
+    class Shared(Projected):
+        def forward(self, x):
+            q, k, v = self.split(x)
+            weights = (q.unflatten(2, (3, 2)) @ k.unsqueeze(2).mT).softmax(-1)
+            return torch.einsum("bhlqk,bhkd->bhlqd", weights, v)
+
+    found = captured(Shared(), torch.randn(2, 6, 16))["Shared"]
+    assert found.agrees
+    assert found.shape == (6, 4, 2, 6)

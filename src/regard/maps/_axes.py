@@ -164,9 +164,9 @@ def read_axes(
     lead, rows = tuple(shape[:-2]), shape[-2]
     readings = list(_readings(lead, evidence, gathered=per_query and rows == 1))
     if len(readings) == 1:
-        certainty: Certainty = "known" if _score(readings[0], rows, evidence) > 0 or not lead else "inferred"
+        certainty: Certainty = "known" if _score(readings[0], shape, width, evidence) > 0 or not lead else "inferred"
         return _channels(replace(readings[0], certainty=certainty), shape, width, evidence)
-    scores = [_score(reading, rows, evidence) for reading in readings]
+    scores = [_score(reading, shape, width, evidence) for reading in readings]
     best = max(scores)
     fitting = [reading for reading, score in zip(readings, scores, strict=True) if score == best]
     if len(fitting) == 1 and best > 0:
@@ -194,7 +194,7 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
     if len(lead) == 2 and lead[1] == 1:
         found = [AxisReading(lead, heads=(1,))]
     found += [AxisReading(lead, heads=(axis,)) for axis in axes]
-    pairs = pairwise(axes)
+    pairs = pairwise(axes) if len(lead) > 2 else ()  # the batch must have an axis
     found += [AxisReading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
     if gathered and axes:
         last = axes[-1]
@@ -209,9 +209,9 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
     return found
 
 
-def _score(reading: AxisReading, rows: int, evidence: AxisEvidence) -> int:
+def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> int:
     """How much of the evidence supports this reading, less what contradicts it."""
-    score = 0
+    score, rows = 0, shape[-2]
     folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
     if not folded:  # one head at a time may run in a module that states several
         for count in (evidence.stated, evidence.projected):
@@ -219,7 +219,8 @@ def _score(reading: AxisReading, rows: int, evidence: AxisEvidence) -> int:
                 score += 1 if count == reading.head_count else -1
     if evidence.tokens:
         queries = math.prod(reading.lead) // max(1, reading.head_count) * rows
-        score += 1 if any(queries == count for count, _ in evidence.tokens) else -1
+        fits = any(queries == count for count, _ in evidence.tokens) or bool(_across(reading, shape, width, evidence))
+        score += 1 if fits else -1
     if evidence.sequences is not None:  # either may come first
         batch = math.prod(reading.lead) // max(1, reading.head_count * reading.query_count)
         score += sorted((batch, reading.query_count * rows)) == sorted(evidence.sequences)
@@ -233,16 +234,35 @@ def _score(reading: AxisReading, rows: int, evidence: AxisEvidence) -> int:
 
 def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> AxisReading:
     """Marked as attention over channels if the tokens of the module's input are the width, and not the queries."""
+    across = _across(reading, shape, width, evidence)
+    batch = math.prod(reading.lead) // max(1, reading.head_count)
+    along = [tokens for tokens, _ in evidence.tokens if batch * shape[-2] == tokens]
+    if across and (not along or evidence.keys_beside):
+        return replace(reading, over="channels", certainty="inferred" if along else reading.certainty)
+    return reading
+
+
+def _across(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> list[int]:
+    """The numbers of tokens that fit the width, if the numbers of channels fit queries and keys."""
     rows, keys = shape[-2:]
     if reading.queries or rows != keys:
-        return reading
-    batch = math.prod(reading.lead) // max(1, reading.head_count)
-    across = [
-        tokens
+        return []
+    heads = reading.head_count
+    batch = math.prod(reading.lead) // max(1, heads)
+    return [tokens for tokens, channels in evidence.tokens if batch * width == tokens and heads * rows == channels]
+
+
+def rows_are_features(reading: AxisReading, shape: tuple[int, ...], evidence: AxisEvidence) -> bool:
+    """Whether rows are the channels of a head and keys are the tokens of the module's input, as in linear attention:
+    q · (softmax(k)ᵀ v).
+
+    >>> rows_are_features(AxisReading((2, 4), (1,)), (2, 4, 8, 9), AxisEvidence(4, tokens=((18, 32),)))
+    True
+    """
+    rows, keys = shape[-2:]
+    heads = reading.head_count
+    batch = math.prod(reading.lead) // max(1, heads)
+    return any(
+        batch * keys == tokens and heads * rows == channels and batch * rows != tokens
         for tokens, channels in evidence.tokens
-        if batch * width == tokens and reading.head_count * rows == channels
-    ]
-    along = [tokens for tokens, _ in evidence.tokens if batch * rows == tokens]
-    if across and (not along or evidence.keys_beside):
-        return replace(reading, over="channels", certainty="inferred" if along else "known")
-    return reading
+    )

@@ -37,7 +37,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
     return AxisEvidence(
         stated,
-        projected,
+        projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
         _tokens(first, output_shape, stated),
         (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 and own else None,
         beside.pop() if len(beside) == 1 else None,

@@ -83,6 +83,7 @@ class Interceptor(TorchFunctionMode):
         self.handwritten = HandwrittenAttention(self._running)
         self.silent = SilentModules(model)
         self._accounted: set[str] = set()
+        self._linear: set[str] = set()  # linear attention of which the second product follows
         self._patches: tuple[int, ...] | None = None
         self._last_output: weakref.ref[Tensor] | None = None
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
@@ -234,7 +235,9 @@ class Interceptor(TorchFunctionMode):
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
         if self._rescalable:
             self._rescaled(func.__name__, args)
-        if isinstance(found, LinearAttention) and self.listener.wants(found.name):
+        if isinstance(found, LinearAttention) and found.name in self._linear:
+            self._linear.discard(found.name)  # its first product was reported already
+        elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
             self.names.take_back(found.name)
             self.listener.retract(found.name)
             self._accounted.add(found.name.partition("#")[0])
@@ -246,7 +249,15 @@ class Interceptor(TorchFunctionMode):
         site = self._wanted(found.weights)
         if site is None:
             return out
-        new = self._record(site, out, lambda: handwritten(site, found, out))
+
+        def source() -> AttentionRecord | str:
+            record = handwritten(site, found, out)
+            if isinstance(record, str):
+                self.names.take_back(site.name)
+                self._linear.add(site.name)
+            return record
+
+        new = self._record(site, out, source)
         self.handwritten.history.average(new, found, site.name)
         return new
 

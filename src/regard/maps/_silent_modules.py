@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.maps._module_names import clean
 
-_NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|retention|delta_?net|delta_?rule|performer|nystrom", re.IGNORECASE)
+_NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|(^|_|lite)mla(_|$)|retention|delta_?net|delta_?rule", re.IGNORECASE)
 _REASON = "it looks like attention and ran, but no map was recognized in it: "
 _ELSEWHERE = "it looks like attention and did not run in this thread; if it ran in another, it was not seen"
 _USUAL = "it may be linear attention, a recurrence, a scripted or traced function, or weights that no softmax made"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
-from regard.maps._axes import read_axes
+from regard.maps._axes import read_axes, rows_are_features
 from regard.maps._axis_evidence import evidence_for
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
@@ -119,19 +119,17 @@ class HandwrittenAttention:
         return func(*args, **kwargs), found
 
 
-def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord:
+def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord | str:
     """The record of weights and a product."""
     rows_of_values = found.arrange(out)
     # Heads that share values are sometimes folded into the queries for the product: the map has the shape before.
     shape = found.shape if len(found.shape) == 4 else tuple(found.weights.shape)
     width = rows_of_values.shape[-1]
     in_model = _expanded(found.value, shape, rows_of_values)
-    reading = read_axes(
-        shape,
-        width,
-        evidence_for(site, width, (*shape[:-1], width), in_model),
-        per_query=found.value.shape[:-2] == shape[:-2],
-    )
+    evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
+    reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+    if not found.origin.scored and rows_are_features(reading, shape, evidence):
+        return "linear attention has no map: its softmax is over keys, for each feature"
     flat = reading.without_queries
     weights = flat.arrange(found.weights.detach().reshape(shape))
     output = flat.arrange(rows_of_values.reshape(*shape[:-1], width))
@@ -176,7 +174,8 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
 def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:
     """The values with the leading axes of the output, from those that the product expanded."""
     if value.ndim > 4:
-        return value.expand(*rows_of_values.shape[:-3], *value.shape[-3:])
+        heads = rows_of_values.shape[-3] if value.shape[-3] == 1 else value.shape[-3]
+        return value.expand(*rows_of_values.shape[:-3], heads, *value.shape[-2:])
     if value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
         return value.unflatten(0, (shape[0], -1))  # batch and heads were folded into one axis
     if value.ndim < rows_of_values.ndim:
