@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("REGARD_TRACEBACK") or not _is_users(error):
             raise
         print(f"regard {name}: {_in_words(error)}", file=sys.stderr)
-        return 1
+        from regard.support.checks import UnusableInputError
+
+        return 2 if isinstance(error, UnusableInputError) else 1
 
 
 def _is_users(error: Exception) -> bool:
