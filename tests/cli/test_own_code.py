@@ -95,6 +95,13 @@ def test_one_of_several_by_name(tmp_path):
         load_recipe("two.py")
 
 
+def test_smoke_sizes_follow_the_typed_ones(capsys):
+    """The width that ``--smoke`` chooses fits the heads that were typed."""
+    assert main(["train", "fashion-vit", "--smoke", *OPTIONS, "--folder", "run", "--network.heads", "3"]) == 0
+    network = regard.load_run("run").recipe.network
+    assert (network.heads, network.dim) == (3, 12)
+
+
 def test_import_needs_a_name_that_exists(capsys, user_errors):
     assert main(["train", "demo", "--import", "no_such_package.module"]) == 2
     assert "no module is called 'no_such_package.module'" in capsys.readouterr().err

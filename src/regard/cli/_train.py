@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     recipe = load_recipe(names[0]) if ".py" in names[0] else recipes.get(names[0])
     if "--smoke" in rest:
         rest.remove("--smoke")
-        recipe = recipe.smoke()
+        recipe = parse(recipe, rest)[0].smoke()  # sizes that are not typed follow those that are
     original = recipe
     recipe, options = parse(recipe, rest)
     try:

@@ -72,7 +72,7 @@ def load_recipe(source: str) -> Recipe:
 
 def recipes_in(module: ModuleType) -> dict[str, Callable[[], Any]]:
     """The public functions of a module that are annotated to return a Recipe; without any such, those without arguments."""
-    own = {
+    own: dict[str, Callable[..., Any]] = {
         name: value
         for name, value in vars(module).items()
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
