@@ -71,8 +71,15 @@ class GaussianHeads(nn.Module):
 
     @property
     def sharpness(self) -> Tensor:
-        """α ``(heads,)`` or ``(heads, axes)``, or the matrices S ``(heads, axes, axes)``."""
-        return self.root @ self.root.mT if self.covariance == "full" else self.log_sharpness.exp()
+        """α ``(heads,)`` or ``(heads, axes)``, or the matrices S ``(heads, axes, axes)``; in float32 or better.
+
+        The product of the root is written out: autocast would lower a matrix product to half precision, and S would no
+        longer be positive semi-definite.
+        """
+        if self.covariance != "full":
+            return self.log_sharpness.to(torch.promote_types(self.log_sharpness.dtype, torch.float32)).exp()
+        root = self.root.to(torch.promote_types(self.root.dtype, torch.float32))
+        return (root.unsqueeze(-2) * root.unsqueeze(-3)).sum(-1)
 
     @torch.no_grad()
     def set(self, center: Tensor, sharpness: Tensor) -> None:

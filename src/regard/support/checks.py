@@ -76,7 +76,10 @@ def check_beta(beta: Any, name: str = "beta") -> None:
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
     if not beta >= 0:  # also refuses NaN
-        raise ValueError(f"{name} must lie in [0, ∞], got {beta}")
+        # An integer of thousands of digits has no text.
+        raise ValueError(
+            f"{name} must lie in [0, ∞], got {beta if beta > -1e300 or beta != beta else 'less than -1e300'}"
+        )
 
 
 def check_probability(name: str, value: Any) -> None:
