@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,9 +22,10 @@ class TrainableConvolutionalAttention(nn.Module):
     .. math:: y_o = b + \sum_t W_t \sum_i A^t_{o i}\, x_i, \qquad
               A^t_{o i} = \prod_a \mathrm{softmax}_{i_a}\bigl(-\alpha_t (i_a - s_a o_a - \Delta_{t a})^2\bigr)
 
-    It starts at α = 3, where ``leak`` is 0.35 in two axes: a sixth of the attention lies
-    elsewhere. (At the α of about 16 of the exact conversion the gradient of a center vanishes.) Padding, stride, dilation and groups are the convolution's; ``weight`` and ``bias`` are its own
-    parameters. Every head has its own matrices, so it costs more than the exact conversion, whose taps share theirs.
+    It starts at α = 3, where ``leak`` is 0.35 in two axes: a sixth of the attention lies elsewhere. At the much sharper heads of
+    the exact conversion the gradient of a center vanishes. Padding, stride, dilation and groups are the convolution's;
+    ``weight`` and ``bias`` are copies of its parameters. Every head has its own matrices, so it costs more than the exact
+    conversion, whose taps share theirs.
 
     >>> layer = regard.conv_to_attention(torch.nn.Conv2d(3, 8, 3, padding=1), trainable=True)
     >>> layer(torch.randn(2, 3, 8, 8)).shape, layer.center.shape, round(layer.leak, 2)
@@ -96,7 +97,7 @@ class TrainableConvolutionalAttention(nn.Module):
         out = torch.matmul(weight, inputs).reshape(len(x), self.out_channels, *outputs)
         if self.bias is not None:
             out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
-        return cast(Tensor, out if input.ndim == self.axes + 2 else out[0])
+        return out if input.ndim == self.axes + 2 else out[0]
 
     def extra_repr(self) -> str:
         return (
