@@ -65,7 +65,7 @@ def test_layers_with_merged_tokens_are_shown_on_their_own_grids(trained):
             assert [layer["grid"] for layer in payload.meta["layers"]] == [[n, n] for n in sizes], name
         meta = shown["image"].meta
         assert [layer["query_grid"] for layer in meta["layers"]] == [[n, n] for n in sizes]
-        assert not meta["notes"]
+        assert any("ignore content" in note for note in meta["notes"]) == (attention == "gaussian")
         assert meta["rollout"]
 
 
