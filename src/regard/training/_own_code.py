@@ -30,7 +30,7 @@ def import_code(source: str) -> ModuleType:
 
     >>> import_code("my_package.nothing")
     Traceback (most recent call last):
-    regard.training._own_code.OwnCodeError: no module is called 'my_package.nothing' (No module named 'my_package') ...
+    regard.training._own_code.OwnCodeError: no module is called 'my_package.nothing' (No module named 'my_package'): ...
     """
     try:
         return _import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
