@@ -185,7 +185,7 @@ def test_what_goes_wrong_is_said(stray, address, runs):
     stray.goto(f"{address}#/run/case-rnn")
     stray.get_by_label("sentence").fill("naïve")
     stray.wait_for_selector("[role=alert]")
-    assert "the character 'ï'" in stray.get_by_role("alert").inner_text()
+    assert "contains the character 'ï'" in stray.get_by_role("alert").inner_text()
     stray.goto(f"{address}#/run/nothing")
     stray.wait_for_selector("text=There is no run")
     with serving(runs) as gone:

@@ -4,7 +4,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args, overload
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.convert._bounds import MapRow, arithmetic, lost_below, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
+from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import Border, axis_matrix
 from regard.observation import is_observed, observe
 from regard.support.checks import check_choice, check_floating, describe, under_autocast
@@ -25,7 +26,19 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TapsPlan = Literal["auto", "attention", "taps"]
 
 
-def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto") -> "ConvolutionalAttention":
+@overload
+def conv_to_attention(
+    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: Literal[False] = False
+) -> "ConvolutionalAttention": ...
+
+
+@overload
+def conv_to_attention(conv: nn.Module, *, trainable: Literal[True]) -> TrainableConvolutionalAttention: ...
+
+
+def conv_to_attention(
+    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: bool = False
+) -> "ConvolutionalAttention | TrainableConvolutionalAttention":
     r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
 
     Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
@@ -45,6 +58,8 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPla
             shift that it is but for its leak, and all heads together are a convolution with the layer's weights:
             ``error_bound`` holds for it as well. ``"auto"`` takes taps where the leak is below half a unit in the last
             place of the dtype, so that no result can tell. A call that is captured always computes the attention.
+        trainable: whether centers and sharpness become parameters (:class:`TrainableConvolutionalAttention`). It then starts
+            softer, at a sharpness whose gradient can move a center; ``tolerance`` and ``plan`` do not apply.
 
     >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
     >>> attention, image = conv_to_attention(conv), torch.randn(2, 3, 9, 9)
@@ -58,7 +73,8 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPla
     reason = why_not(conv)
     if reason:
         raise TypeError(f"conv cannot be expressed as attention: {reason}")
-    return ConvolutionalAttention(copy.deepcopy(cast(Convolution, conv)), float(tolerance), plan)
+    exact = ConvolutionalAttention(copy.deepcopy(cast(Convolution, conv)), float(tolerance), plan)
+    return TrainableConvolutionalAttention(exact) if trainable else exact
 
 
 def why_not(conv: object) -> str | None:

@@ -58,6 +58,10 @@ class GaussianHeads(nn.Module):
             self.log_sharpness = nn.Parameter(torch.empty((heads,) if covariance == "isotropic" else (heads, axes)))
         self.reset_parameters()
 
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that weight decay should leave out (timm asks for them by this name)."""
+        return {name for name, _ in self.named_parameters(recurse=False)}
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         if self.init == "grid":

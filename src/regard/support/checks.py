@@ -7,6 +7,10 @@ import torch
 from torch import Tensor, nn
 
 
+class UnusableInputError(ValueError):
+    """A file, folder or option that the user gave cannot be used. Commands end with exit code 2."""
+
+
 def describe(value: Any) -> str:
     """A value as a few words for an error message."""
     if isinstance(value, Tensor):

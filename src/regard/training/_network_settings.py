@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from regard.data import normalize
@@ -125,7 +126,8 @@ class AttentionPyramidSettings(NetworkSettings):
 
     def fit(self, network: Any, task: ImageTask) -> None:
         train = task.data_set.train
-        network.whiten(normalize(train.images[:WHITENING_IMAGES], train.mean, train.std))
+        some = train.pixels(torch.arange(min(WHITENING_IMAGES, len(train))))
+        network.whiten(normalize(some, train.mean, train.std))
 
     def small(self) -> "AttentionPyramidSettings":
         directions = None if self.directions is None else 2  # patches of one channel have four

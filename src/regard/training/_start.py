@@ -88,7 +88,7 @@ def copy_checkpoint(origin: Path, run: Run, recipe: Recipe) -> None:
         size = checkpoint.state["logs"].get(name, 0)
         if size:
             (run.folder / name).write_bytes((origin.parent.parent / name).read_bytes()[:size])
-    run.write(RECIPE, checkpoint.state["recipe"])
+    run.write_recipe(recipe)
     state = {key: value for key, value in checkpoint.state.items() if key != "tensors"}
     run.checkpoints.save(state["step"], checkpoint.tensors, state)
 
