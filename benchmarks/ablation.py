@@ -1,4 +1,4 @@
-"""Which parts of the speedrun matter? Each row changes one thing; validation images from the training set decide.
+"""Which parts of cifar10-transformer matter? Each row changes one thing; validation images from the training set decide.
 
     python benchmarks/ablation.py                       # a GPU; all rows, 8 epochs, two seeds
     python benchmarks/ablation.py --names speedrun flat # some of them; finished runs in --folder are reused
@@ -56,7 +56,9 @@ def planned(kind: type[ImageEncoderSettings]) -> Callable[[Recipe], Recipe]:
     return lambda recipe: replace(recipe, network=kind(**dataclasses.asdict(recipe.network)))
 
 
-ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
+Rows = dict[str, tuple[str, Callable[[Recipe], Recipe]]]  # what is changed, and how
+
+ROWS: Rows = {
     "speedrun": ("as it is", lambda recipe: recipe),
     "normal": ("init: heads anywhere", network(init="normal")),
     "flat": ("no merging: 6 blocks of 384 on 16×16", network(dim=384, depth=6, head_dim=64, hidden=1536, merge=())),
@@ -73,9 +75,9 @@ ROWS: dict[str, tuple[str, Callable[[Recipe], Recipe]]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--names", nargs="+", default=list(ROWS), choices=list(ROWS))
+def main(benchmark: str = "ablation", rows_of: Rows = ROWS, description: str = __doc__) -> None:
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--names", nargs="+", default=list(rows_of), choices=list(rows_of))
     parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}; 2 with --smoke")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument(
@@ -87,24 +89,23 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a trial of about a minute on a CPU")
     options = parser.parse_args()
     tried = trial(options)
-    options.folder, output = places("ablation", options)
+    options.folder, output = places(benchmark, options)
     if options.output is None:
-        output = output / f"{dashed('ablation', tried)}-{date.today().isoformat()}.json"
+        output = output / f"{dashed(benchmark, tried)}-{date.today().isoformat()}.json"
     torch._dynamo.config.recompile_limit = 64
-    rows = [measure(name, options) for name in options.names]
+    rows = [measure(name, rows_of, options) for name in options.names]
     print_table(rows, ["row", "what", "parameters", "held out", "deviation", "ms / step"])
     if failed := [row["row"] for row in rows if row["parameters"] is None]:
         raise SystemExit(f"no result is written: of {', '.join(failed)} every seed failed, as said above")
     machine = hardware("cuda" if torch.cuda.is_available() else "cpu")
-    epochs = recipe_of(options.names[0], epochs=options.epochs, smoke=options.smoke).epochs
-    title = f"ablation ({tried})" if tried else "ablation"
+    epochs = recipe_of(rows_of[options.names[0]][1], epochs=options.epochs, smoke=options.smoke).epochs
+    title = f"{benchmark} ({tried})" if tried else benchmark
     print(write_rows(title, output, rows, machine, epochs=epochs, seeds=options.seeds))
 
 
-def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> Recipe:
-    """The speedrun with the row's change, on less than the training set, measured at its end alone."""
-    _, change = ROWS[name]
-    recipe = change(recipes.get("cifar10-speedrun"))
+def recipe_of(change: Callable[[Recipe], Recipe], *, epochs: int | None = None, smoke: bool = False) -> Recipe:
+    """The recipe with a row's change, on less than the training set, measured at its end alone."""
+    recipe = change(recipes.get("cifar10-transformer"))
     if smoke:
         recipe = recipe.smoke()
     else:
@@ -113,8 +114,8 @@ def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False) -> R
     return replace(recipe, epochs=epochs, evaluate_every=epochs)
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    recipe = recipe_of(name, epochs=options.epochs, smoke=options.smoke)
+def measure(name: str, rows_of: Rows, options: argparse.Namespace) -> dict[str, Any]:
+    recipe = recipe_of(rows_of[name][1], epochs=options.epochs, smoke=options.smoke)
     os.environ["REGARD_KERNELS"] = "0" if name == "no-kernels" else "1"
     torch.compiler.reset()
     runs = train_seeds(
@@ -127,7 +128,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     milliseconds = [1e3 * summary["train_seconds"] / summary["steps"] for summary in summaries]
     return {
         "row": name,
-        "what": ROWS[name][0],
+        "what": rows_of[name][0],
         "parameters": summaries[0].get("parameters") if summaries else None,
         "held out": round(statistics.mean(accuracy), 2) if accuracy else None,
         "deviation": round(statistics.stdev(accuracy), 2) if len(accuracy) > 1 else None,

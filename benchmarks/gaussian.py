@@ -11,11 +11,12 @@ less and are baselines: ``flash`` (the fused kernel without bias, so without pos
 convolutions of cuDNN or oneDNN with as many channels). ``banded`` is regard with a frozen plan. A baseline that does not
 fit into memory is skipped, with a message.
 
-On a GPU there are two more tables: the device time compared with the time of the memory traffic alone, and full-width
-heads compared with cuDNN's convolution with as many weights.
+On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
+compared with cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
 """
 
 import ctypes
+import functools
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ import torch.nn.functional as F
 
 from _floor import copy_bandwidth, floor_row, full_width_row
 from _measure import arguments, milliseconds, print_table, ratios, side_by_side, write
+from _rivals import SIZES, placed_errors, placed_row, rival_row, size_row
 from regard import conv_to_attention
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
 
@@ -204,7 +206,11 @@ def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callabl
         inputs = [x, *layer.parameters()]
         return lambda: [torch.autograd.grad(layer(x).sum(), inputs)].clear()
 
-    return {"conv": step(conv), "attention": step(conv_to_attention(conv))}
+    return {
+        "conv": step(conv),
+        "attention": step(conv_to_attention(conv, plan="attention")),
+        "taps": step(conv_to_attention(conv, plan="taps")),
+    }
 
 
 def conversion(device: str, rounds: int) -> list[dict[str, object]]:
@@ -213,11 +219,37 @@ def conversion(device: str, rounds: int) -> list[dict[str, object]]:
     for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
         times = side_by_side(conversion_steps(channels, side, device), rounds=rounds, device=device)
         row = {"layer": f"{channels}→{channels}, 3×3 on {side}²", **milliseconds(times)}
-        row["ratio"] = round(ratios(times, "conv")["attention"], 2)
-        for kind in ("conv", "attention"):
+        longer = ratios(times, "conv")
+        row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
+        for kind in ("conv", "attention", "taps"):
             row[f"{kind} MiB"] = round((peak_bytes(side, f"{kind}:{channels}", device) or 0) / 2**20, 1)
         rows.append(row)
     return rows
+
+
+def on_the_card(bandwidth: float) -> dict[str, list[dict[str, object]]]:
+    """Grids of every size, rivals, and content with place."""
+    wide = [((side, side), 1e-6) for side in (128, 256, 512)]
+    plans: dict[str, list[Callable[[], dict[str, object]]]] = {
+        "sizes": [
+            functools.partial(size_row, grid, alpha, bandwidth)
+            for grid, alpha in [*itertools.product(SIZES, (0.5, 0.2)), *wide]
+        ],
+        "rivals": [functools.partial(rival_row, side) for side in (64, 128, 256)],
+        "placed": [functools.partial(placed_row, side) for side in (64, 128)],
+    }
+    tables: dict[str, list[dict[str, object]]] = {}
+    for name, rows in plans.items():
+        tables[name] = []
+        for row in rows:
+            tables[name].append(row())
+            print(name, tables[name][-1], flush=True)
+            torch.cuda.empty_cache()
+    tables["placed errors"] = placed_errors()
+    for name, found in tables.items():
+        print(f"\n{name}")
+        print_table(found, list(found[0]))
+    return tables
 
 
 def main() -> None:
@@ -287,6 +319,7 @@ def main() -> None:
     print(
         f"\nbanded: time({high}²) / time({low}²) = {linear[high] / linear[low]:.1f} for {(high / low) ** 2:.0f} × the tokens"
     )
+    extra = on_the_card(bandwidth) if bandwidth else {}
     converted = conversion(options.device, options.rounds)
     print("\na convolution and the attention it converts to, forward + backward, milliseconds")
     print_table(converted, list(converted[0]))
@@ -294,7 +327,7 @@ def main() -> None:
         "gaussian", options, rows, heads=HEADS, width=WIDTH, sharpness=SHARPNESS, dtype=str(dtype),
         tokens_in_all="one image" if options.device == "cpu" else TOKENS, memory=memory, growth=growth,
         bandwidth=bandwidth or None, floor=floors, full_width=wide,
-        linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted,
+        linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted, **extra,
     )  # fmt: skip
     print(f"\n{path}")
 

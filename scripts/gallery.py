@@ -71,7 +71,7 @@ def trained_heads(path: Path, run: Path | None) -> None:
 
 @picture
 def speedrun_heads(path: Path, run: Path | None) -> None:
-    """Of a run of cifar10-speedrun; its heads.jsonl is all that is needed."""
+    """Of a run of cifar10-transformer; its heads.jsonl is all that is needed."""
     trajectory = None if run is None else HeadTrajectory.read(run / "heads.jsonl")
     if trajectory is None:
         raise ValueError("this picture is of a run's heads.jsonl: pass --run FOLDER")

@@ -97,6 +97,21 @@ def _kernels(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+def _sizes(results: Sequence[Result], prefix: str) -> str:
+    result = newest([r for r in results if "sizes" in r], "gaussian", "NVIDIA")
+    rows = [
+        [row["grid"], f"{row['sharpness']:g}", *(f"{row[key]:.2f}" for key in ("floor", "device")),
+         f"{row['device / floor']:.1f} ×", f"{row['eager']:.2f}", f"{row['peak / value']:.1f}"]
+        for row in result["sizes"]
+    ]  # fmt: skip
+    head = ["grid", "sharpness", "memory alone", "device", "of memory alone", "100 calls from Python, each", "memory"]
+    text = (
+        "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is the peak beside the inputs, in value "
+    )
+    text += f"tensors. At a sharpness of 1e-06 every token matters to every other. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
 def _attention(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "attention")
     rows = []
@@ -184,6 +199,20 @@ def _reproduction(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+def _pyramid(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "pyramid")
+    rows = [
+        [row["what"], f"{row['parameters'] / 1e6:.2f} M", f"{row['held out']:.2f}", _milliseconds(row["ms / step"])]
+        for row in result["rows"]
+    ]
+    seeds = "one seed" if result["seeds"] == 1 else f"mean of {result['seeds']} seeds"
+    text = (
+        f"Accuracy on 5,000 images held out from the training set, after {result['epochs']} epochs on the others in "
+        f"batches of 1,000, {seeds}. {result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
+    )
+    return f"{_markdown(['network or change', 'parameters', 'held out, %', 'ms / step'], rows)}\n\n{text}"
+
+
 def _ablation(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "ablation")
     head = ["change", "parameters", "validation accuracy, %", "difference", "ms / step"]
@@ -264,9 +293,11 @@ def duration(seconds: float | None) -> str:
 TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "gaussian": _gaussian,
     "kernels": _kernels,
+    "sizes": _sizes,
     "attention": _attention,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
+    "pyramid": _pyramid,
     "training": _training,
     "reproduction": _reproduction,
     "ablation": _ablation,

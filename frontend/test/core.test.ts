@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { categorical, css, ember, luminance, night, paper, plasma, table } from "../src/core/color";
+import { categorical, css, diverging, divergingNight, luminance, night, paper, plasma, table } from "../src/core/color";
 import { SvgPen } from "../src/core/pen";
 import { themes } from "../src/core/theme";
 
@@ -11,8 +11,14 @@ const contrast = (a: string, b: string): number => {
 
 describe("colors", () => {
   it("of a ramp get steadily lighter or darker, so that no color vision is needed", () => {
-    for (const [ramp, sign] of [[paper, -1], [night, 1], [ember, 1], [plasma, 1]] as const) {
+    for (const [ramp, sign] of [[paper, -1], [night, 1], [plasma, 1]] as const) {
       for (let i = 0; i < 64; i++) expect(sign * (luminance(ramp((i + 1) / 64)) - luminance(ramp(i / 64)))).toBeGreaterThan(0);
+    }
+  });
+
+  it("of weights with a sign go steadily apart from zero", () => {
+    for (const [ramp, sign] of [[diverging, -1], [divergingNight, 1]] as const) {
+      for (let i = 0; i < 32; i++) for (const side of [1, -1]) expect(sign * (luminance(ramp(0.5 + (side * (i + 1)) / 64)) - luminance(ramp(0.5 + (side * i) / 64)))).toBeGreaterThan(0);
     }
   });
 

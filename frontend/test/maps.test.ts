@@ -3,11 +3,12 @@ import type { NumberArray } from "../src/core/payload";
 import { themes } from "../src/core/theme";
 import { widestRow } from "../src/maps/atlas";
 import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
-import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames } from "../src/maps/layer";
+import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
 import { drawOverlay, places, whoIsAt } from "../src/maps/overlay";
 import { cellOf, centerOf, type ImageAbout, isElsewhere, isMerged, type Query, queryIn, queryName } from "../src/maps/place";
 import { becameOf, Rollout } from "../src/maps/rollout";
-import { isSpecial, makeTable, shrink, threshold, top, visible } from "../src/maps/table";
+import { colorsOf, position, shade, ticks } from "../src/maps/scale";
+import { isSpecial, makeTable, threshold, top, visible } from "../src/maps/table";
 import numbers from "./numbers.json";
 
 const about = (more: Partial<LayerAbout> = {}): LayerAbout => ({
@@ -138,14 +139,73 @@ describe("a table of tokens", () => {
     expect(kept).toBeGreaterThan(450);
     expect(threshold(many, 1, 5000)).toBe(0);
   });
+});
 
-  it("made small keeps every peak", () => {
+describe("the scale", () => {
+  const shading = { scale: "uniform" as const, top: 40, signed: false };
+  const all = (n: number) => ({ row: 0, column: 0, rows: n, columns: n });
+  const full = (n: number) => new Float32Array(n).fill(n);
+
+  it("draws uniform attention pale, and the same however many keys there are", () => {
+    const places = [8, 40].map((n) => shade(new Float32Array(n * n).fill(1 / n), n, full(n), shading, "max", all(n), n, n).data);
+    for (const found of places) found.forEach((t) => expect(t).toBeCloseTo(position(1, 40), 6));
+    expect(places[0][0]).toBeLessThan(0.25);
+    expect(position(40, 40)).toBe(1);
+  });
+
+  it("takes the keys that each query may see: causal uniform attention is one color", () => {
+    const causal = new Float32Array([1, 0, 0, 0.5, 0.5, 0, 1 / 3, 1 / 3, 1 / 3]);
+    const { data } = shade(causal, 3, [1, 2, 3], shading, "max", all(3), 3, 3);
+    for (const i of [0, 3, 4, 6, 7, 8]) expect(data[i]).toBeCloseTo(data[0], 6);
+    expect(data[1]).toBe(0);
+  });
+
+  it("skips no weight: a head that looks at the token before is seen at 1,500 tokens, by its largest and by its mass", () => {
+    const n = 1500;
+    const before = new Float32Array(n * n);
+    for (let q = 1; q < n; q++) before[q * n + q - 1] = 1;
+    for (const how of ["max", "mass"] as const) {
+      const { data, rows, columns } = shade(before, n, full(n), { ...shading, top: n }, how, all(n), 400, 400);
+      expect([rows, columns]).toEqual([400, 400]);
+      for (let i = 0; i < 400; i++) expect(data[i * 400 + i]).toBeGreaterThan(0.7);
+      expect(data[399]).toBe(0);
+    }
+  });
+
+  it("pools mass, not more: the mean over pixels is the mean over weights", () => {
+    const weights = new Float32Array(7 * 7).map((_, i) => (i % 5) / 10);
+    const counts = [2, 2, 3];
+    const { data } = shade(weights, 7, full(7), { ...shading, top: 2 ** 40 }, "mass", all(7), 3, 3);
+    const lifts = Array.from(data, (t) => Math.expm1(t * Math.log1p(2 ** 40)));
+    const starts = [0, 1, 2].map((b) => Array.from({ length: 7 }, (_, i) => i).filter((i) => Math.floor((i * 3) / 7) === b));
+    lifts.forEach((lift, at) => {
+      const cells = starts[Math.floor(at / 3)].flatMap((r) => starts[at % 3].map((c) => 7 * weights[r * 7 + c]));
+      expect(lift).toBeCloseTo(cells.reduce((a, b) => a + b) / cells.length, 3);
+    });
+    expect(counts.reduce((a, b) => a + b)).toBe(7);
+  });
+
+  it("keeps every peak in a small picture", () => {
     const large = new Float32Array(100 * 60);
     large[57 * 60 + 31] = 1;
-    const small = shrink(large, 100, 60, 24);
-    expect([small.rows, small.columns, small.max]).toEqual([24, 24, 1]);
-    expect(small.data.filter((x) => x === 1).length).toBe(1);
+    const small = shade(large, 60, new Float32Array(100).fill(60), { ...shading, top: 60 }, "max", { row: 0, column: 0, rows: 100, columns: 60 }, 24, 24);
+    expect([small.rows, small.columns]).toEqual([24, 24]);
     expect(small.data[Math.floor((57 * 24) / 100) * 24 + Math.floor((31 * 24) / 60)]).toBe(1);
+    expect(small.data.filter((x) => x > 0).length).toBe(1);
+  });
+
+  it("reads in per cent, and goes apart from zero where weights have a sign", () => {
+    expect(ticks(shading, 40, 1).map(({ text }) => text)).toEqual(["0", "2.5 % = uniform", "10 %", "50 %", "100 %"]);
+    const signed = { ...shading, signed: true };
+    const texts = ticks(signed, 40, 1).map(({ text }) => text);
+    expect(texts[0]).toBe("−100 %");
+    expect(texts.at(-1)).toBe("100 %");
+    for (const theme of Object.values(themes)) {
+      const color = colorsOf(theme, true);
+      expect(new Set([-1, -0.5, 0, 0.5, 1].map(color)).size).toBe(5);
+    }
+    const { data } = shade(new Float32Array([-0.5, 0.5, 0.1, -0.1]), 2, [2, 2], signed, "max", all(2), 2, 2);
+    expect(data[0]).toBeCloseTo(-data[1], 6);
   });
 });
 
@@ -182,7 +242,7 @@ function outlines(about: ImageAbout, query: Query, over: Query, size: { width: n
   const pen = new Proxy({} as Record<string, unknown>, {
     get: (kept, name: string) => kept[name] ?? (name === "strokeRect" ? (...box: number[]) => kept.lineWidth === 4 && found.push(box) : name === "measureText" ? () => ({ width: 10 }) : () => undefined),
   });
-  const state = { about, row: new Float32Array(about.keys), max: 1, image: null, heat: null, style: "map" as const, smooth: false, query, pinned: true, over, aspect: 1 };
+  const state = { about, row: new Float32Array(about.keys), max: 1, shading: { scale: "uniform" as const, top: 4, signed: false }, visible: 4, image: null, heat: null, style: "map" as const, smooth: false, query, pinned: true, over, aspect: 1 };
   drawOverlay(state, [])(pen as never, size, themes.light);
   return found;
 }
@@ -245,6 +305,17 @@ describe("words", () => {
 });
 
 describe("the atlas", () => {
+  it("sorts heads by a number, unknown ones last, and leaves out uniform ones", () => {
+    const statistics = { structure: [0.5, 2, 0, null], surprise: [1, 3, 0.01, 2], entropy: [0.6, 0.2, 1, 0.5], distance: [4, null, 1, 2], locality: [0, 1, 0.5, 0.2] };
+    const layer = about({ heads: [4, 5, 6, 7], statistics });
+    expect(sortedHeads(layer, "place", false)).toEqual([0, 1, 2, 3]);
+    expect(sortedHeads(layer, "place", true)).toEqual([0, 1, 3]);
+    expect(sortedHeads(layer, "structure", false)).toEqual([1, 0, 2, 3]);
+    expect(sortedHeads(layer, "entropy", false)).toEqual([1, 3, 0, 2]);
+    expect(sortedHeads(layer, "distance", true)).toEqual([3, 0, 1]);
+    expect(sortedHeads(layer, "locality", false)).toEqual([1, 2, 3, 0]);
+  });
+
   it("names its columns by the layer that has the most heads", () => {
     const rows = [2, 4, 3].map((heads, layer) => ({ label: "", layer, heads: Array.from({ length: heads }, (_, i) => i) }));
     expect(widestRow(rows).layer).toBe(1);

@@ -66,10 +66,15 @@ regard.course.diagram("attention")
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(8, 2.6))
 arrows = torch.tensor([[1.0, 0.2], [0.6, 0.9], [-0.8, 0.5], [-0.3, -1.0]])
-for number, (x, y) in enumerate(arrows.tolist()):
-    panels[0].annotate(f"key {number}", (x, y), (0, 0), arrowprops={"arrowstyle": "<-"}, ha="center")
-panels[0].annotate("query", (0.9, 0.7), (0, 0), arrowprops={"arrowstyle": "<-", "color": "tab:red"}, color="tab:red")
-panels[0].set(xlim=(-1.3, 1.4), ylim=(-1.3, 1.3), title="four keys and a query")
+for name, (x, y), color in zip(
+    ("key 0", "key 1", "key 2", "key 3", "query"),
+    [*arrows.tolist(), (0.9, 0.7)],
+    ["black"] * 4 + ["tab:red"],
+    strict=True,
+):
+    panels[0].quiver(0, 0, x, y, angles="xy", scale_units="xy", scale=1, color=color, width=0.008)
+    panels[0].text(1.15 * x, 1.15 * y, name, color=color, ha="center", va="center")
+panels[0].set(xlim=(-1.5, 1.6), ylim=(-1.4, 1.3), title="four keys and a query")
 scores = arrows @ torch.tensor([0.9, 0.7])
 panels[1].bar(range(4), (2 * scores).exp() / (2 * scores).exp().sum())
 panels[1].set(xlabel="key", ylabel="weight, β = 2", xticks=range(4), ylim=(0, 1), title="its weights")

@@ -601,7 +601,7 @@ regard.course.picture(
 # %%
 accuracy, test, said, weights = trained[-1]
 words = task.vocabulary.tokens
-right = int((said == test.target[:, :-1]).all(1).nonzero()[0])  # the first sentence it gets right
+right = int((said == test.target[:, :-1]).sum(1).argmax())  # the sentence it gets best
 read = [words[number] for number in test.source[right].tolist()]
 written = [words[number] for number in said[right].tolist()]
 figure, panel = plt.subplots(figsize=(5, 4.2))
@@ -1045,7 +1045,7 @@ panel.legend(fontsize=8)
 regard.course.picture(
     figure,
     "The token that is read against the step, for three β. At β = 8 the curve follows the line t + 3 up to the end of the "
-    "sentence; at small β it is flat near the mean.",
+    "sentence; at β = 0.3 it rises far more slowly, around the mean.",
 )
 
 # %% [markdown]

@@ -1246,8 +1246,8 @@ for panel, weights in zip(panels.flat, torch.cat([found.weights[0] for found in 
 figure.suptitle("eight heads of your encoder: above the first block, below the second", fontsize=10)
 regard.course.picture(
     figure,
-    "Eight maps of the trained encoder, four of each block: some have a diagonal beside the main one (a neighbor), some have "
-    "bright columns (particular words), some are even.",
+    "Eight maps of the trained encoder, four of each block: in the first block bright cells lie along the diagonal (a word and "
+    "its neighbors), in the second in columns (particular words that many look at).",
     shown=regard.show(maps, tokens=[words[number] for number in batch.tokens[row].tolist()]),
 )
 

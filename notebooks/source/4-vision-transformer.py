@@ -374,8 +374,8 @@ panels[1].set(xlabel="blocks", ylabel="similarity of two tokens")
 panels[0].legend()
 regard.course.picture(
     figure,
-    "Left: the gradient at the input against the number of blocks, on a logarithmic axis: level with the residual, falling by "
-    "orders of magnitude without. Right: the similarity of two tokens, low with the residual and near one without.",
+    "Left: the gradient at the input against the number of blocks, on a logarithmic axis: it rises slowly with the residual and "
+    "falls to about a tenth without. Right: the similarity of two tokens, low with the residual and near one without.",
 )
 
 # %% [raw]

@@ -44,7 +44,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     made["changelog.md"] = (ROOT / "CHANGELOG.md").read_text("utf-8")
     teaching = (ROOT / "notebooks" / "TEACHING.md").read_text("utf-8")
-    made["guides/notebooks.md"] = teaching.replace("](student/", "](../notebooks/student/")
+    made["guides/notebooks.md"] = teaching.replace("](student/", "](../notebooks/student/").replace(
+        "](../docs/", "](../"
+    )
     for path, content in made.items():
         if path in files.src_uris:
             files.remove(files.src_uris[path])

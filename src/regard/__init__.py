@@ -24,6 +24,7 @@ _NAMES = {
     "convert_network": "regard.convert",
     "cost": "regard.analysis",
     "gaussian_attention": "regard.functional",
+    "separable_attention": "regard.functional",
     "load_run": "regard.training",
     "locality": "regard.analysis",
     "plan_for": "regard.functional",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from regard.functional import attention as attention
     from regard.functional import gaussian_attention as gaussian_attention
     from regard.functional import plan_for as plan_for
+    from regard.functional import separable_attention as separable_attention
     from regard.functional import softargmax as softargmax
     from regard.layers import GaussianAttention as GaussianAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention

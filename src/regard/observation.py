@@ -84,6 +84,11 @@ def observe(
     return tell(module, output, weights, about)
 
 
+def is_observed() -> bool:
+    """Whether anyone listens: a layer that has a cheaper way without its heads' outputs asks before it takes it."""
+    return _listening
+
+
 @_disable_dynamo  # the first call imports the compiler, which takes seconds: eager models use _tell itself
 def _tell_uncompiled(*args: Any) -> Tensor:
     return _tell(*args)

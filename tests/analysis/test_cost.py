@@ -149,7 +149,9 @@ def test_local_heads_cost_time_linear_in_tokens():
         assert products.activation_bytes == 4 * size * size * (3 * 2 * 4)
         found.append((products.multiply_adds - 2 * size * size * 16) / size**2)
     assert found == pytest.approx([found[0]] * 3)
-    layer.plan = "auto"
+    layer.plan = "auto"  # finds local heads by itself on a CPU
+    assert cost(layer, (1, 256, 256, 4)).multiply_adds == products.multiply_adds
+    layer.plan = "separable"
     assert cost(layer, (1, 256, 256, 4)).multiply_adds > 5 * products.multiply_adds
 
 

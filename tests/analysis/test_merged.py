@@ -6,14 +6,14 @@ import torch
 import regard
 from regard.analysis import importance
 from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
-from regard.models import ImageEncoder
+from regard.models import AttentionSettings, ImageEncoder
 
 KINDS = ["gaussian", "gated", "relative", "relative-content", "content"]
 
 
-def encoder(attention="gaussian", **options):
-    options = {"dim": 18, "depth": 4, "heads": 9, "attention": attention, "merge": (2,), **options}
-    return ImageEncoder((16, 32), 2, 5, **options).double().eval()
+def encoder(kind="gaussian", **options):
+    attention = AttentionSettings(kind, **options)
+    return ImageEncoder((16, 32), 2, 5, dim=18, depth=4, heads=9, attention=attention, merge=(2,)).double().eval()
 
 
 def captured(model, images, **options):

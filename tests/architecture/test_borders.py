@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -114,3 +115,14 @@ def test_inherited_fields_of_a_dataclass_are_arguments(tmp_path):
     text = "@dataclass\nclass A:\n" + six + "@dataclass\nclass B(A):\n" + six.replace("NAME", "other")
     (violation,) = borders.constructors(borders.Source(_package(tmp_path, {"layers/a.py": text})))
     assert "B takes 14 arguments" in str(violation)
+
+
+def test_the_walks_in_contributing_are_true_to_the_code():
+    root = Path(__file__).parents[2]
+    section = (root / "CONTRIBUTING.md").read_text("utf-8").split("## Two walks through the code")[1]
+    walks = [re.findall(r"(?m)^\d+\. `([^`]+)`: ((?:`\w+`(?:, )?)+)", walk) for walk in section.split("A call through")]
+    assert [len(walk) for walk in walks] == [9, 10]
+    for path, names in (hop for walk in walks for hop in walk):
+        source = (root / "src" / "regard" / path).read_text("utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"(?m)^(def|class) {name}\b|^{name}\b.*=", source), f"{path} does not define {name}"

@@ -121,13 +121,18 @@ class TestImage:
         return open_file(regard.show(maps, image=image))
 
     def test_it_opens_on_the_class_token(self, page, look, image_maps):
-        row = image_maps[0][-1].weights[0].mean(0)[0]
+        opening = regard.show(image_maps[0], image=image_maps[1]).payload.meta["opening"]
+        row = image_maps[0][opening["layer"]].weights[0, opening["head"], 0]
         patch = int(row[2:].argmax())
         text = look.subtitle(page)
         assert "from class token" in text
+        assert f"head {opening['head']} ·" in text
         assert f"most at patch ({patch // 10}, {patch % 10})" in text
+        assert opening["why"] in text
 
     def test_hovering_a_patch_asks_it(self, page, look, image_maps):
+        page.get_by_label("layer", exact=True).select_option(str(len(image_maps[0]) - 1))
+        page.get_by_label("head", exact=True).select_option("mean")
         main, heads = look.pixels(page, ".rg-main"), look.pixels(page, ".rg-atlas")
         look.point(page, ".rg-main", 0.05, 60)
         text = look.subtitle(page)
@@ -147,6 +152,7 @@ class TestImage:
         assert look.pixels(page, ".rg-atlas") == heads
 
     def test_thumbnails_enlarge_on_hover_and_lock_on_click(self, page, look, image_maps):
+        page.get_by_label("head", exact=True).select_option("mean")
         before = look.pixels(page, ".rg-atlas")
         place = look.point(page, ".rg-atlas", 0.5, 0.3)
         text = look.subtitle(page)
@@ -160,12 +166,33 @@ class TestImage:
 
     def test_rollout_is_the_one_of_the_library(self, page, look, image_maps):
         maps, _ = image_maps
+        page.get_by_label("layer", exact=True).select_option(str(len(maps) - 1))
         page.get_by_label("head", exact=True).select_option("rollout")
         row = regard.rollout(maps)[0, 0, 2:]
         patch = int(row.argmax())
         text = look.subtitle(page)
         assert f"rollout · from class token · most at patch ({patch // 10}, {patch % 10})" in text
         assert abs(percent_in(text) - float(row.max())) < 0.005
+
+    def test_smoothing_does_not_bleed_from_one_head_into_the_next(self, open_file, look):
+        edge = torch.zeros(16, 16)
+        edge[:, 3::4] = 0.25  # all weight on the right column of 4 × 4 patches
+        nothing = torch.full((16, 16), 1 / 16)
+        page = open_file(regard.show(torch.stack([edge, nothing]), image=torch.rand(3, 8, 8), grid=(4, 4)))
+        page.get_by_text("Map", exact=True).click()
+        page.get_by_label("smooth").check()
+        look.settle(page)
+        # The second tile is uniform: a line across it has one color, up to its frame.
+        colors = page.evaluate(
+            """() => {
+              const canvas = document.querySelector('.rg-atlas canvas');
+              const cell = canvas.width > 400 ? 190 : (canvas.width - 5) / 2 - 4;
+              const left = Math.round(2 + cell + 4);
+              const { data } = canvas.getContext('2d').getImageData(left + 3, 16 + Math.round(cell / 2), cell - 6, 1);
+              return [...new Set(Array.from({ length: data.length / 4 }, (_, i) => data[4 * i]))];
+            }"""
+        )
+        assert max(colors) - min(colors) <= 1
 
     def test_overlay_strength_and_layout_change_the_picture(self, page, look):
         seen = {look.pixels(page, ".rg-main")}
@@ -181,10 +208,12 @@ class TestImage:
         heads = look.pixels(page, ".rg-atlas")
         page.get_by_text("This layer").click()
         block = look.pixels(page, ".rg-atlas")
-        page.get_by_label("one scale for all heads").check()
+        page.get_by_label("one scale for all heads").uncheck()
         assert len({heads, block, look.pixels(page, ".rg-atlas")}) == 3
 
     def test_the_keyboard_reaches_every_patch_head_and_layer(self, page, look):
+        page.get_by_label("layer", exact=True).select_option("2")
+        page.get_by_label("head", exact=True).select_option("mean")
         page.locator(".rg-main canvas").focus()
         page.keyboard.press("ArrowDown")
         assert "from patch (3, 5)" in look.subtitle(page)
@@ -209,6 +238,7 @@ class TestImage:
         assert "from patch (5, 9)" in look.subtitle(page)
 
     def test_every_map_shows_its_residual(self, page, image_maps):
+        page.get_by_label("layer", exact=True).select_option(str(len(image_maps[0]) - 1))
         text = page.locator(".rg-footer").inner_text()
         assert f"{image_maps[0][-1].residual:.1e}".replace("e-0", "e-") in text
         page.locator(".rg-residuals summary").click()
@@ -233,6 +263,8 @@ class TestImage:
 
         maps = Maps([Map("large", [of((4, 6))]), Map("small", [of((2, 3))]), Map("rows", [of((2, 3), (0, 4))])])
         page = open_file(regard.show(maps, image=torch.rand(3, 16, 24)))
+        page.get_by_label("layer", exact=True).select_option("2")
+        page.get_by_label("head", exact=True).select_option("mean")
         assert "from patch (1, 1)" in look.subtitle(page)
         look.point(page, ".rg-main", 0.9, 0.1)
         assert "not captured" in look.subtitle(page)
@@ -254,7 +286,10 @@ class TestMergedTokens:
     @pytest.fixture
     def page(self, open_file, merged_maps):
         maps, image = merged_maps
-        return open_file(regard.show(maps, image=image))
+        page = open_file(regard.show(maps, image=image))
+        page.get_by_label("layer", exact=True).select_option("3")
+        page.get_by_label("head", exact=True).select_option("mean")
+        return page
 
     def pixel(self, page, look, row, column):
         """Move to a pixel of the image of 32 × 32."""
@@ -301,6 +336,7 @@ class TestMergedTokens:
     def test_as_tokens_the_rollout_has_the_first_layer_s_keys(self, open_file, look, merged_maps):
         maps, _ = merged_maps
         page = open_file(regard.show(maps))
+        page.get_by_label("layer", exact=True).select_option("3")
         page.get_by_label("head", exact=True).select_option("rollout")
         page.wait_for_timeout(300)
         assert page.locator(".rg-main canvas").get_attribute("aria-label") == "heat map of 64 × 256 tokens"
@@ -340,10 +376,105 @@ class TestMergedTokens:
         return look.subtitle(page)
 
 
+# A copy can be read again and again without a warning.
+COPY = """const shown = document.querySelector('.rg-main canvas');
+  const canvas = document.createElement('canvas');
+  const [w, h] = [canvas.width, canvas.height] = [shown.width, shown.height];
+  const pen = canvas.getContext('2d', { willReadFrequently: true });
+  pen.drawImage(shown, 0, 0);"""
+
+# The canvas of the map has light pixels only where there is no weight.
+ROWS_WITHOUT_INK = (
+    f"() => {{ {COPY}"
+    + """
+  const { data } = pen.getImageData(0, 0, w, h);
+  let [top, bottom, empty] = [Math.round(h * 0.5), Math.round(h * 0.88), 0];
+  for (let y = top; y < bottom; y++) {
+    let found = false;
+    for (let x = Math.round(w * 0.3); x < w - 4; x++) {
+      const i = 4 * (y * w + x);
+      found ||= data[i + 3] > 0 && data[i] < 60 && data[i + 2] > data[i] + 30;
+    }
+    empty += !found;
+  }
+  return empty;
+}"""
+)
+
+
+def darkest(page):
+    """The darkest red of the middle of the map, 0 … 255."""
+    return page.evaluate(
+        f"() => {{ {COPY}"
+        + """
+          const { data } = pen.getImageData(w * 0.4, h * 0.3, w * 0.3, h * 0.4);
+          let least = 255;
+          for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) least = Math.min(least, data[i]);
+          return least;
+        }"""
+    )
+
+
+def ink_in_the_middle(page):
+    """The strongest opacity between the two columns of tokens, in the rows of the token in the middle."""
+    return page.evaluate(
+        f"() => {{ {COPY}"
+        + """
+          const { data } = pen.getImageData(w * 0.2, h * 0.4, 2, h * 0.2);
+          let most = 0;
+          for (let i = 3; i < data.length; i += 4) most = Math.max(most, data[i]);
+          return most;
+        }"""
+    )
+
+
 class TestTokens:
     @pytest.fixture
     def page(self, open_file, text_maps):
-        return open_file(regard.show(text_maps, tokens=WORDS))
+        page = open_file(regard.show(text_maps, tokens=WORDS))
+        page.get_by_label("layer", exact=True).select_option(str(len(text_maps) - 1))
+        page.get_by_label("head", exact=True).select_option("0")
+        return page
+
+    def test_it_opens_on_the_most_structured_head_and_says_why(self, open_file, look):
+        before = torch.eye(12).roll(-1, 1)
+        before[-1] = torch.eye(12)[-1]
+        layers = [torch.full((2, 12, 12), 1 / 12), torch.stack([torch.eye(12)[0].expand(12, 12), before])]
+        page = open_file(regard.show(layers))
+        assert "layer 1 · head 1 · the most structured head" in look.subtitle(page)
+
+    def test_uniform_attention_is_pale_beside_a_sharp_head(self, open_file, look):
+        weights = torch.stack([torch.full((40, 40), 1 / 40), torch.eye(40)])
+        page = open_file(regard.show(weights))
+        darkness = []
+        for head in ("0", "1"):
+            page.get_by_label("head", exact=True).select_option(head)
+            look.settle(page)
+            darkness.append(darkest(page))
+        assert darkness[0] > 200  # nearly white: 2.5 % everywhere is no structure
+        assert darkness[1] < 80
+
+    def test_a_head_that_looks_one_back_is_seen_at_1500_tokens(self, open_file, look):
+        count = 1500
+        weights = torch.zeros(1, count, count)
+        weights[0, torch.arange(count), (torch.arange(count) - 1).clamp_min(0)] = 1
+        page = open_file(regard.show(weights))
+        for pooling in ("max", "mass"):
+            page.get_by_label("pixels show").select_option(pooling)
+            look.settle(page)
+            # Every row of pixels in the lower half of the map shows the head.
+            assert page.evaluate(ROWS_WITHOUT_INK) == 0
+
+    def test_hovering_an_arc_makes_it_stronger(self, open_file, look):
+        weights = torch.full((1, 6, 6), 0.02)
+        weights[0, torch.arange(6), torch.arange(6)] = 0.1  # no weight is large
+        page = open_file(regard.show(weights))
+        page.get_by_text("Arcs").click()
+        place = look.point(page, ".rg-main", 0.05, 0.5)
+        strong = ink_in_the_middle(page)
+        page.mouse.move(0, 0)
+        look.settle(page)
+        assert strong > ink_in_the_middle(page) * 1.3, place
 
     def test_hovering_a_cell_says_its_weight(self, page, look, text_maps):
         weights = text_maps[-1].weights[0, 0]
@@ -430,6 +561,7 @@ class TestTokens:
     def test_reading_and_writing(self, open_file, look):
         cross = torch.rand(2, 3, 5).softmax(-1)
         page = open_file(regard.show({"decoder.0.cross_attention": cross}, tokens=(list("abcde"), ["x", "y", "z"])))
+        page.get_by_label("head", exact=True).select_option("0")
         look.point(page, ".rg-main", 0.95, 0.6)
         assert re.search(r"“[xyz]” → “[abcde]”|“e”|head 0", look.subtitle(page))
         page.locator(".rg-main canvas").focus()
@@ -466,6 +598,65 @@ class TestTokens:
         page.wait_for_timeout(300)
         page.get_by_text("Arcs").click()
         assert look.pixels(page, ".rg-main") != near
+
+
+class TestInteraction:
+    def test_the_keyboard_moves_what_has_the_focus(self, open_file, look):
+        from regard.training import HeadTrajectory
+
+        layers = tuple(torch.randn(2, 3, 2) for _ in range(2))
+        page = open_file(regard.show(HeadTrajectory((0, 9), ("a", "b"), (6, 9), layers, (torch.rand(2, 3) + 1,) * 2)))
+        page.locator(".rg-panels canvas").nth(1).focus()
+        page.keyboard.press("ArrowDown")
+        assert "b head 0" in look.subtitle(page)
+        page.keyboard.press("ArrowUp")
+        assert "b head 2" in look.subtitle(page)
+
+    def test_thumbnails_have_keys_numbers_an_order_and_a_name(self, open_file, look):
+        sharp = torch.stack([torch.full((9, 9), 1 / 9), torch.eye(9).roll(4, 1), torch.eye(9)])
+        page = open_file(regard.show([sharp, sharp]))
+        atlas = page.locator(".rg-atlas canvas")
+        assert atlas.get_attribute("role") == "application"
+        page.get_by_label("head", exact=True).select_option("0")
+        atlas.focus()
+        page.keyboard.press("ArrowRight")
+        assert "layer 0 · head 1" in look.subtitle(page)
+        page.keyboard.press("ArrowDown")
+        assert "layer 1 · head 1" in look.subtitle(page)
+        page.get_by_label("thumbnails").select_option("locality")
+        page.keyboard.press("Tab")
+        atlas.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")  # the most local one comes first
+        assert "layer 1 · head 2" in look.subtitle(page)
+        before = look.pixels(page, ".rg-atlas")
+        page.get_by_label("without uniform heads").check()
+        assert look.pixels(page, ".rg-atlas") != before
+        look.point(page, ".rg-atlas", 85, 40)
+        assert "bits of structure" in page.locator(".rg-atlas .rg-tip").inner_text()
+
+    def test_the_weight_is_said_at_the_pointer(self, open_file, look):
+        page = open_file(regard.show(torch.eye(6)[None], tokens=list("abcdef")))
+        x, y = look.point(page, ".rg-main", 150, 150)
+        tip = page.locator(".rg-main .rg-tip")
+        assert re.fullmatch(r"[a-f] → [a-f]\s+\d+ %", tip.inner_text())
+        box = tip.bounding_box()
+        assert min(abs(box["x"] - x), abs(box["x"] + box["width"] - x)) < 30
+        assert abs(box["y"] - y) < 40
+
+    def test_the_address_and_the_browser_remember(self, open_file, look, text_maps):
+        page = open_file(regard.show(text_maps, tokens=WORDS))
+        page.get_by_label("layer", exact=True).select_option("0")
+        page.get_by_label("head", exact=True).select_option("1")
+        page.get_by_text("Arcs").click()
+        page.get_by_label("dark page").click()
+        look.settle(page)
+        before = look.subtitle(page)
+        page.reload()
+        look.settle(page)
+        assert look.subtitle(page).startswith(before)
+        assert "arcs of" in page.locator(".rg-main canvas").get_attribute("aria-label")
+        assert page.locator(".regard").get_attribute("data-theme") == "dark"
 
 
 class TestEveryView:

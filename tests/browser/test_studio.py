@@ -185,7 +185,7 @@ def test_what_goes_wrong_is_said(stray, address, runs):
     stray.goto(f"{address}#/run/case-rnn")
     stray.get_by_label("sentence").fill("naïve")
     stray.wait_for_selector("[role=alert]")
-    assert "has the character 'ï'" in stray.get_by_role("alert").inner_text()
+    assert "contains the character 'ï'" in stray.get_by_role("alert").inner_text()
     stray.goto(f"{address}#/run/nothing")
     stray.wait_for_selector("text=There is no run")
     with serving(runs) as gone:
@@ -193,6 +193,83 @@ def test_what_goes_wrong_is_said(stray, address, runs):
         stray.wait_for_selector(".regard canvas")
     stray.get_by_role("link", name="Claims").click()
     stray.wait_for_selector("text=Is regard studio still running?")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The studio with the run that comes with it, and nothing else."""
+    from regard.studio._run_folders import EXAMPLE
+
+    with serving(tmp_path_factory.mktemp("none"), example=EXAMPLE) as found:
+        yield found
+
+
+class TestNothingStale:
+    ATTENTION = re.compile("/attention")
+
+    @pytest.fixture
+    def page(self, stray, example):
+        stray.goto(f"{example}#/run/example/image")
+        stray.wait_for_selector(".st-guesses")
+        stray.wait_for_function("() => !document.querySelector('.st-stale')")
+        return stray
+
+    def test_while_a_request_runs_the_previous_result_is_dim_and_named(self, page):
+        held = []
+        page.route(self.ATTENTION, lambda route: held.append(route))
+        page.locator(".st-strip button").nth(1).click()
+        page.wait_for_selector(".st-stale .st-previous")
+        assert "Previous result" in page.locator(".st-previous").inner_text()
+        page.wait_for_function("() => Number(getComputedStyle(document.querySelector('.st-result')).opacity) < 0.6")
+        # The bars of the image before are among what is dim.
+        assert page.locator(".st-stale .st-result .st-guesses").count() == 1
+        held[0].continue_()
+        page.wait_for_function("() => !document.querySelector('.st-stale')")
+
+    def test_after_a_request_failed_too(self, page):
+        page.route(self.ATTENTION, lambda route: route.fulfill(status=500, json={"error": "the network is broken"}))
+        page.locator(".st-strip button").nth(1).click()
+        page.wait_for_selector("text=The network is broken.")
+        page.wait_for_selector(".st-previous")
+        assert page.locator(".st-previous").inner_text() == "Previous result"
+        assert page.locator(".st-stale .st-guesses").count() == 1
+
+    def test_bars_have_one_origin_and_the_truth_has_a_name(self, page):
+        starts = page.locator(".st-guesses i").evaluate_all(
+            "(bars) => bars.map((bar) => bar.getBoundingClientRect().x)"
+        )
+        assert len(starts) > 2
+        assert len(set(starts)) == 1
+        rows = page.locator(".st-guesses > div em").all_inner_texts()
+        assert rows[0].startswith("prediction")
+        assert "truth" in page.locator(".st-guesses").inner_text()
+
+    def test_a_server_that_comes_back_is_noticed_and_its_loss_is_said_once(self, stray, example):
+        stray.route("**/api/**", lambda route: route.abort())
+        stray.goto(f"{example}#/run/example/image")
+        stray.wait_for_selector("[role=alert]")
+        stray.wait_for_timeout(300)
+        assert stray.get_by_role("alert").count() == 1
+        stray.unroute("**/api/**")
+        stray.wait_for_selector(".st-guesses")
+        assert stray.get_by_role("alert").count() == 0
+        stray.route("**/api/**", lambda route: route.abort())
+        stray.locator(".st-strip button").nth(1).click()
+        stray.wait_for_selector("[role=alert]")
+        stray.wait_for_timeout(300)
+        assert stray.get_by_role("alert").count() == 1
+        stray.wait_for_selector(".st-previous")
+        assert stray.locator(".st-previous").inner_text() == "Previous result"
+        stray.unroute("**/api/**")
+        stray.wait_for_function("() => !document.querySelector('.st-stale, [role=alert]')")
+
+    def test_pages_have_titles_of_their_own(self, page, example):
+        titles = {page.title()}
+        for place in ("mechanism", "convolution", "claims"):
+            page.goto(f"{example}#/{place}")
+            page.wait_for_selector(f".regard[data-view={place}]")
+            titles.add(page.title())
+        assert len(titles) == 4
 
 
 def test_the_token_leaves_the_address(stray, runs):

@@ -37,7 +37,7 @@ class TestTrain:
 
     def test_any_field_can_be_set(self):
         recipe, options = _train.parse(
-            regard.recipes.get("cifar10-speedrun"),
+            regard.recipes.get("cifar10-transformer"),
             shlex.split(
                 "--epochs 3 --network.dim 36 --task.augmentation.crop 2 --optimizer.center-factor 2 --clip 0.5 "
                 "--task.validation 0 --no-compile --schedule.decay cosine --folder x --resume auto --seeds 5"
@@ -46,7 +46,7 @@ class TestTrain:
         assert (recipe.epochs, recipe.network.dim, recipe.task.augmentation.crop) == (3, 36, 2)
         assert (recipe.optimizer.center_factor, recipe.clip, recipe.task.validation) == (2.0, 0.5, 0)
         assert (recipe.compile, recipe.schedule.decay) == (False, "cosine")
-        named = regard.recipes.get("cifar10-speedrun")
+        named = regard.recipes.get("cifar10-transformer")
         assert recipe.optimizer.matrix_learning_rate == named.optimizer.matrix_learning_rate  # what was not set stays
         assert options.for_train()["resume"] == "auto"
         assert (options.folder, options.seeds) == (Path("x"), 5)
@@ -229,7 +229,7 @@ def merged(tmp_path_factory):
 
 class TestMerging:
     def test_the_command_line_says_where(self):
-        recipe, _ = _train.parse(regard.recipes.get("cifar10-speedrun"), ["--network.merge", "1", "3"])
+        recipe, _ = _train.parse(regard.recipes.get("cifar10-transformer"), ["--network.merge", "1", "3"])
         assert recipe.network.merge == (1, 3)
         assert _train.parse(recipe, ["--network.merge"])[0].network.merge == ()
         assert _train.parse(recipe, [])[0].network.merge == (1, 3)

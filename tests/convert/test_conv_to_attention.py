@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import regard
 from regard import reference
 from regard.convert import conv_to_attention
 from regard.convert._bounds import sharpness_for, shift_leak, tail
@@ -228,3 +229,58 @@ def test_leak_falls_like_the_exponential_of_the_sharpness():
     leaks = [math.log(shift_leak([alpha])) for alpha in (10.0, 11.0, 12.0)]
     assert leaks[1] - leaks[0] == pytest.approx(-1, abs=1e-3)
     assert leaks[2] - leaks[1] == pytest.approx(-1, abs=1e-3)
+
+
+class TestTaps:
+    """Sharp heads computed as the shifts that they are."""
+
+    @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+    @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (4, 1, "same"), (3, 2, 2), (2, 1, "valid")])
+    def test_the_convolution_itself(self, mode, kernel, stride, padding):
+        conv = nn.Conv2d(4, 6, kernel, stride=stride, padding=padding, padding_mode=mode, groups=2, dilation=2)
+        layer, x = conv_to_attention(conv, plan="taps"), torch.randn(2, 4, 13, 12)
+        torch.testing.assert_close(layer(x), conv(x))
+        torch.testing.assert_close(layer(x[0]), conv(x[0]))
+        assert "plan=taps" in repr(layer)
+
+    @pytest.mark.parametrize(
+        ("tolerance", "dtype", "plan"),
+        [
+            (1e-6, torch.float32, "attention"),
+            (1e-6, torch.bfloat16, "taps"),
+            (1e-8, torch.float32, "taps"),
+            (1e-8, torch.float64, "attention"),
+        ],
+    )
+    def test_taken_where_no_result_can_tell(self, tolerance, dtype, plan):
+        layer = conv_to_attention(nn.Conv1d(2, 3, 3).to(dtype), tolerance=tolerance)
+        assert layer.chosen_plan(torch.zeros(1, 2, 9, dtype=dtype)) == plan
+
+    def test_a_captured_call_still_shows_its_maps(self):
+        layer = conv_to_attention(nn.Conv2d(2, 3, 3, padding=1), plan="taps")
+        x = torch.randn(1, 2, 5, 6)
+        expected = layer(x)
+        with regard.capture(layer) as maps:
+            torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
+        assert maps[-1].weights.shape == (1, 9, 30, 30)
+
+    def test_gradients_are_the_convolutions(self):
+        conv = nn.Conv1d(2, 3, 3, padding=1).double()
+        layer, x = conv_to_attention(conv, plan="taps"), torch.randn(2, 2, 7, dtype=torch.float64, requires_grad=True)
+        found = torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()])
+        expected = torch.autograd.grad(conv(x).square().sum(), [x, *conv.parameters()])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+    def test_axis_matrices_are_made_once(self):
+        layer = conv_to_attention(nn.Conv2d(2, 3, 3, padding=1), plan="attention")
+        first, second = (layer.axis_matrices((6, 7), torch.zeros(1)) for _ in range(2))
+        assert all(a is b for a, b in zip(first, second, strict=True))
+        with torch.inference_mode():
+            layer(torch.randn(1, 2, 9, 8))
+        layer(torch.randn(1, 2, 9, 8, requires_grad=True)).sum().backward()
+
+    @pytest.mark.usefixtures("user_errors")
+    def test_an_unknown_plan_is_refused(self):
+        with pytest.raises(ValueError, match="plan must be one of 'auto', 'attention', 'taps'"):
+            conv_to_attention(nn.Conv1d(2, 3, 3), plan="fast")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import course_notebooks as course
 import nbformat
@@ -44,7 +45,10 @@ def test_blank_notebook_gets_nothing_and_is_told_where_to_begin(name):
 @pytest.mark.parametrize("name", course.NAMES)
 def test_solved_notebook_runs_from_top_to_bottom(name, tmp_path):
     path = tmp_path / f"{name}.ipynb"
-    nbformat.write(course.notebook(name, "solved"), path)
+    notebook = course.notebook(name, "solved")
+    for cell in notebook.cells:  # a tenth of the training: what it prints is in the committed notebook
+        cell.source = re.sub(r"\b(steps ?= ?\d+)0\b", r"\1", cell.source)
+    nbformat.write(notebook, path)
     executed = course.build().run(path, keep=False)
     checks = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source.startswith("grader.check")]
     assert len(checks) == len(course.questions(name))

@@ -67,6 +67,11 @@ soft = Soft()
 """,
         "softargmax = lambda scores, beta=1.0: soft(beta * scores)",
     ],
+    "with modules of Python's own": [
+        "from fractions import Fraction\nimport statistics, itertools, random\nfrom typing import Any\nimport einops",
+        "one = float(Fraction(1, 1) * statistics.mean([1, 1]) * next(itertools.count(1)))",
+        SOFT.replace("e / e", "one * e / e").replace("z = ", "z: Any = "),
+    ],
     "under an if": ["if True:" + SOFT.replace("\n", "\n    ")],
     "another cell does not parse": ["def broken(:\n    pass", "from math import *\n" + SOFT],
 }

@@ -168,5 +168,5 @@ def test_what_does_not_fit_is_refused(user_errors):
         Loader(image_set(16), 8)
     with pytest.raises(ValueError, match="crop is 8 pixels"):
         AugmentedImages(image_set(4), Augmentation(crop=8))
-    with pytest.raises(TypeError, match="dtype must be a floating-point one"):
+    with pytest.raises(TypeError, match="dtype must be a floating-point dtype"):
         AugmentedImages(image_set(4), dtype=torch.int64)

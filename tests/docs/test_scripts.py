@@ -106,3 +106,20 @@ def test_the_gallery_is_made_by_its_script(script, root, tmp_path):
     assert (tmp_path / "limit.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="pass --run FOLDER"):
         gallery.main(["trained-heads", "--folder", str(tmp_path)])
+
+
+class TestFront:
+    def test_a_point_is_the_mean_over_the_seeds_of_the_latest_file(self, script):
+        front = script("scripts/front.py")
+        run = {"recipe": "cifar10-speedrun", "hardware": "NVIDIA H200", "seeds": [0, 1], "train_seconds": [8.0, 9.0]}
+        older, newer = ({**run, "accuracy": accuracy} for accuracy in ([0.1, 0.1], [0.94, 0.95]))
+        found = front.points([older, newer, {**newer, "recipe": "cifar10-best", "hardware": "a CPU"}])
+        [(name, seconds, accuracy)] = found["attention by position, H200"]
+        assert (name, seconds) == ("cifar10-speedrun (2 seeds)", 8.5)
+        assert accuracy == pytest.approx(94.5)
+
+    def test_the_files_that_are_here_are_drawn(self, script):
+        front = script("scripts/front.py")
+        [axes] = front.draw(front.load()).axes
+        drawn = sum(len(each.get_offsets()) for each in axes.collections)
+        assert drawn == sum(len(found) for found in front.points(front.load()).values()) >= 8

@@ -302,3 +302,32 @@ def test_transforms_of_torch_func(value_heads, plan):
     value = values[0].requires_grad_()
     (expected,) = torch.autograd.grad(attend(value).square().sum(), [value])
     torch.testing.assert_close(torch.func.grad(lambda x: attend(x).square().sum())(value.detach()), expected)
+
+
+class TestLocalHeadsWithoutBeingAsked:
+    """On the CPU, plan "auto" finds heads whose weights are local and bands them; results stay the same."""
+
+    @pytest.mark.parametrize("border", ["native", "zeros"])
+    def test_values_and_gradients(self, border):
+        padding = None if border == "native" else ((2, 2), (1, 3))
+        center = torch.tensor([[0.0, 1.0], [-2.3, 0.5], [200.0, -3.0]], dtype=torch.float64)
+        sharpness = torch.tensor([3.0, 8.0, 0.001], dtype=torch.float64)
+        value = torch.randn(1, 3, 128 * 96, 2, dtype=torch.float64)
+        inputs = [x.requires_grad_() for x in (value, center, sharpness)]
+        results = []
+        for plan in ("auto", "separable"):
+            out = gaussian_attention(*inputs, (128, 96), border=border, padding=padding, plan=plan)
+            results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b)
+
+    def test_local_heads_are_banded_and_wide_ones_are_not(self):
+        from regard.functional._call import resolve
+        from regard.functional._plan import groups_for
+
+        call = resolve(torch.zeros(3, 2), torch.tensor([2.0, 2.0, 1e-4]), (128, 128), None, "native", None)
+        local, wide = groups_for(call, "auto", "cpu", torch.float32)
+        assert local.heads == (0, 1)
+        assert not any(axis.is_whole for axis in local.axes)
+        assert wide.heads == (2,)
+        assert all(axis.is_whole for axis in wide.axes)

@@ -5,6 +5,7 @@ and what room it needs. Not run under Triton's interpreter, which compiles nothi
 """
 
 import json
+import math
 import sys
 
 import torch
@@ -54,15 +55,17 @@ class Card:
 
 def attend(grid, width, dtype, value_heads=HEADS, outputs=None, learned="both"):
     """Forward and backward, as in eager use."""
-    value = torch.zeros(2, value_heads, grid[0] * grid[1], width, dtype=getattr(torch, dtype))
-    learnable = [torch.zeros(HEADS, 2), torch.zeros(HEADS, 2)]
+    value = torch.zeros(2, value_heads, math.prod(grid), width, dtype=getattr(torch, dtype))
+    learnable = [torch.zeros(HEADS, len(grid)), torch.zeros(HEADS, len(grid))]
     if outputs is not None:
         learnable = [torch.zeros(HEADS, m, k) for m, k in zip(outputs, grid, strict=True)]
     value.requires_grad_(learned != "heads")
     for tensor in learnable:
         tensor.requires_grad_(learned != "value")
-    if outputs is None:
+    if outputs is None and kernels.is_small_plane(tuple(grid)):
         out = kernels.gaussian_plane(value, *learnable, tuple(grid))
+    elif outputs is None:
+        out = kernels.gaussian_grid(value, *learnable, tuple(grid))
     else:
         out = kernels.mix_plane(value, *learnable)
     out.sum().backward()

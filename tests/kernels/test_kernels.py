@@ -49,6 +49,68 @@ def test_values_and_gradients(grid, width, value_heads):
     assert_same(lambda v, c, s: gaussian_attention(v, c, s, grid), inputs, 3, grid)
 
 
+@pytest.mark.parametrize(
+    ("grid", "width", "value_heads", "sharpness"),
+    [
+        ((40,), 16, 3, 0.5),
+        ((300,), 20, 3, 8.0),  # bands
+        ((150,), 16, 1, 0.001),  # everything matters
+        ((33, 20), 16, 3, 0.5),
+        ((140, 9), 24, 3, 30.0),  # larger than a plane was allowed to be
+        ((20, 70), 16, 1, 1.0),
+        ((5, 18, 7), 16, 3, 2.0),
+    ],
+)
+def test_grids_of_any_size(grid, width, value_heads, sharpness):
+    value, center, alpha = heads(3, grid=grid, width=width, value_heads=value_heads, axes=len(grid))
+    center[0] += max(grid)  # one head looks outside
+    weight = torch.randn(2, 3, math.prod(grid), width, dtype=torch.float64)
+
+    def run(v, c, s):
+        return gaussian_attention(v, c, s, grid)
+
+    assert kernels.usable_on_grid(value, grid)
+    inputs = value, center, alpha * sharpness
+    expected = with_gradients(run, [x.double() for x in inputs], weight)
+    for a, b in zip(with_gradients(run, inputs, weight), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
+
+
+def test_local_and_wide_heads_on_a_long_axis_share_a_backward_pass():
+    """Half precision launches once for each kind, and each head is computed by one of them."""
+    value, center, _ = heads(4, grid=(260, 2))
+    sharpness = torch.tensor([1e-5, 3.0, 0.001, 0.5])
+    weight = torch.randn(2, 4, 520, 16, dtype=torch.float64)
+
+    def run(v, c, s):
+        return gaussian_attention(v, c, s, (260, 2))
+
+    inputs = value.half(), center, sharpness
+    expected = with_gradients(run, [x.double() for x in inputs], weight)
+    for a, b in zip(with_gradients(run, inputs, weight), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=5e-3 * max(1.0, b.abs().max().item()), rtol=5e-3)
+
+
+def test_a_second_backward_pass_finds_what_the_first_overwrote():
+    inputs = [x.requires_grad_() for x in heads(2, grid=(20, 18))]
+    out = gaussian_attention(*inputs, (20, 18)).square().sum()
+    first = torch.autograd.grad(out, inputs, retain_graph=True)
+    second = torch.autograd.grad(out, inputs)
+    assert all(a.equal(b) for a, b in zip(first, second, strict=True))
+
+
+def test_memory_of_a_plane_is_three_values():
+    """Output, one tensor between the passes whose gradient takes its place, and the gradient of the value."""
+    from regard.functional.kernels import _grid
+
+    value, center, sharpness = heads(2, grid=(20, 18))
+    _, (moments, *between) = _grid.forward(value, center, sharpness, (20, 18))
+    assert [x.shape for x in between] == [value.shape]
+    before, saved = between[0].clone(), [moments, *between]
+    _grid.backward(torch.randn_like(value), value, center, sharpness, saved, (20, 18), True, True, True)
+    assert not between[0].equal(before)
+
+
 @pytest.mark.parametrize("border", ["zeros", "reflect", "replicate", "circular"])
 def test_borders_take_matrices_made_elsewhere(border):
     padding = ((1, 1), (2, 0))
@@ -120,8 +182,11 @@ def test_what_kernels_do_not_take_goes_the_plain_way(monkeypatch):
     assert not kernels.usable(value, (30,), (30,))
     assert not kernels.usable(value, (129, 5), (129, 5))
     assert not kernels.usable(value.to("meta"), (6, 5), (6, 5))
+    assert kernels.usable_on_grid(value, (30,))
+    assert not kernels.usable_on_grid(value.double(), (30,))
     monkeypatch.setenv("REGARD_KERNELS", "0")
     assert not kernels.usable(value, (6, 5), (6, 5))
+    assert not kernels.usable_on_grid(value, (30,))
     monkeypatch.delenv("REGARD_KERNELS")
     monkeypatch.delenv("TRITON_INTERPRET")
     assert not kernels.usable(value, (6, 5), (6, 5))

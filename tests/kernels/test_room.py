@@ -65,6 +65,33 @@ def crowd(monkeypatch):
     forget()
 
 
+@pytest.fixture
+def crowd_axes(monkeypatch):
+    from regard.functional.kernels import _axes
+
+    def forget():
+        for ways in (_axes.forward_ways, _axes.backward_ways):
+            ways.cache_clear()
+
+    def put(fits):
+        crowded = {name: Crowded(getattr(_axes, name), fits) for name in ("axis_forward", "axis_backward")}
+        for name, kernel in crowded.items():
+            monkeypatch.setattr(_axes, name, kernel)
+        return crowded
+
+    forget()
+    yield put
+    forget()
+
+
+def attend_on(grid):
+    """A small plane by its own kernels; a larger one by matrices made elsewhere, as borders have them."""
+    if max(grid) <= 16:
+        return lambda v, c, s: gaussian_attention(v, c, s, grid)
+    none = ((0, 0), (0, 0))
+    return lambda v, c, s: gaussian_attention(v, c, s, grid, border="zeros", padding=none, plan="separable")
+
+
 def heads(grid, value_heads, width=20, dtype=torch.float32):
     value = torch.randn(2, value_heads, math.prod(grid), width, dtype=dtype)
     return value, 2 * torch.randn(3, 2), torch.rand(3, 2) + 0.2
@@ -99,9 +126,7 @@ def assert_as_in_float64(function, inputs):
 def test_smaller_cuts_compute_the_same_and_are_found_once(grid, value_heads, dtype, fits, crowd):
     crowded = crowd(fits)
 
-    def run(v, c, s):
-        return gaussian_attention(v, c, s, grid)
-
+    run = attend_on(grid)
     inputs = heads(grid, value_heads, dtype=dtype)
     found, weight = assert_as_in_float64(run, inputs)
     ran = [kernel for kernel in crowded.values() if kernel.ran]
@@ -124,7 +149,7 @@ def test_two_passes_take_the_place_of_a_plane_that_does_not_fit(value_heads, cro
 @pytest.mark.parametrize(("grid", "value_heads"), [((5, 7), 3), ((5, 7), 1), ((17, 2), 3), ((3, 20), 1)])
 def test_torch_takes_over_where_nothing_fits(grid, value_heads, crowd):
     crowded = crowd(nowhere)
-    assert_as_in_float64(lambda v, c, s: gaussian_attention(v, c, s, grid), heads(grid, value_heads))
+    assert_as_in_float64(attend_on(grid), heads(grid, value_heads))
     assert all(crowded[name].refused for name in PASSES)
     assert not any(kernel.ran for kernel in crowded.values())
 
@@ -154,8 +179,8 @@ def test_gradients_that_nobody_wants_are_left_out(learned, value_heads, crowd):
         torch.testing.assert_close(a.double(), b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
 
 
-def test_under_autocast_torch_takes_over_too(crowd):
-    crowd(nowhere)
+def test_under_autocast_torch_takes_over_too(crowd_axes):
+    crowd_axes(nowhere)
     inputs = heads((17, 6), 3, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         assert_as_in_float64(lambda v, c, s: gaussian_attention(v, c, s, (17, 6)), inputs)
@@ -191,3 +216,25 @@ def test_operators_fall_back_as_eager_calls_do(grid, value_heads, crowd):
     )
     for a, b in pairs:
         torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
+
+
+@pytest.mark.parametrize("value_heads", [3, 1])
+def test_larger_grids_are_cut_smaller_and_alike_every_time(value_heads, crowd_axes):
+    crowded = crowd_axes(one_stage)
+    inputs = heads((20, 18), value_heads)
+
+    def run(v, c, s):
+        return gaussian_attention(v, c, s, (20, 18))
+
+    found, weight = assert_as_in_float64(run, inputs)
+    refusals = [len(kernel.refused) for kernel in crowded.values()]
+    assert all(refusals)
+    again = with_gradients(run, inputs, weight)
+    assert [len(kernel.refused) for kernel in crowded.values()] == refusals
+    assert all(a.equal(b) for a, b in zip(found, again, strict=True))
+
+
+def test_torch_takes_over_on_larger_grids(crowd_axes):
+    crowded = crowd_axes(nowhere)
+    assert_as_in_float64(lambda v, c, s: gaussian_attention(v, c, s, (20, 18)), heads((20, 18), 3))
+    assert not any(kernel.ran for kernel in crowded.values())

@@ -287,3 +287,33 @@ def test_values_shared_by_all_samples_are_values():
         network(torch.randn(1, 2, 4, 8))
     assert maps[0].shape == (1, 2, 4, 4)
     assert maps[0].agrees
+
+
+# Dropout, written out. Each takes weights and the probability to keep one.
+MASKS = {
+    "a product with a mask": lambda w, p: w * (torch.rand_like(w) < p) / p,
+    "a mask that is scaled": lambda w, p: w * ((torch.rand(w.shape) < p).float() / p),
+    "bernoulli": lambda w, p: torch.bernoulli(torch.full_like(w, p)).div(p) * w,
+    "where": lambda w, p: torch.where(torch.rand_like(w) < p, w, torch.zeros(())) / p,
+    "filled": lambda w, p: w.masked_fill(torch.rand_like(w) >= p, 0.0) * (1 / p),
+    "scaled before": lambda w, p: (w / p) * (torch.rand_like(w) < p),
+    "in place": lambda w, p: w.mul_(torch.empty_like(w).bernoulli_(p)).div_(p),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_dropout_that_is_written_out_does_not_enter_the_map(name):
+    class Dropped(nn.Module):
+        num_heads = 2
+
+        def forward(self, q, k, v):
+            return MASKS[name]((q @ k.mT).softmax(-1), 0.7) @ v
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4) for _ in range(3))
+    network = Dropped()
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(q, k, v)
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+    assert maps[0].agrees
+    assert not maps.missed

@@ -1,6 +1,7 @@
 """Capture on torch's own attention: kernels, masks, modes, the fast path."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.attention.bias
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention as early_name
 
 import regard
@@ -355,3 +357,29 @@ def test_a_head_before_windows_is_changed_as_that_head(by_hand, method):
     assert scores.shape == (3,)
     assert scores[1].abs() > 0.1
     assert (scores[[0, 2]] == 0).all()
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_learned_sink_by_logsumexp_belongs_to_the_map(divided):
+    class Sink(nn.Module):
+        sink = torch.tensor([0.3, -1.0])[:, None]
+
+        def forward(self, query, key, value):
+            out, logsumexp = flex_attention(query, key, value, return_lse=True)
+            if divided:
+                return out / (1 + (self.sink - logsumexp).exp())[..., None]
+            return out * (logsumexp - self.sink).sigmoid()[..., None]
+
+    q, k, v = (torch.randn(2, 2, 16, 16) for _ in range(3))
+    network = Sink()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with regard.capture(network) as maps:
+            out = network(q, k, v)
+        with regard.capture(network, rows=[3], heads=[1]) as part:
+            network(q, k, v)
+    scores = torch.cat([q @ k.mT / 4, network.sink[None, :, :, None].expand(2, 2, 16, 1)], -1)
+    expected = scores.softmax(-1)[..., :-1]
+    torch.testing.assert_close(maps["Sink"].weights, expected)
+    torch.testing.assert_close(maps["Sink"].weights @ v, out)
+    torch.testing.assert_close(part["Sink"].weights, expected[:, 1:, 3:4])

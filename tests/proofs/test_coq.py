@@ -24,7 +24,7 @@ REALS = frozenset(
         "Epsilon.epsilon_statement",
     }
 )
-MACHINE = re.compile(r"(PrimInt63|Uint63|Sint63|PrimFloat|FloatAxioms)\.\w+")  # machine integers and floats
+MACHINE = re.compile(r"(PrimInt63|Uint63)\.\w+")  # machine integers
 # Which file may rest on what; all others on the three classical axioms. Files with one list are asked together.
 ALLOWED = {
     "product.v": frozenset(),
@@ -32,7 +32,7 @@ ALLOWED = {
     "rounding.v": REALS,
     "exponential.v": CLASSICAL | REALS,
     "enclosure.v": CLASSICAL | REALS,
-    "certificates.v": CLASSICAL | REALS | {"machine numbers"},
+    "certificates.v": CLASSICAL | REALS | {"machine integers"},
 }
 
 
@@ -51,7 +51,7 @@ def assumed(printed: str) -> set[str]:
 def beyond(names: frozenset[str], printed: str) -> set[str]:
     """Assumptions that are not among the allowed ones."""
     found = assumed(printed) - names
-    return {name for name in found if not ("machine numbers" in names and MACHINE.fullmatch(name))}
+    return {name for name in found if not ("machine integers" in names and MACHINE.fullmatch(name))}
 
 
 def question(statements: list[tuple[str, str]]) -> str:

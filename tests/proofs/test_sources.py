@@ -214,5 +214,5 @@ def test_the_readme_lists_every_file(read) -> None:
 
 def test_ci_and_readme_install_the_same_packages() -> None:
     names = re.compile(r"\bcoq libcoq-[\w-]+(?: libcoq-[\w-]+)*")
-    script, readme = ((ROOT / path).read_text("utf-8") for path in (".ci/run", "proofs/README.md"))
+    script, readme = ((ROOT / path).read_text("utf-8") for path in (".ci/install-packages", "proofs/README.md"))
     assert names.findall(script) == names.findall(readme) != []

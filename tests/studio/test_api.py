@@ -160,7 +160,7 @@ def test_image_attention_is_what_capture_sees(client, trained, name):
 
 
 def test_a_run_that_merges_tokens_shows_each_layer_on_its_own_grid(client_of, tmp_path):
-    recipe = regard.recipes.get("cifar10-speedrun").smoke()
+    recipe = regard.recipes.get("cifar10-transformer").smoke()
     run = regard.train(recipe, folder=tmp_path / "merged", accelerator="cpu", tensorboard=False, progress=False)
     client = client_of(tmp_path)
     [listed] = client.get("/api/runs").json()

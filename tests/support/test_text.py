@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.support.tables import text_table
-from regard.support.text import format_count, format_duration, format_size, parse_size
+from regard.support.text import format_count, format_size, parse_size
 
 
 @given(st.integers(0, 10**14), st.booleans())
@@ -26,14 +26,6 @@ def test_a_count_is_the_size_without_its_unit(count):
 def test_what_is_no_size_is_refused_by_the_name_of_the_argument(size):
     with pytest.raises(ValueError, match=r"^budget must be a number of bytes or a size"):
         parse_size(size, "budget")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0123, "0.012 s"), (9.94, "9.9 s"), (59.4, "59 s"), (60, "1 min"), (3599.6, "1 h"), (90_000, "25 h")],
-)
-def test_durations(seconds, text):
-    assert format_duration(seconds) == text
 
 
 @given(st.lists(st.tuples(*[st.text("abc ", max_size=9).map(str.strip)] * 3), min_size=1, max_size=5))

@@ -73,3 +73,18 @@ def test_convolutions_go_to_muon_where_they_shall_but_never_depthwise_ones():
     assert matrices(network, convolutions=True) == 2
     resnet = ResNet18Settings().build(ImageTask("fashion-mini"))
     assert matrices(resnet, convolutions=True) == 19  # all but the first, whose images are gray
+
+
+def test_matrices_that_keep_their_norm_take_the_step_from_there():
+    weights = [torch.nn.Parameter(5 * torch.randn(shape)) for shape in SHAPES]
+    optimizer = StackedMuon(weights, lr=0.0, weight_decay=0.0, keep_norm=True)
+    before = [weight.detach().clone() for weight in weights]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    for weight, old in zip(weights, before, strict=True):
+        torch.testing.assert_close(weight.detach(), old * weight.shape[0] ** 0.5 / old.norm())
+    optimizer.param_groups[0]["lr"] = 0.1
+    scaled = [weight.detach().clone() for weight in weights]
+    optimizer.step()
+    assert all(not torch.equal(weight, old) for weight, old in zip(weights, scaled, strict=True))

@@ -43,6 +43,10 @@ export interface PictureProps {
   onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size) => void;
   onWheel?: (x: number, y: number, event: WheelEvent, size: Size) => void;
   onDouble?: () => void;
+  /** A key while the picture has the focus; true where it was used. */
+  onKey?: (key: string) => boolean;
+  /** Said at the pointer. */
+  tip?: string | null;
 }
 
 export function Picture(props: PictureProps) {
@@ -54,6 +58,7 @@ export function Picture(props: PictureProps) {
   latest.current = { props, theme };
   const shown = useRef<Shown | null>(null);
   const pending = useRef(0);
+  const tip = useRef<HTMLDivElement>(null);
   const drag = useRef<{ x: number; y: number; moved: boolean } | null>(null);
 
   const paint = () => {
@@ -135,7 +140,17 @@ export function Picture(props: PictureProps) {
         return;
       }
     }
+    if (tip.current) {
+      const box = wrapper.current!.getBoundingClientRect();
+      const right = event.clientX - box.left > box.width * 0.6;
+      tip.current.style.transform = `translate(${event.clientX - box.left + (right ? -12 : 14)}px, ${event.clientY - box.top + 14}px)${right ? " translateX(-100%)" : ""}`;
+    }
     props.onPoint?.(...place(event), event, size());
+  };
+  const key = (event: KeyboardEvent) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !props.onKey?.(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
   };
   const press = (event: MouseEvent) => {
     if (!drag.current?.moved) props.onPress?.(...place(event), event, size());
@@ -144,7 +159,8 @@ export function Picture(props: PictureProps) {
   return html`<div ref=${wrapper} class=${`rg-picture ${props.class ?? ""}`}>
     <canvas
       ref=${canvas}
-      role="img"
+      role=${props.focusable ? "application" : "img"}
+      aria-roledescription=${props.focusable ? "interactive picture" : undefined}
       aria-label=${props.label}
       tabindex=${props.focusable ? 0 : undefined}
       style=${props.cursor ? { cursor: props.cursor } : undefined}
@@ -152,8 +168,10 @@ export function Picture(props: PictureProps) {
       onPointerDown=${(event: PointerEvent) => (drag.current = { x: event.clientX, y: event.clientY, moved: false })}
       onPointerLeave=${() => props.onLeave?.()}
       onClick=${press}
+      onKeyDown=${key}
       onDblClick=${() => props.onDouble?.()}
     ></canvas>
+    ${props.tip === undefined ? null : html`<div ref=${tip} class="rg-tip" aria-hidden="true" hidden=${!props.tip}>${props.tip}</div>`}
   </div>`;
 }
 

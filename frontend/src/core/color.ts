@@ -21,8 +21,9 @@ function parse(hex: string): [number, number, number] {
 export const paper = ramp("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47");
 /** From night to light, for maps on a dark page. */
 export const night = ramp("#12161d", "#16304f", "#1f5383", "#3f83b0", "#7bb6c9", "#c6e2c8", "#fff8cf");
-/** For overlays on images: dark, violet, orange, light yellow. */
-export const ember = ramp("#000004", "#2a0d52", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac228", "#fcffa4");
+/** Orange below zero, purple above: for weights with a sign, on a light page and on a dark one. */
+export const diverging = ramp("#7f3b08", "#b35806", "#e08214", "#fdc783", "#ffffff", "#c5bfe0", "#8073ac", "#542788", "#2d004b");
+export const divergingNight = ramp("#ffd9a8", "#fdb863", "#e08214", "#8a4a10", "#12161d", "#4a3a80", "#8073ac", "#b9b2dc", "#ece8ff");
 /** For an ordered quantity drawn as lines: blue, magenta, orange, yellow, ever lighter. */
 export const plasma = ramp("#0d0887", "#46039f", "#7201a8", "#9c179e", "#bd3786", "#d8576b", "#ed7953", "#fb9f3a", "#fdca26", "#f0f921");
 

@@ -1,6 +1,6 @@
 // What a view shows: a JSON header and one binary buffer, the same in every host.
 
-export type DType = "uint8" | "uint16" | "int32" | "float16" | "float32";
+export type DType = "uint8" | "int8" | "uint16" | "int32" | "float16" | "float32";
 
 export interface ArrayInfo {
   dtype: DType;
@@ -18,7 +18,7 @@ export interface Header<Meta = Record<string, unknown>> {
   arrays: Record<string, ArrayInfo>;
 }
 
-type Stored = Uint8Array | Uint16Array | Int32Array | Float32Array;
+type Stored = Int8Array | Uint8Array | Uint16Array | Int32Array | Float32Array;
 
 /** An array of a payload. `data` holds what was sent; `row` and `values` undo the scale. */
 export interface NumberArray {
@@ -72,6 +72,8 @@ function typed(buffer: ArrayBuffer, info: ArrayInfo): Stored {
   switch (info.dtype) {
     case "uint8":
       return new Uint8Array(buffer, info.offset, count);
+    case "int8":
+      return new Int8Array(buffer, info.offset, count);
     case "uint16":
       return new Uint16Array(buffer, info.offset, count);
     case "int32":

@@ -1,7 +1,8 @@
 // Light and dark: as the page, the notebook or the system has it, unless the person chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
-import { between, plasma, night, paper, type Ramp } from "./color";
+import { rememberedTheme, rememberTheme } from "./memory";
+import { between, diverging, divergingNight, plasma, night, paper, type Ramp } from "./color";
 
 export type Mode = "light" | "dark";
 
@@ -22,6 +23,8 @@ export interface Theme {
   mono: string;
   /** Weights of a map, 0 to 1. */
   heat: Ramp;
+  /** Weights with a sign, −1 to 1 as 0 to 1. */
+  signed: Ramp;
   /** An ordered quantity, as the color of lines. */
   order: Ramp;
 }
@@ -44,6 +47,7 @@ export const themes: Record<Mode, Theme> = {
     font: FONT,
     mono: MONO,
     heat: paper,
+    signed: diverging,
     order: between(plasma, 0, 0.78),
   },
   dark: {
@@ -60,6 +64,7 @@ export const themes: Record<Mode, Theme> = {
     font: FONT,
     mono: MONO,
     heat: night,
+    signed: divergingNight,
     order: between(plasma, 0.32, 1),
   },
 };
@@ -80,7 +85,7 @@ export function surroundings(): Mode {
 
 /** The theme now, and a switch. */
 export function useMode(): [Mode, () => void] {
-  const [chosen, choose] = useState<Mode | null>(null);
+  const [chosen, choose] = useState<Mode | null>(() => (document.documentElement.dataset.theme ? null : rememberedTheme()));
   const [around, setAround] = useState<Mode>(surroundings);
   useEffect(() => {
     const look = () => setAround(surroundings());
@@ -95,5 +100,10 @@ export function useMode(): [Mode, () => void] {
     };
   }, []);
   const mode = chosen ?? around;
-  return [mode, () => choose(mode === "light" ? "dark" : "light")];
+  const swap = () => {
+    const next = mode === "light" ? "dark" : "light";
+    choose(next);
+    rememberTheme(next);
+  };
+  return [mode, swap];
 }

@@ -1,12 +1,13 @@
 // A map as arcs: from each token that asks, on the left, to the tokens that it reads, on the right.
 
 import type { Draw, Size } from "../core/canvas";
-import { categorical, css } from "../core/color";
+import { categorical } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
 import type { Cell, Viewport } from "./heat";
 import { percent } from "./layer";
+import { largestOf } from "./scale";
 import { type Table, threshold } from "./table";
 
 export interface ArcState {
@@ -39,6 +40,9 @@ interface Column {
   height: number;
 }
 
+/** Behind a label: in proportion to its weight, and never so strong that the letters drown. */
+export const tint = (theme: Theme, weight: number): string => `${theme.hover}${Math.round(255 * 0.55 * Math.min(1, Math.max(0, weight))).toString(16).padStart(2, "0")}`;
+
 export const arcHeight = (table: Table) => (): number => {
   const count = Math.max(table.queries.length, table.keys.length, 1);
   return TOP + Math.max(160, Math.min(720, count * 22)) + 8;
@@ -69,10 +73,10 @@ export function tokenAt(table: Table, view: Viewport, x: number, y: number, size
 
 export function drawArcs(state: ArcState): Draw {
   const { table, view } = state;
-  const shown = (state.heads ?? [{ name: "", weights: table.weights }]).map((head) => {
-    const max = head.weights.reduce((a, b) => Math.max(a, b), 0);
-    return { ...head, max: max || 1, least: threshold(head.weights, max, MOST / (state.heads?.length ?? 1)) };
-  });
+  // One scale for all heads, at rest and under the pointer: a weight is never drawn weaker for being pointed at.
+  const heads = state.heads ?? [{ name: "", weights: table.weights }];
+  const max = Math.max(...heads.map((head) => largestOf(head.weights))) || 1;
+  const shown = heads.map((head) => ({ ...head, least: threshold(head.weights, max, MOST / heads.length) }));
   return (pen, size, theme) => {
     const c = columns(table, view, size);
     const yq = (q: number) => TOP + (q - view.q + 0.5) * c.query;
@@ -95,13 +99,13 @@ export function drawArcs(state: ArcState): Draw {
       pen.bezierCurveTo(middle, from, middle, to, c.right, to);
       pen.stroke();
     };
-    shown.forEach(({ weights, max, least }, head) => {
+    shown.forEach(({ weights, least }, head) => {
       const line = lineOf(head, theme);
       pen.strokeStyle = state.heads ? line.color : active && !state.over ? theme.accent : theme.hover;
       pen.setLineDash(state.heads ? line.dash : []);
       const some = (q: number, k: number, from: number, strong: boolean) => {
-        const weight = weights[q * count + k];
-        if (weight > from) arc(q, k, strong ? weight : weight / max, strong);
+        const weight = Math.abs(weights[q * count + k]);
+        if (weight > from) arc(q, k, weight / max, strong);
       };
       if (!active) for (let q = 0; q < table.queries.length; q++) for (let k = 0; k < count; k++) some(q, k, least, false);
       else if (active.q >= 0) for (let k = 0; k < count; k++) some(active.q, k, 0.002, true);
@@ -160,9 +164,8 @@ function tokens(
     const seen = labels.map((_, i) => i).filter((i) => y(i) >= TOP - tall && y(i) <= TOP + c.height + tall);
     for (const i of seen) {
       const strength = weight(i);
-      if (strength <= 0.002) continue;
-      // The stronger end of the ramp alone would drown the letters.
-      pen.fillStyle = css(theme.heat(0.15 + 0.4 * strength), 1);
+      if (strength <= 0) continue;
+      pen.fillStyle = tint(theme, strength);
       pen.fillRect(from, y(i) - tall / 2, to - from, Math.max(1, tall - 1));
     }
     // Where rows are narrower than letters, those that matter most are named first, and only where there is room.

@@ -1,14 +1,28 @@
 // Heads as thumbnails: a row per layer, or the heads of one layer in a block. Hover enlarges, a click locks.
 
 import { html, useRef, useState } from "../core/html";
-import { Picture, type Draw, type Size } from "../core/canvas";
+import { Picture, pixels, type Draw, type Size } from "../core/canvas";
 import type { Pen } from "../core/pen";
 import { useTheme } from "../core/theme";
 
-/** The thumbnails of one layer side by side. */
+/** The thumbnails of one layer side by side, each with its own edge repeated around it: smoothing mixes neighbors. */
 export interface Strip {
   image: HTMLCanvasElement;
   heads: number;
+  /** Pixels of one thumbnail, without its border. */
+  rows: number;
+  columns: number;
+}
+
+/** `color` gives the pixel of a head at a row and a column. */
+export function makeStrip(heads: number, rows: number, columns: number, color: (head: number, row: number, column: number) => number): Strip {
+  const wide = heads * (columns + 2);
+  const within = (x: number, count: number) => Math.min(count - 1, Math.max(0, x - 1));
+  const image = pixels(wide, rows + 2, (i) => {
+    const [x, y] = [i % wide, Math.floor(i / wide)];
+    return color(Math.floor(x / (columns + 2)), within(y, rows), within(x % (columns + 2), columns));
+  });
+  return { image, heads, rows, columns };
 }
 
 export interface AtlasRow {
@@ -30,6 +44,8 @@ export interface AtlasProps {
   backdrop?: HTMLCanvasElement | null;
   picked: { layer: number; head: number | null };
   label: string;
+  /** What a head is like, beside its name. */
+  about?: (layer: number, head: number) => string;
   onHover: (at: { layer: number; head: number } | null) => void;
   onPick: (at: { layer: number; head: number | null }) => void;
 }
@@ -75,7 +91,7 @@ export function Atlas(props: AtlasProps) {
   };
 
   const thumbnail = (pen: Pen, layer: number, head: number, x: number, y: number, w: number, h: number) => {
-    const { image, heads } = props.strip(layer);
+    const { image, heads, rows: tall, columns: wide } = props.strip(layer);
     pen.save();
     pen.beginPath();
     pen.rect(x, y, w, h);
@@ -83,7 +99,8 @@ export function Atlas(props: AtlasProps) {
     pen.imageSmoothingEnabled = true;
     if (props.backdrop) pen.drawImage(props.backdrop, x, y, w, h);
     pen.imageSmoothingEnabled = Boolean(props.smooth);
-    pen.drawImage(image, x - head * w, y, heads * w, h);
+    const [dx, dy] = [w / wide, h / tall];
+    pen.drawImage(image, x - (head * (wide + 2) + 1) * dx, y - dy, heads * (wide + 2) * dx, (tall + 2) * dy);
     pen.restore();
     pen.strokeStyle = theme.line;
     pen.lineWidth = 1;
@@ -111,7 +128,7 @@ export function Atlas(props: AtlasProps) {
     pen.textAlign = "center";
     pen.font = `10px ${theme.font}`;
     const every = Math.max(1, Math.ceil(18 / (g.cell + g.gap)));
-    if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer)) {
+    if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer) && rows.every((row) => row.heads.every((head, c) => c === 0 || head > row.heads[c - 1]))) {
       const widest = widestRow(rows);
       for (let c = 0; c < columns; c += every) {
         pen.fillText(props.headName(widest.layer, widest.heads[c]), place(g, 0, c)[0] + g.cell / 2, 7);
@@ -160,7 +177,18 @@ export function Atlas(props: AtlasProps) {
     const at = cellOf(x, y, size);
     if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] });
   };
-  return html`<${Picture} class="rg-atlas" draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
+  /** Arrows go to the next head; from nothing to the first. */
+  const move = (key: string): boolean => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
+    if (!step) return false;
+    const row = rows.findIndex((one) => one.layer === props.picked.layer && (props.picked.head === null || one.heads.includes(props.picked.head)));
+    const column = row < 0 || props.picked.head === null ? -1 : rows[row].heads.indexOf(props.picked.head);
+    const to = rows[Math.min(rows.length - 1, Math.max(0, (row < 0 ? 0 : row) + step[0]))];
+    if (to.heads.length) props.onPick({ layer: to.layer, head: to.heads[Math.min(to.heads.length - 1, Math.max(0, column + step[1]))] });
+    return true;
+  };
+  const tip = over && over.column >= 0 && rows[over.row] ? `head ${props.headName(rows[over.row].layer, rows[over.row].heads[over.column])}${props.about ? ` · ${props.about(rows[over.row].layer, rows[over.row].heads[over.column])}` : ""}` : null;
+  return html`<${Picture} class="rg-atlas" focusable onKey=${move} tip=${tip} draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
 }
 
 /** As much of a text as has room. */

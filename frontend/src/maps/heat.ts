@@ -1,13 +1,11 @@
 // A map as a heat map: queries down, keys across.
 
 import { pixels, type Draw, type Size } from "../core/canvas";
-import { table as colorTable } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
+import { colorsOf, drawLegend, type Pooling, type Region, shade, type Shading } from "./scale";
 import type { Table } from "./table";
-
-export type Scale = "map" | "root" | "row";
 
 /** The part that is shown, in tokens. */
 export interface Viewport {
@@ -25,14 +23,15 @@ export interface Cell {
 
 export interface HeatState {
   table: Table;
-  image: HTMLCanvasElement;
+  paint: ReturnType<typeof painter>;
+  shading: Shading;
   view: Viewport;
   over: Cell | null;
   pinned: number | null;
   axes: [query: string, key: string];
 }
 
-interface Box {
+export interface Box {
   left: number;
   top: number;
   width: number;
@@ -44,27 +43,31 @@ interface Box {
 const LARGEST = 38;
 const TALLEST = 680;
 
-export function paint(table: Table, scale: Scale, theme: Theme, reuse?: HTMLCanvasElement): HTMLCanvasElement {
-  const colors = colorTable(theme.heat);
-  const [rows, columns] = [table.queries.length, table.keys.length];
-  const tops = new Float32Array(rows).fill(table.max);
-  if (scale === "row") {
-    tops.fill(0);
-    for (let i = 0; i < table.weights.length; i++) {
-      const row = Math.floor(i / columns);
-      if (table.weights[i] > tops[row]) tops[row] = table.weights[i];
-    }
-  }
-  return pixels(
-    Math.max(1, columns),
-    Math.max(1, rows),
-    (i) => {
-      const share = table.weights[i] / (tops[Math.floor(i / columns)] || 1);
-      return colors[Math.round(255 * (scale === "root" ? Math.sqrt(share) : share))] ?? colors[0];
-    },
-    reuse,
-  );
+/** The visible part as pixels, none of them smaller than one of the screen's, and where it lies in tokens. */
+export function painter(table: Table, shading: Shading, how: Pooling, theme: Theme): (view: Viewport, place: Box) => { image: HTMLCanvasElement; region: Region } {
+  const color = colorsOf(theme, shading.signed);
+  let [key, made] = ["", null as { image: HTMLCanvasElement; region: Region } | null];
+  return (view, place) => {
+    const ratio = window.devicePixelRatio || 1;
+    const [tall, wide] = [place.height * ratio, place.width * ratio];
+    const now = [view.q, view.k, view.zoom, tall, wide].join(" ");
+    if (made && key === now) return made;
+    const span = (start: number, count: number): [number, number] => {
+      const first = Math.max(0, Math.floor(start));
+      return [first, Math.max(1, Math.min(count, Math.ceil(start + count / view.zoom)) - first)];
+    };
+    const [row, rows] = span(view.q, table.queries.length);
+    const [column, columns] = span(view.k, table.keys.length);
+    const region = { row, column, rows, columns };
+    const part = shade(table.weights, table.keys.length, table.visible, shading, how, region, tall, wide);
+    key = now;
+    made = { image: pixels(part.columns, part.rows, (i) => color(part.data[i])), region };
+    return made;
+  };
 }
+
+/** Whether several weights share a pixel, so that it matters how they are pooled. */
+export const isPooled = (table: Table): boolean => Math.max(table.queries.length, table.keys.length) > TALLEST / 2;
 
 function labelRoom(labels: string[], most: number): number {
   const longest = Math.max(2, ...labels.map((label) => label.length));
@@ -111,8 +114,9 @@ export function inside(view: Viewport, table: Table): Viewport {
 
 export function drawHeat(state: HeatState): Draw {
   return (pen, size, theme) => {
-    const { table, view, image } = state;
+    const { table, view } = state;
     const place = box(table, size);
+    const { image, region } = state.paint(view, place);
     const cell = place.cell * view.zoom;
     const x = (k: number) => place.left + (k - view.k) * cell;
     const y = (q: number) => place.top + (q - view.q) * cell;
@@ -121,7 +125,7 @@ export function drawHeat(state: HeatState): Draw {
     pen.rect(place.left, place.top, place.width, place.height);
     pen.clip();
     pen.imageSmoothingEnabled = false;
-    pen.drawImage(image, x(0), y(0), cell * table.keys.length, cell * table.queries.length);
+    pen.drawImage(image, x(region.column), y(region.row), cell * region.columns, cell * region.rows);
     if (cell >= 14) gridLines(pen, table, x, y, place, theme);
     marks(pen, state, x, y, cell, place, theme);
     pen.restore();
@@ -129,7 +133,9 @@ export function drawHeat(state: HeatState): Draw {
     pen.lineWidth = 1;
     pen.strokeRect(place.left - 0.5, place.top - 0.5, place.width + 1, place.height + 1);
     labels(pen, state, x, y, cell, place, theme);
-    legend(pen, table, place, size, theme);
+    const asked = state.over && state.over.q >= 0 ? state.over.q : state.pinned;
+    const seen = asked === null ? table.visible.reduce((a, b) => Math.max(a, b), 1) : table.visible[asked];
+    drawLegend(pen, theme, state.shading, seen, table.max, { x: place.left, y: place.top + place.height + 14, width: Math.min(300, size.width - place.left - 8) });
   };
 }
 
@@ -213,23 +219,3 @@ function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: num
 
 /** One character is read as it stands; lying on its side, a space's sign looks like a letter. */
 export const isUpright = (label: string) => [...label].length === 1;
-
-function legend(pen: Pen, table: Table, place: Box, size: Size, theme: Theme) {
-  const top = place.top + place.height + 14;
-  const width = Math.min(160, size.width - place.left - 80);
-  for (let i = 0; i < 32; i++) {
-    const [r, g, b] = theme.heat(i / 31).map(Math.round);
-    pen.fillStyle = `rgb(${r} ${g} ${b})`;
-    pen.fillRect(place.left + (i * width) / 32, top, width / 32 + 0.6, 8);
-  }
-  pen.strokeStyle = theme.line;
-  pen.lineWidth = 1;
-  pen.strokeRect(place.left - 0.5, top - 0.5, width + 1, 9);
-  pen.fillStyle = theme.muted;
-  pen.font = `10px ${theme.font}`;
-  pen.textBaseline = "top";
-  pen.textAlign = "left";
-  pen.fillText("0", place.left, top + 12);
-  pen.textAlign = "right";
-  pen.fillText(`${(100 * table.max).toPrecision(3)} %`, place.left + width, top + 12);
-}

@@ -20,6 +20,19 @@ export interface LayerAbout {
   /** How the keys lie, where it is known: so many tokens before a grid, row by row. */
   grid?: number[] | null;
   prefix?: number;
+  /** Whether some weights are negative. */
+  signed?: boolean;
+  /** How many keys every query may see; null where queries differ, and then an array has the numbers. */
+  visible?: number | null;
+  /** Numbers of each head, by name. */
+  statistics?: Statistics;
+}
+
+export type Statistics = Record<"structure" | "surprise" | "entropy" | "distance" | "locality", (number | null)[]>;
+
+/** What a view opens on, and why. */
+export interface Opening extends Record<"layer" | "head", number> {
+  why: string;
 }
 
 /** Which of a layer's maps: a head (by its place), all of them in the middle, or all layers up to here. */
@@ -36,7 +49,13 @@ export class Layer<About extends LayerAbout = LayerAbout> {
   constructor(
     readonly about: About,
     private readonly array: NumberArray,
-  ) {}
+    visible: ArrayLike<number> | null = null,
+  ) {
+    this.visible = visible ?? new Float32Array(about.queries).fill(about.visible ?? about.keys);
+  }
+
+  /** How many keys each query may see, (queries). */
+  readonly visible: ArrayLike<number>;
 
   get heads(): number { return this.about.heads.length; }
   get queries(): number { return this.about.queries; }
@@ -83,7 +102,37 @@ export function fitChoice(choice: Choice, layers: Layer[], rollout: boolean): Ch
 }
 
 export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: About[] }>): Layer<About>[] {
-  return payload.meta.layers.map((about, i) => new Layer(about, payload.array(`map${i}`)));
+  return payload.meta.layers.map((about, i) => new Layer(about, payload.array(`map${i}`), about.visible === null ? payload.values(`visible${i}`) : null));
+}
+
+export type Order = "place" | keyof Statistics;
+export const ORDERS: [Order, string][] = [["place", "in their order"], ["structure", "most structured first"], ["entropy", "sharpest first"], ["distance", "nearest first"], ["locality", "most local first"]];
+/** Bits below which a head is as good as uniform. */
+const EVEN = 0.05;
+
+/** The heads of a layer in an order, those that are nearly uniform left out where asked. */
+export function sortedHeads({ statistics, heads }: LayerAbout, order: Order, structured: boolean): number[] {
+  const all = heads.map((_, head) => head).filter((head) => !structured || (statistics?.surprise[head] ?? Infinity) > EVEN);
+  if (order === "place" || !statistics) return all;
+  const sign = order === "structure" || order === "locality" || order === "surprise" ? -1 : 1;
+  const value = (head: number) => (statistics[order][head] === null ? Infinity : sign * statistics[order][head]!);
+  return all.sort((a, b) => value(a) - value(b) || a - b);
+}
+
+/** A head in numbers. */
+export function headNumbers({ statistics }: LayerAbout, head: number): string {
+  if (!statistics) return "";
+  const { structure, entropy, distance, locality } = statistics;
+  const said = [`${structure[head]?.toFixed(1)} bits of structure`, `entropy ${percent(entropy[head] ?? 0)} of uniform`];
+  if (distance[head] !== null) said.push(`looks ${distance[head]!.toFixed(1)} away`, `${percent(locality[head] ?? 0)} local`);
+  return said.join(" · ");
+}
+
+/** The end of the one scale for all maps: the most keys that any query sees. */
+export function mostVisible(layers: Layer[]): number {
+  let most = 1;
+  for (const { visible } of layers) for (let q = 0; q < visible.length; q++) most = Math.max(most, visible[q]);
+  return most;
 }
 
 /** Names without the parts that all of them share, so that they fit beside a row of pictures. */
@@ -101,7 +150,7 @@ export function shortNames(names: string[]): string[] {
   return shorter.every(Boolean) && new Set(shorter).size === names.length ? shorter : short;
 }
 
-export const percent = (x: number): string => (x >= 0.0995 || x === 0 ? `${Math.round(100 * x)} %` : `${(100 * x).toPrecision(2)} %`);
+export const percent = (x: number): string => (x < 0 ? `−${percent(-x)}` : x >= 0.0995 || x === 0 ? `${Math.round(100 * x)} %` : `${(100 * x).toPrecision(2)} %`);
 
 /** Two digits tell its size; exactly 0 is said so. */
 export const residualNumber = (x: number) => (x === 0 ? "0" : x.toExponential(1));

@@ -1,32 +1,38 @@
 // One query's weights over an image.
 
 import { pixels, type Draw, type Size } from "../core/canvas";
-import { css, ember, table as colorTable } from "../core/color";
+import { type Ramp, table as colorTable } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
+import { tint } from "./arcs";
 import { percent } from "./layer";
+import { colorsOf, drawLegend, position, type Shading } from "./scale";
 import { cellOf, type ImageAbout, type Query, queryIn } from "./place";
 
 export type Style = "color" | "spotlight" | "map";
 
-/** Colors of weights 0 … 255 in the given style. */
-export function overlayTable(style: Style, opacity: number, theme: Theme): Uint32Array {
-  if (style === "map") return colorTable(theme.heat);
-  if (style === "spotlight") return colorTable(() => [0, 0, 0], (t) => opacity * (1 - t ** 0.6));
-  return colorTable(ember, (t) => opacity * Math.min(1, 0.25 + 0.9 * t ** 0.5));
+/** The color of a place on the scale, in the given style. The veil is even, so that a color means the same over any image. */
+export function overlayColors(style: Style, opacity: number, theme: Theme, signed: boolean): (t: number) => number {
+  if (style === "map") return colorsOf(theme, signed);
+  if (style === "color") return colorsOf(theme, signed, () => opacity);
+  const shadow = colorTable(() => [0, 0, 0], (t) => opacity * (1 - t));
+  return (t) => shadow[Math.round(255 * Math.min(1, Math.abs(t)))];
 }
 
+/** Where a weight lies on the scale: against uniform attention over n keys, or as a share of the largest. */
+export const placeOf = ({ scale, top }: Shading, n: number, max: number) => (weight: number): number => (scale === "uniform" ? position(weight * n, top) : weight / (max || 1));
+
 /** Patches of a row of weights as pixels. */
-export function patchPixels(row: Float32Array, about: ImageAbout, max: number, colors: Uint32Array, reuse?: HTMLCanvasElement): HTMLCanvasElement {
+export function patchPixels(row: Float32Array, about: ImageAbout, place: (weight: number) => number, color: (t: number) => number, reuse?: HTMLCanvasElement): HTMLCanvasElement {
   const [rows, columns] = about.grid;
-  return pixels(columns, rows, (i) => colors[Math.min(255, Math.round((255 * row[about.prefix + i]) / (max || 1)))], reuse);
+  return pixels(columns, rows, (i) => color(place(row[about.prefix + i])), reuse);
 }
 
 /** The largest weight of a patch, prefix tokens apart: they would often outshine all of the image. */
 export function largest(row: Float32Array, prefix: number): number {
   let max = 0;
-  for (let i = prefix; i < row.length; i++) if (row[i] > max) max = row[i];
+  for (let i = prefix; i < row.length; i++) if (Math.abs(row[i]) > max) max = Math.abs(row[i]);
   return max;
 }
 
@@ -34,6 +40,9 @@ export interface OverlayState {
   about: ImageAbout;
   row: Float32Array | null;
   max: number;
+  shading: Shading;
+  /** How many keys the query may see. */
+  visible: number;
   image: HTMLCanvasElement | null;
   heat: HTMLCanvasElement | null;
   style: Style;
@@ -138,7 +147,9 @@ function chips(pen: Pen, state: OverlayState, p: Places, names: string[], theme:
   const asked = queryIn(about, state.query);
   p.chips.forEach((chip, i) => {
     const weight = row && i < about.prefix ? row[i] : 0;
-    pen.fillStyle = css(theme.heat(0.04 + 0.4 * Math.min(1, weight)));
+    pen.fillStyle = theme.surface;
+    pen.fillRect(chip.x, chip.y, chip.width, chip.height);
+    pen.fillStyle = tint(theme, weight);
     pen.fillRect(chip.x, chip.y, chip.width, chip.height);
     const isQuery = asked === i && i < about.query_prefix;
     pen.strokeStyle = isQuery ? (state.pinned ? theme.accent : theme.hover) : theme.line;
@@ -154,16 +165,7 @@ function chips(pen: Pen, state: OverlayState, p: Places, names: string[], theme:
 }
 
 function legend(pen: Pen, state: OverlayState, p: Places, theme: Theme) {
-  const top = p.y + p.height + 10;
-  const width = Math.min(160, p.width * 0.5);
-  const ramp = state.style === "map" ? theme.heat : state.style === "spotlight" ? (t: number): [number, number, number] => [255 * t ** 0.6, 255 * t ** 0.6, 255 * t ** 0.6] : ember;
-  for (let i = 0; i < 32; i++) {
-    pen.fillStyle = css(ramp(i / 31));
-    pen.fillRect(p.x + (i * width) / 32, top, width / 32 + 0.6, 8);
-  }
-  pen.fillStyle = theme.muted;
-  pen.font = `10px ${theme.font}`;
-  pen.textBaseline = "middle";
-  pen.textAlign = "left";
-  pen.fillText(`0 … ${percent(state.max)} of the attention`, p.x + width + 8, top + 5);
+  const gray: Ramp = (t) => [255 * t, 255 * t, 255 * t];
+  const width = Math.min(300, p.width);
+  drawLegend(pen, theme, state.shading, state.visible, state.max, { x: p.x, y: p.y + p.height + 10, width }, state.style === "spotlight" ? gray : undefined);
 }

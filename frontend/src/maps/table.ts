@@ -12,6 +12,8 @@ export interface Table {
   /** (queries · keys) */
   weights: Float32Array;
   max: number;
+  /** For each query: how many keys it may see. */
+  visible: Float32Array;
   /** For each query: how much goes to keys that are not shown. */
   hidden: Float32Array;
 }
@@ -39,6 +41,7 @@ export function makeTable(
   queryLabels: string[],
   keyLabels: string[],
   hide: boolean,
+  seeing: ArrayLike<number> | null = null,
 ): Table {
   const shown = (labels: string[]) => labels.map((_, i) => i).filter((i) => !hide || !isSpecial(labels[i]));
   const [queryAt, keyAt] = [shown(queryLabels), shown(keyLabels)];
@@ -52,43 +55,17 @@ export function makeTable(
       const weight = matrix[q * columns + keyAt[j]];
       weights[i * keyAt.length + j] = weight;
       seen += weight;
-      if (weight > max) max = weight;
+      if (Math.abs(weight) > max) max = Math.abs(weight);
     }
     hidden[i] = Math.max(0, sum - seen);
   });
-  return { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, weights, max, hidden };
+  return { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, weights, max, visible: Float32Array.from(queryAt, (q) => seeing?.[q] ?? columns), hidden };
 }
 
 /** The largest entries of a row, best first. */
 export function top(row: ArrayLike<number>, count: number): number[] {
   const order = Array.from({ length: row.length }, (_, i) => i).sort((a, b) => row[b] - row[a]);
   return order.slice(0, count).filter((i) => row[i] > 0);
-}
-
-export interface Small {
-  data: Float32Array;
-  rows: number;
-  columns: number;
-  max: number;
-}
-
-/** A matrix made small: each pixel is the largest of the entries it stands for. */
-export function shrink(matrix: Float32Array, rows: number, columns: number, side: number): Small {
-  const [r, c] = [Math.min(rows, side), Math.min(columns, side)];
-  const data = new Float32Array(r * c);
-  const column = Uint16Array.from({ length: columns }, (_, j) => Math.floor((j * c) / columns));
-  let max = 0;
-  for (let i = 0; i < rows; i++) {
-    const out = Math.floor((i * r) / rows) * c;
-    const from = i * columns;
-    for (let j = 0; j < columns; j++) {
-      const value = matrix[from + j];
-      const at = out + column[j];
-      if (value > data[at]) data[at] = value;
-    }
-  }
-  for (const value of data) if (value > max) max = value;
-  return { data, rows: r, columns: c, max };
 }
 
 /** The weight that about `count` entries reach. */

@@ -72,13 +72,18 @@ export interface Guess {
   chance: number;
 }
 
+/** Said once, at the top of the page; the event is sent when a request finds nobody. */
+export const UNREACHABLE = "The server does not answer. Is regard studio still running? This page goes on by itself once it does.";
+export const LOST = "regard-server-lost";
+
 async function ask(address: string, options: RequestInit = {}): Promise<Response> {
   let answer: Response;
   try {
     answer = await fetch(address, options);
   } catch (error) {
     if ((error as Error).name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is regard studio still running?");
+    window.dispatchEvent(new Event(LOST));
+    throw new Error(UNREACHABLE);
   }
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => null);

@@ -1,22 +1,25 @@
 // The page: runs on the left, one of them (or a page that needs none) on the right.
 
-import { html, useEffect, useState, type VNode } from "../core/html";
+import { html, useContext, useEffect, useState, type VNode } from "../core/html";
+import { rememberedTheme, rememberTheme } from "../core/memory";
 import { surroundings } from "../core/theme";
 import { percent } from "../views/maths/words";
-import { api, type About, type RunSummary } from "./api";
+import { api, LOST, UNREACHABLE, type About, type RunSummary } from "./api";
 import { PAGES, type PageName, toPage, toRun, useRoute } from "./route";
 import { RunPage } from "./run";
-import { EMPTY, type Loaded, Problem, Shown } from "./views";
+import { Back, EMPTY, type Loaded, Problem, Shown } from "./views";
 
 const OFTEN = 5000;
+const WHILE_LOST = 1500;
 
 export function Studio(): VNode {
   const route = useRoute();
   const [about, setAbout] = useState<About | null>(null);
   const [runs, setRuns] = useState<RunSummary[] | null>(null);
   const [problem, setProblem] = useState("");
+  const [back, setBack] = useState(0);
   useEffect(() => {
-    let [gone, timer] = [false, 0];
+    let [gone, timer, lost] = [false, 0, false];
     api.about().then((said) => gone || setAbout(said)).catch(() => {});
     const look = async () => {
       try {
@@ -24,14 +27,26 @@ export function Studio(): VNode {
         if (gone) return;
         setRuns(found);
         setProblem("");
+        if (lost) setBack((times) => times + 1);
+        lost = false;
       } catch (error) {
         if (!gone) setProblem((error as Error).message);
+        lost = true;
       }
-      if (!gone) timer = window.setTimeout(look, document.hidden ? 6 * OFTEN : OFTEN);
+      if (!gone) timer = window.setTimeout(look, lost ? WHILE_LOST : document.hidden ? 6 * OFTEN : OFTEN);
     };
+    const noticed = () => {
+      if (lost || gone) return;
+      lost = true;
+      setProblem(UNREACHABLE);
+      clearTimeout(timer);
+      timer = window.setTimeout(look, WHILE_LOST);
+    };
+    window.addEventListener(LOST, noticed);
     void look();
     return () => {
       gone = true;
+      window.removeEventListener(LOST, noticed);
       clearTimeout(timer);
     };
   }, []);
@@ -42,7 +57,11 @@ export function Studio(): VNode {
   const readable = runs?.filter((run) => run.problem === null) ?? [];
   const first = readable.find((run) => run.state === "training") ?? readable.find((run) => run.views.includes("heads")) ?? readable[0] ?? runs?.[0];
   const id = page ? null : (wanted ?? first?.id ?? null);
-  return html`<div class="studio">
+  useEffect(() => {
+    if (page) document.title = `${PAGES.find(([name]) => name === page)![1]} · regard studio`;
+    else if (!id) document.title = "regard studio";
+  }, [page, id]);
+  return html`<${Back.Provider} value=${back}><div class="studio">
     <header class="st-top">
       <a class="st-name" href="#/"><${Eye} /> regard <span>studio</span></a>
       <nav aria-label="pages">
@@ -51,7 +70,7 @@ export function Studio(): VNode {
       </nav>
       <${Dark} />
     </header>
-    ${problem ? html`<${Problem} text=${problem} />` : null}
+    ${problem ? html`<${Problem} text=${problem} top />` : null}
     ${page
       ? html`<div class="st-page"><${Page} key=${page} name=${page} /></div>`
       : html`<div class="st-body">
@@ -59,7 +78,7 @@ export function Studio(): VNode {
           <div class="st-main">${id ? html`<${RunPage} key=${id} id=${id} tab=${"tab" in route ? route.tab : null} />` : runs ? html`<${Welcome} folder=${about?.folder ?? "runs"} />` : null}</div>
         </div>`}
     <footer class="st-foot">${about ? `regard ${about.version}` : ""} · nothing leaves this machine</footer>
-  </div>` as VNode;
+  </div><//>` as VNode;
 }
 
 function Runs({ runs, current, folder }: { runs: RunSummary[] | null; current: string | null; folder: string }): VNode {
@@ -92,6 +111,7 @@ function Welcome({ folder }: { folder: string }): VNode {
 
 function Page({ name }: { name: PageName }): VNode {
   const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
+  const back = useContext(Back);
   useEffect(() => {
     let gone = false;
     api
@@ -101,7 +121,7 @@ function Page({ name }: { name: PageName }): VNode {
     return () => {
       gone = true;
     };
-  }, [name]);
+  }, [name, back]);
   return html`<${Shown} ...${loaded} />` as VNode;
 }
 
@@ -114,7 +134,11 @@ function Eye(): VNode {
 
 /** Light or dark, for the whole page. */
 function Dark(): VNode {
-  const [mode, setMode] = useState(surroundings);
+  const [mode, setMode] = useState(() => {
+    const kept = rememberedTheme();
+    if (kept) document.documentElement.dataset.theme = kept;
+    return surroundings();
+  });
   useEffect(() => {
     const query = window.matchMedia("(prefers-color-scheme: dark)");
     const look = () => setMode(surroundings());
@@ -124,6 +148,7 @@ function Dark(): VNode {
   const swap = () => {
     const next = mode === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
+    rememberTheme(next);
     setMode(next);
   };
   return html`<button type="button" class="st-dark" aria-label=${mode === "dark" ? "light page" : "dark page"} onClick=${swap}>

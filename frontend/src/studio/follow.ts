@@ -17,11 +17,11 @@ const OFTEN = 1500;
 const SELDOM = 15_000;
 
 /** All lines so far; while the run trains, new ones as they come. */
-export function useFollowed(id: string): Followed {
+export function useFollowed(id: string, back = 0): Followed {
   const [followed, setFollowed] = useState<Followed>(NOTHING);
   useEffect(() => {
     let [gone, timer, offset, lines] = [false, 0, 0, [] as Line[]];
-    setFollowed(NOTHING);
+    if (!back) setFollowed(NOTHING);
     const look = async () => {
       let wait = OFTEN;
       try {
@@ -47,6 +47,6 @@ export function useFollowed(id: string): Followed {
       gone = true;
       clearTimeout(timer);
     };
-  }, [id]);
+  }, [id, back]);
   return followed;
 }

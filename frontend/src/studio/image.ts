@@ -1,9 +1,9 @@
 // Pick an image and see where the network looks in it.
 
-import { html, useCallback, useEffect, useRef, useState, type VNode } from "../core/html";
+import { html, useCallback, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
 import { api, type RunDetail, type Sample, type Source, type Told } from "./api";
-import { EMPTY, type Loaded, Shown } from "./views";
+import { Back, EMPTY, type Loaded, Shown } from "./views";
 
 const SOURCES: Record<Source, string> = { shipped: "Examples", test: "Test set" };
 const PAGE = 24;
@@ -18,6 +18,7 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
   const [loaded, setLoaded] = useState<Loaded>(EMPTY);
   const [over, setOver] = useState(false);
   const latest = useRef(0);
+  const back = useContext(Back);
   const total = source ? (run.samples[source] ?? 0) : 0;
 
   useEffect(() => {
@@ -33,7 +34,7 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
     return () => {
       gone = true;
     };
-  }, [run.id, source, start]);
+  }, [run.id, source, start, back]);
 
   useEffect(() => {
     if (!chosen) return;
@@ -43,7 +44,7 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
     asked
       .then((payload) => number === latest.current && setLoaded({ payload, problem: "", busy: false }))
       .catch((error: Error) => number === latest.current && setLoaded((now) => ({ ...now, problem: error.message, busy: false })));
-  }, [chosen, run.id, step]);
+  }, [chosen, run.id, step, back]);
 
   const take = useCallback((file: File | null | undefined) => file && setChosen(file), []);
   useEffect(() => {
@@ -87,21 +88,25 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
         )}
       </div>
     </div>
-    ${told?.guesses ? html`<${Guesses} told=${told} />` : null}
-    ${chosen || loaded.problem ? html`<${Shown} ...${loaded} />` : html`<p class="st-quiet">Its data set is not on this machine. Choose an image of yours.</p>`}
+    ${chosen || loaded.problem ? html`<${Shown} ...${loaded}>${told?.guesses ? html`<${Guesses} told=${told} />` : null}<//>` : html`<p class="st-quiet">Its data set is not on this machine. Choose an image of yours.</p>`}
   </section>` as VNode;
 }
 
 const isSame = (sample: Sample, chosen: Sample | Blob | null) =>
   chosen !== null && !(chosen instanceof Blob) && chosen.source === sample.source && chosen.index === sample.index;
 
+/** Chances as bars from one origin, all of 100 %. The network's answer and the truth carry their names. */
 function Guesses({ told }: { told: Told }): VNode {
-  const top = told.guesses?.[0]?.chance ?? 1;
+  const guesses = told.guesses ?? [];
+  const role = (label: string, i: number) => [i === 0 ? "prediction" : "", label === told.label ? "truth" : ""].filter(Boolean);
+  const missing = told.label && !guesses.some(({ label }) => label === told.label);
   return html`<div class="st-guesses" aria-label="what the network takes it for">
-    ${told.guesses?.map(
-      ({ label, chance }) => html`<div key=${label} class=${label === told.label ? "st-right" : ""}>
-        <span>${label}</span><i style=${{ width: `${Math.max(1, (100 * chance) / top)}%` }}></i><b>${percent(chance)}</b>
-      </div>`,
-    )}
+    ${guesses.map(({ label, chance }, i) => {
+      const roles = role(label, i);
+      return html`<div key=${label} class=${`${i === 0 ? "st-predicted" : ""} ${label === told.label ? "st-right" : ""}`}>
+        <span>${label}</span><i><u style=${{ width: `${100 * chance}%` }}></u></i><b>${percent(chance)}</b><em>${roles.join(" and ")}</em>
+      </div>`;
+    })}
+    ${missing ? html`<p class="st-quiet">truth: ${told.label}, less likely than these</p>` : null}
   </div>` as VNode;
 }

@@ -1,6 +1,6 @@
 // One run: what it is, how it trained, and what its network attends to.
 
-import { html, useEffect, useRef, useState, type VNode } from "../core/html";
+import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
 import { api, type RunDetail } from "./api";
 import { CurvesView } from "./curves";
@@ -8,7 +8,7 @@ import { type Followed, useFollowed } from "./follow";
 import { ImageTab } from "./image";
 import { toRun } from "./route";
 import { SentenceTab } from "./sentence";
-import { EMPTY, type Loaded, Problem, Shown } from "./views";
+import { Back, EMPTY, type Loaded, Problem, Shown } from "./views";
 
 const TABS = { heads: "Heads", image: "Image attention", tokens: "Alignment", training: "Training" } as const;
 type Tab = keyof typeof TABS;
@@ -17,7 +17,8 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
   const [run, setRun] = useState<RunDetail | null>(null);
   const [problem, setProblem] = useState("");
   const [step, setStep] = useState<number | null>(null);
-  const followed = useFollowed(id);
+  const back = useContext(Back);
+  const followed = useFollowed(id, back);
   // A new checkpoint is a new choice, and a run that ends has a summary.
   const last = run?.checkpoints.at(-1)?.step ?? null;
   const news = run !== null && followed.state !== null && (followed.checkpoint !== last || followed.state !== run.state);
@@ -31,9 +32,13 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
     return () => {
       gone = true;
     };
-  }, [id, news]);
+  }, [id, news, back]);
 
-  if (problem && !run) return html`<${Problem} text=${problem} />` as VNode;
+  useEffect(() => {
+    if (run) document.title = `${run.title} · regard studio`;
+  }, [run?.title]);
+
+  if (problem && !run) return html`<main><${Problem} text=${problem} /></main>` as VNode;
   if (!run || run.id !== id) return html`<div class="st-waiting"></div>` as VNode;
   const tabs: Tab[] = [...run.views, "training"];
   const shown = tabs.find((name) => name === tab) ?? tabs[0];
@@ -81,6 +86,10 @@ function HeadsTab({ id, followed }: { id: string; followed: Followed }): VNode {
   const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
   const seen = useRef(-1);
   const busy = useRef(false);
+  const back = useContext(Back);
+  useEffect(() => {
+    if (loaded.problem) seen.current = -1;
+  }, [back]);
   useEffect(() => {
     if (busy.current || seen.current === followed.heads) return;
     const first = seen.current < 0;
@@ -93,6 +102,6 @@ function HeadsTab({ id, followed }: { id: string; followed: Followed }): VNode {
       .then((payload) => setLoaded({ payload, problem: "", busy: false }))
       .catch((error: Error) => setLoaded((now) => ({ ...now, problem: error.message, busy: false })))
       .finally(() => (busy.current = false));
-  }, [id, followed.heads]);
+  }, [id, followed.heads, back]);
   return html`<${Shown} ...${loaded} />` as VNode;
 }

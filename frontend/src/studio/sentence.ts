@@ -1,9 +1,9 @@
 // Type a sentence; see what the network writes, or guesses, and where it looked.
 
-import { html, useEffect, useRef, useState, type VNode } from "../core/html";
+import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
 import { api, type RunDetail, type Told } from "./api";
-import { EMPTY, type Loaded, Shown } from "./views";
+import { Back, EMPTY, type Loaded, Shown } from "./views";
 
 const PAUSE = 250; // milliseconds without a key before the network is asked
 
@@ -12,6 +12,7 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
   const [task, setTask] = useState("upper");
   const [loaded, setLoaded] = useState<Loaded>(EMPTY);
   const latest = useRef(0);
+  const back = useContext(Back);
   useEffect(() => {
     const number = ++latest.current;
     if (!text.trim()) return setLoaded((now) => ({ ...now, problem: "Type a sentence.", busy: false }));
@@ -26,7 +27,7 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
       loaded.payload ? PAUSE : 0,
     );
     return () => clearTimeout(timer);
-  }, [text, task, run.id, step]);
+  }, [text, task, run.id, step, back]);
 
   const told = (loaded.payload?.meta as { studio?: Told } | undefined)?.studio;
   return html`<section>
@@ -38,6 +39,7 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
           )
         : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ a word to guess</button>`}
     </div>
+    <${Shown} ...${loaded}>
     ${told?.said !== undefined
       ? html`<p class="st-said">It writes <output class=${told.right ? "st-good" : "st-bad"}>${told.said || "nothing"}</output>
           ${told.right ? html`<span class="st-good">✓ right</span>` : html`<span class="st-bad">✗ it should be</span> <span>${told.answer}</span>`}</p>`
@@ -45,6 +47,6 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
     ${told?.masked?.length
       ? html`<p class="st-said">${told.masked.map((guesses, i) => html`<span key=${i}>${told.masked!.length > 1 ? `word ${i + 1}: ` : "It guesses "}${guesses.slice(0, 3).map(({ label, chance }) => html`<output>${label}</output> <span class="st-quiet">${percent(chance)}</span> `)}</span>`)}</p>`
       : null}
-    <${Shown} ...${loaded} />
+    <//>
   </section>` as VNode;
 }

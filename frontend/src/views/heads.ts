@@ -102,7 +102,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   `;
   return html`<${Frame}
     name="heads"
-    title=${meta.name ? `Heads over training · ${meta.name}` : "Heads over training"}
+    title=${meta.title ?? (meta.name ? `Heads over training · ${meta.name}` : "Heads over training")}
     subtitle=${describe(moments, meta, time, active, merged)}
     host=${host}
     keys=${keys}
@@ -112,7 +112,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
     ${meta.curve.length > 1 && last > 0 ? html`<${Curve} meta=${meta} moments=${moments} time=${time} onGo=${go} />` : null}
     <div class="rg-heads">
       <div class="rg-panels" style=${{ "--rg-count": columnsFor(meta.layers.length) }}>
-        ${meta.layers.map((_, l) => html`<${Panel} key=${l} state=${{ moments, layer: l, title: meta.layers.length > 1 ? `layer ${names[l]}` : names[l], sized: merged, time, range: ranges[l], kernel, trails, active: active?.layer === l ? active.head : null, locked: locked !== null && !hovered }} onHover=${setHovered} onPick=${(place: Place | null) => setLocked(place && locked && place.layer === locked.layer && place.head === locked.head ? null : place)} />`)}
+        ${meta.layers.map((_, l) => html`<${Panel} key=${l} state=${{ moments, layer: l, title: meta.layers.length > 1 ? `layer ${names[l]}` : names[l], sized: merged, time, range: ranges[l], kernel, trails, active: active?.layer === l ? active.head : null, locked: locked !== null && !hovered }} onHover=${setHovered} onMove=${(place: Place) => (setHovered(null), setLocked(place))} onPick=${(place: Place | null) => setLocked(place && locked && place.layer === locked.layer && place.head === locked.head ? null : place)} />`)}
       </div>
       <${Inspector} moments=${moments} place=${active} time=${time} range=${ranges[0]} />
     </div>
@@ -123,9 +123,10 @@ interface PanelProps {
   state: PanelState;
   onHover: (place: Place | null) => void;
   onPick: (place: Place | null) => void;
+  onMove: (place: Place) => void;
 }
 
-function Panel({ state, onHover, onPick }: PanelProps) {
+function Panel({ state, onHover, onPick, onMove }: PanelProps) {
   const layer = state.moments.layers[state.layer];
   const find = (x: number, y: number, size: Size): Place | null => {
     const head = headAt(state, x, y, size);
@@ -141,6 +142,14 @@ function Panel({ state, onHover, onPick }: PanelProps) {
     label=${`where the ${layer.heads} heads of ${layer.name} look`}
     cursor="pointer"
     focusable
+    onKey=${(key: string) => {
+      if (key !== "ArrowUp" && key !== "ArrowDown") return false;
+      const by = key === "ArrowDown" ? 1 : -1;
+      // The keyboard moves among the heads of the layer that has the focus.
+      const now = state.active ?? (by > 0 ? -1 : layer.heads);
+      onMove({ layer: state.layer, head: (now + by + layer.heads) % layer.heads });
+      return true;
+    }}
     onPoint=${hover}
     onLeave=${() => onHover(null)}
     onPress=${(x: number, y: number, _: unknown, size: Size) => onPick(find(x, y, size))}

@@ -5,16 +5,18 @@ import { Picture, pixels, type Size } from "../core/canvas";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
+import { recalled, remember } from "../core/memory";
 import type { Payload } from "../core/payload";
 import { useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, blockRows, type Strip } from "../maps/atlas";
-import { type Choice, fitChoice, type Layer, layersOf, percent, shortNames, type Which } from "../maps/layer";
-import { drawOverlay, largest, overlayHeight, overlayTable, patchPixels, type Style, whoIsAt } from "../maps/overlay";
+import { Atlas, type AtlasRow, blockRows, makeStrip, type Strip } from "../maps/atlas";
+import { type Choice, fitChoice, type Layer, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
+import { drawOverlay, largest, overlayColors, overlayHeight, patchPixels, placeOf, type Style, whoIsAt } from "../maps/overlay";
 import { cellOf, centerOf, type ImageAbout, prefixName, type Query, isElsewhere, isMerged, patchName, queryIn, queryName, sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
+import type { Shading } from "../maps/scale";
 import { top } from "../maps/table";
-import { asWhich, headNumber, headOptions } from "./tokens";
+import { asWhich, headNumber, headOptions, startChoice } from "./tokens";
 import type { ViewProps } from "./index";
 
 interface Meta {
@@ -22,6 +24,7 @@ interface Meta {
   notes: string[];
   image: boolean;
   rollout: boolean;
+  opening?: Opening;
 }
 
 export function ImageView({ payload, host }: ViewProps): VNode {
@@ -33,16 +36,18 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const original = useMemo(() => (meta.image ? imageOf(payload, false) : null), [payload]);
   const gray = useMemo(() => (meta.image ? imageOf(payload, true) : null), [payload]);
 
-  const [chosen, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: "mean" }));
+  const [chosen, setLocked] = useState<Choice>(() => startChoice(recalled(host, "image"), { layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? "mean" }));
+  const [order, setOrder] = useState<Order>("place");
+  const [structured, setStructured] = useState(false);
   const [hovered, setHovered] = useState<Choice | null>(null);
-  const [query, setQuery] = useState<Query>(() => startQuery(layers[layers.length - 1].about));
+  const [query, setQuery] = useState<Query>(() => startQuery(layers[meta.opening?.layer ?? layers.length - 1].about));
   const [pinned, setPinned] = useState(false);
   const [over, setOver] = useState<Query | null>(null);
   const [style, setStyle] = useState<Style>(original ? "color" : "map");
-  const [opacity, setOpacity] = useState(0.75);
+  const [opacity, setOpacity] = useState(0.7);
   const [smooth, setSmooth] = useState(false);
   const [block, setBlock] = useState(layers.length === 1);
-  const [shared, setShared] = useState(false);
+  const [shared, setShared] = useState(true);
 
   const locked = fitChoice(chosen, layers, meta.rollout);
   const shown = hovered ? fitChoice(hovered, layers, meta.rollout) : locked;
@@ -57,6 +62,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     const at = layers[locked.layer].about;
     host.select?.({ layer: at.name, head: headNumber(layers[locked.layer], locked.which), query: queryIn(at, query) });
   }, [locked.layer, locked.which, query, pinned]);
+
+  useEffect(() => remember(host, "image", { layer: locked.layer, head: String(locked.which) }), [locked.layer, locked.which]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -86,6 +93,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(false), setHovered(null)) },
   ];
 
+  const shading: Shading = { scale: shared ? "uniform" : "map", top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((one) => one.signed) };
+  const opened = meta.opening && locked.layer === meta.opening.layer && locked.which === meta.opening.head && !hovered && !pinned;
   const controls = html`
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map(({ about }, i) => [String(i), merged ? `${about.name} · ${sizeText(about.grid)}` : about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
@@ -93,9 +102,10 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     ${style === "map" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
     <${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} />
     <${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />
-    ${layers.length > 1 ? html`<${Choices} label="thumbnails" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
+    ${layers.length > 1 ? html`<${Choices} label="heads of" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
+    ${block ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
   `;
-  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shared, aspect };
+  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shading, aspect, order, structured };
   const hover = (at: Query | null) => {
     setOver(at);
     if (at && !pinned && (at.prefix === null || at.prefix < about.query_prefix)) setQuery(at);
@@ -110,7 +120,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="image"
     title="Image attention"
-    subtitle=${describe(about, shown, query, row, pinned ? over : null, merged)}
+    subtitle=${describe(about, shown, query, row, pinned ? over : null, merged) + (opened ? ` · ${meta.opening!.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
@@ -135,8 +145,10 @@ interface Parts {
   opacity: number;
   smooth: boolean;
   block: boolean;
-  shared: boolean;
+  shading: Shading;
   aspect: number;
+  order: Order;
+  structured: boolean;
 }
 
 interface MainProps extends Parts {
@@ -152,10 +164,13 @@ interface MainProps extends Parts {
 function Main(props: MainProps) {
   const { about, row, image, style, opacity, smooth, query, pinned, over, aspect } = props;
   const theme = useTheme();
-  const max = !row ? 0 : props.shared && typeof props.shown.which === "number" ? sharedMax(props.layers, query) : largest(row, about.prefix);
-  const heat = useMemo(() => (row ? patchPixels(row, about, max, overlayTable(style, opacity, theme)) : null), [row, max, style, opacity, theme]);
+  const { shading } = props;
+  const layer = props.layers[props.shown.layer];
+  const visible = props.shown.which === "rollout" && row ? row.length : visibleTo(layer, query);
+  const max = row ? largest(row, about.prefix) : 0;
+  const heat = useMemo(() => (row ? patchPixels(row, about, placeOf(shading, visible, max), overlayColors(style, opacity, theme, shading.signed)) : null), [row, max, visible, shading.scale, style, opacity, theme]);
   const place = over && over.prefix === null ? over : null;
-  const draw = drawOverlay({ about, row, max, image, heat, style, smooth, query, pinned, over: place, aspect }, props.chipNames);
+  const draw = drawOverlay({ about, row, max, shading, visible, image, heat, style, smooth, query, pinned, over: place, aspect }, props.chipNames);
   const find = (x: number, y: number, size: Size) => whoIsAt(about, aspect, x, y, size);
   return html`<${Picture}
     class="rg-main"
@@ -179,19 +194,19 @@ interface HeadsProps extends Parts {
 }
 
 function Heads(props: HeadsProps) {
-  const { layers, names, query, locked, style, opacity, smooth, block, shared, image, aspect } = props;
+  const { layers, names, query, locked, style, opacity, smooth, block, shading, image, aspect } = props;
   const theme = useTheme();
-  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shared]);
+  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shading.scale]);
   const overImage = block && image && style !== "map";
-  const colors = useMemo(() => overlayTable(overImage ? style : "map", opacity, theme), [overImage, style, opacity, theme]);
+  const color = useMemo(() => overlayColors(overImage ? style : "map", opacity, theme, shading.signed), [overImage, style, opacity, theme]);
   const strip = (index: number): Strip => {
     let made = strips.get(index);
-    if (!made) strips.set(index, (made = thumbnails(layers[index], query, colors, shared ? sharedMax(layers, query) : null)));
+    if (!made) strips.set(index, (made = thumbnails(layers[index], query, color, shading)));
     return made;
   };
   const rows: AtlasRow[] = block
     ? blockRows(locked.layer, layers[locked.layer].heads, layers[locked.layer].heads <= 4 ? 2 : layers[locked.layer].heads <= 9 ? 3 : 4)
-    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
+    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, props.order, props.structured), warn: !one.about.agrees }));
   return html`<${Atlas}
     rows=${rows}
     strip=${strip}
@@ -201,33 +216,25 @@ function Heads(props: HeadsProps) {
     smooth=${smooth}
     backdrop=${overImage ? image : null}
     picked=${{ layer: locked.layer, head: typeof locked.which === "number" ? locked.which : null }}
+    about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="where every head looks from the chosen patch"
     onHover=${props.onHover}
     onPick=${props.onPick}
   />`;
 }
 
-function thumbnails(layer: Layer<ImageAbout>, query: Query, colors: Uint32Array, scale: number | null): Strip {
+function thumbnails(layer: Layer<ImageAbout>, query: Query, color: (t: number) => number, shading: Shading): Strip {
   const { grid, prefix } = layer.about;
   const at = layer.rowOf(queryIn(layer.about, query));
   const rows = Array.from({ length: layer.heads }, (_, head) => (at < 0 ? new Float32Array(layer.keys) : layer.row(head, at)));
-  const tops = rows.map((row) => scale ?? (largest(row, prefix) || 1));
-  const wide = grid[1] * layer.heads;
-  const image = pixels(wide, grid[0], (i) => {
-    const [x, y] = [i % wide, Math.floor(i / wide)];
-    const head = Math.floor(x / grid[1]);
-    return colors[Math.min(255, Math.round((255 * rows[head][prefix + y * grid[1] + (x % grid[1])]) / tops[head]))];
-  });
-  return { image, heads: layer.heads };
+  const places = rows.map((row) => placeOf(shading, visibleTo(layer, query), largest(row, prefix)));
+  return makeStrip(layer.heads, grid[0], grid[1], (head, row, column) => color(places[head](rows[head][prefix + row * grid[1] + column])));
 }
 
-function sharedMax(layers: Layer<ImageAbout>[], query: Query): number {
-  let max = 0;
-  for (const layer of layers) {
-    const at = layer.rowOf(queryIn(layer.about, query));
-    for (let head = 0; at >= 0 && head < layer.heads; head++) max = Math.max(max, largest(layer.row(head, at), layer.about.prefix));
-  }
-  return max || 1;
+/** How many keys a query may see in a layer. */
+function visibleTo(layer: Layer<ImageAbout>, query: Query): number {
+  const at = layer.rowOf(queryIn(layer.about, query));
+  return at < 0 ? layer.keys : layer.visible[at];
 }
 
 function rowOf(layer: Layer<ImageAbout>, shown: Choice, query: Query, rollout: Rollout | null): Float32Array | null {

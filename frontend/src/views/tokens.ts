@@ -2,19 +2,20 @@
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
-import { table as colorTable } from "../core/color";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
+import { recalled, remember } from "../core/memory";
 import { type Theme, useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
-import { type Cell, cellAt, box, drawHeat, heatHeight, inside, paint, type Scale, type Viewport, whole, zoomed } from "../maps/heat";
-import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, percent, shortNames, type Which } from "../maps/layer";
+import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, type Viewport, whole, zoomed } from "../maps/heat";
+import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
 import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
-import { isSpecial, makeTable, shrink, type Table, top, visible, wholeMatrix } from "../maps/table";
+import { colorsOf, type Pooling, type Scale, shade, type Shading } from "../maps/scale";
+import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
 import type { ViewProps } from "./index";
 
 interface TokenAbout extends LayerAbout {
@@ -27,9 +28,11 @@ interface Meta {
   tokens: Record<string, string[]>;
   notes: string[];
   rollout: boolean;
+  opening?: Opening;
 }
 
 const THUMBNAIL = 48;
+const SCALES: [Scale, string][] = [["uniform", "against uniform, one scale"], ["map", "up to the map's largest"], ["row", "up to the row's largest"], ["root", "√, for faint weights"]];
 const AXES: Record<string, string> = { source: "read", target: "written" };
 
 export function TokensView({ payload, host }: ViewProps): VNode {
@@ -39,13 +42,16 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const names = useMemo(() => shortNames(meta.layers.map((layer) => layer.name)), [payload]);
   const single = layers.length === 1 && layers[0].heads === 1;
 
-  const [mode, setMode] = useState<"heat" | "arcs">("heat");
-  const [chosen, setLocked] = useState<Choice>(() => ({ layer: layers.length - 1, which: 0 }));
+  const [mode, setMode] = useState<"heat" | "arcs">(() => (recalled(host, "tokens").picture === "arcs" ? "arcs" : "heat"));
+  const [order, setOrder] = useState<Order>("place");
+  const [structured, setStructured] = useState(false);
+  const [chosen, setLocked] = useState<Choice>(() => startChoice(recalled(host, "tokens"), { layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? 0 }));
   const [hovered, setHovered] = useState<Choice | null>(null);
   const [over, setOver] = useState<Cell | null>(null);
   const [pinned, setPinned] = useState<number | null>(null);
   const [hide, setHide] = useState(false);
-  const [scale, setScale] = useState<Scale>("map");
+  const [scale, setScale] = useState<Scale>("uniform");
+  const [pooling, setPooling] = useState<Pooling>("max");
   const [view, setView] = useState<Viewport>(whole);
   const [worked, setWorked] = useState(0);
   const [all, setAll] = useState(false);
@@ -67,7 +73,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const read = shown.which === "rollout" && rollout ? rollout.source : layer;
   const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
   const table = useMemo(
-    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), read.keys, labels(layer.about)[0], labels(read.about)[1], hide),
+    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), read.keys, labels(layer.about)[0], labels(read.about)[1], hide, read === layer ? layer.visible : null),
     [layer, shown.which, shown.layer, hide, worked],
   );
   const heads = useMemo(
@@ -92,6 +98,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setPinned(null);
   }, [payload, hide, layer.queries, read.keys]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
+
+  useEffect(() => remember(host, "tokens", { layer: locked.layer, head: String(locked.which), picture: mode === "arcs" ? mode : null }), [locked.layer, locked.which, mode]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -123,31 +131,35 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(null), setOver(null), setHovered(null)) },
   ];
 
-  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: Array.from({ length: one.heads }, (_, h) => h), warn: !one.about.agrees }));
+  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured), warn: !one.about.agrees }));
   // Places on an image, in patches of several sizes, say little without the size.
   const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
   const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
+  const shading: Shading = { scale, top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
+  const opened = meta.opening && locked.layer === meta.opening.layer && locked.which === meta.opening.head && !hovered && !over && pinned === null;
   const controls = html`
     <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
-    ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${[["map", "of the whole map"], ["row", "row by row"], ["root", "√, for faint weights"]]} onChange=${setScale} />` : null}
+    ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
+    ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "the largest weight"], ["mass", "the mass"]]} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
+    ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
   `;
   return html`<${Frame}
     name="tokens"
     title="Token attention"
-    subtitle=${describe(layer, shown, table, over, pinned, hide)}
+    subtitle=${describe(layer, shown, table, over, pinned, hide) + (opened ? ` · ${meta.opening!.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     <div class=${single ? "" : "rg-beside"}>
-      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
-      <${Main} mode=${mode} table=${table} heads=${heads} scale=${scale} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
+      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
+      <${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
     </div>
   <//>` as VNode;
 }
@@ -156,7 +168,8 @@ interface MainProps {
   mode: "heat" | "arcs";
   table: Table;
   heads: HeadArcs[] | null;
-  scale: Scale;
+  shading: Shading;
+  pooling: Pooling;
   view: Viewport;
   over: Cell | null;
   pinned: number | null;
@@ -167,11 +180,11 @@ interface MainProps {
   zoom: (factor: number, at?: Cell) => void;
 }
 
-function Main({ mode, table, heads, scale, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
+function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
   const theme = useTheme();
-  const image = useMemo(() => paint(table, scale, theme), [table, scale, theme]);
+  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, pooling, theme]);
   const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes };
-  const draw = mode === "heat" ? drawHeat({ ...safe, image }) : drawArcs({ ...safe, heads });
+  const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads });
   const at = mode === "heat" ? cellAt : tokenAt;
   const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
   const point = (x: number, y: number, _: unknown, size: Size) => {
@@ -201,6 +214,7 @@ function Main({ mode, table, heads, scale, view, over, pinned, axes, onOver, onP
     label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} tokens`}
     cursor="crosshair"
     focusable
+    tip=${over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
     onPoint=${point}
     onLeave=${() => onOver(null)}
     onPress=${press}
@@ -214,13 +228,15 @@ interface AtlasPartProps {
   layers: Layer<TokenAbout>[];
   rows: AtlasRow[];
   hide: boolean;
+  shading: Shading;
+  pooling: Pooling;
   labels: (about: TokenAbout) => [string[], string[]];
   picked: Choice;
   onHover: (at: { layer: number; head: number } | null) => void;
   onPick: (at: { layer: number; head: number | null }) => void;
 }
 
-function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: AtlasPartProps) {
+function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHover, onPick }: AtlasPartProps) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<string, Strip>(), [layers]);
   const [, again] = useState(0);
@@ -237,11 +253,11 @@ function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: Atl
     return true;
   };
   const strip = (index: number): Strip => {
-    const key = `${index} ${hide} ${theme.mode}`;
+    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
-      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads };
-      made = thumbnails(layers[index], hide, labels(layers[index].about), theme);
+      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
+      made = thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
       strips.set(key, made);
     }
     return made;
@@ -253,6 +269,7 @@ function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: Atl
     aspect=${1}
     largest=${rows.length === 1 ? 120 : 64}
     picked=${{ layer: picked.layer, head: typeof picked.which === "number" ? picked.which : null }}
+    about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="a small map of every head"
     onHover=${onHover}
     onPick=${onPick}
@@ -262,20 +279,17 @@ function TokenAtlas({ layers, rows, hide, labels, picked, onHover, onPick }: Atl
 let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
 
-function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme): Strip {
-  const colors = colorTable(theme.heat);
+function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme, shading: Shading, pooling: Pooling): Strip {
+  const color = colorsOf(theme, shading.signed);
   const parts = Array.from({ length: layer.heads }, (_, head) => {
-    if (!hide) return shrink(layer.matrix(head), layer.queries, layer.keys, THUMBNAIL);
-    const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide);
-    return shrink(table.weights, table.queries.length, table.keys.length, THUMBNAIL);
+    const small = (weights: Float32Array, rows: number, columns: number, visible: ArrayLike<number>) =>
+      shade(weights, columns, visible, shading, pooling, { row: 0, column: 0, rows, columns }, THUMBNAIL, THUMBNAIL);
+    if (!hide) return small(layer.matrix(head), layer.queries, layer.keys, layer.visible);
+    const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide, layer.visible);
+    return small(table.weights, table.queries.length, table.keys.length, table.visible);
   });
-  const [rows, columns] = [Math.max(1, parts[0].rows), Math.max(1, parts[0].columns)];
-  const image = pixels(columns * layer.heads, rows, (i) => {
-    const [x, y] = [i % (columns * layer.heads), Math.floor(i / (columns * layer.heads))];
-    const part = parts[Math.floor(x / columns)];
-    return colors[Math.round((255 * (part.data[y * columns + (x % columns)] ?? 0)) / (part.max || 1))];
-  });
-  return { image, heads: layer.heads };
+  const { rows, columns } = parts[0];
+  return makeStrip(layer.heads, rows, columns, (head, row, column) => color(parts[head].data[row * columns + column] ?? 0));
 }
 
 export function headNumber(layer: Layer, which: Which): number | string {
@@ -285,6 +299,12 @@ export function headNumber(layer: Layer, which: Which): number | string {
 export function headOptions(layer: Layer, rollout: boolean): [string, string][] {
   const heads = layer.about.heads.map((head, i): [string, string] => [String(i), `head ${head}`]);
   return [...heads, ["mean", "mean over heads"], ...(rollout ? [["rollout", "rollout up to here"] as [string, string]] : [])];
+}
+
+/** What the address says, or else the choice that is made for the person. */
+export function startChoice(kept: Record<string, string>, otherwise: Choice): Choice {
+  const [layer, which] = [Number(kept.layer), asWhich(kept.head ?? "")];
+  return kept.layer && kept.head && layer >= 0 && (typeof which === "string" || which >= 0) ? { layer, which } : otherwise;
 }
 
 export const asWhich = (value: string): Which => (value === "mean" || value === "rollout" ? value : Number(value));

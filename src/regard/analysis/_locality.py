@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.analysis._fit import fit_gaussians
 from regard.analysis._statistics import coordinates, on_grid
 from regard.functional import gaussian_weights
-from regard.maps import Layout, Map, Maps, check_maps
+from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
 from regard.support.tables import text_table
 
 
@@ -124,6 +124,7 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
     [0.0, 1.0, 0.7, 1.0, 1.0]
     """
     check_maps(maps)
+    check_over_tokens(maps, "locality")
     heads: list[Head] = []
     layouts: dict[str, Layout] = {}
     for name, found in maps.items():

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import Layout, Map, Maps, merged_rows
+from regard.maps import Layout, Map, Maps, check_over_tokens, merged_rows
 from regard.support.checks import check_choice, check_probability, describe, is_iterable
 
 Fusion = Literal["mean", "max", "min"]
@@ -77,6 +77,7 @@ def _self_attention(maps: Maps | Sequence[Tensor]) -> list[tuple[str, Tensor, La
     if isinstance(maps, Map):
         raise TypeError("maps must be several maps, as capture gives them; got a single one")
     if isinstance(maps, Maps):
+        check_over_tokens(maps, "rollout")
         named = [(repr(name), found.weights, found.latest.layout) for name, found in maps.items()]
     elif not is_iterable(maps):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")

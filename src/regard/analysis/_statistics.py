@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import Layout, Map, Maps, check_maps
+from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
 
 
 def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
@@ -38,6 +38,7 @@ def distance(
         grid, prefix: how the tokens lie, for models that do not state it.
     """
     check_maps(maps)
+    check_over_tokens(maps, "distance")
     found = {}
     for name, one in maps.items():
         layout = one.layout(grid, prefix)

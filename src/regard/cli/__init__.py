@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_with_parent()  # where this is one of several processes of a training
     try:
         module = importlib.import_module(f"regard.cli._{name}")
+        _import_own(rest)
         code: int = module.run(rest)
         return code
     except KeyboardInterrupt as stopped:
@@ -66,7 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("REGARD_TRACEBACK") or not _is_users(error):
             raise
         print(f"regard {name}: {_in_words(error)}", file=sys.stderr)
-        return 1
+        from regard.support.checks import UnusableInputError
+
+        return 2 if isinstance(error, UnusableInputError) else 1
+
+
+def _import_own(rest: list[str]) -> None:
+    """Import what ``--import SOURCE`` names (a module, or the path of a .py file) and remove it from the arguments."""
+    while "--import" in rest:
+        from regard.support.checks import UnusableInputError
+        from regard.training import import_code
+
+        at = rest.index("--import")
+        if at + 1 == len(rest):
+            raise UnusableInputError("--import needs the name of a module or the path of a .py file")
+        import_code(rest[at + 1])
+        del rest[at : at + 2]
 
 
 def _is_users(error: Exception) -> bool:
@@ -92,6 +108,7 @@ def _help() -> str:
             "",
             *lines,
             "",
+            "--import my_package.module (or a .py file) makes your own tasks and networks known to any command.",
             "REGARD_TRACEBACK=1 shows the stack trace of an error.",
         ]
     )

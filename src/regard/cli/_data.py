@@ -37,10 +37,10 @@ def list_data() -> int:
     for name in names():
         source, found = source_of(name), status(name)
         state = {
-            "embedded": "in the package, checked",
-            "present": "present, checked",
+            "embedded": "in the package, verified",
+            "present": "present, verified",
             "incomplete": "some files missing or damaged",
-            "absent": "not here",
+            "absent": "not downloaded",
         }[found.state]
         if found.state in ("embedded", "present"):
             size = format_size(found.size)
@@ -62,7 +62,7 @@ def fetch_data(wanted: Sequence[str]) -> int:
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
     if unknown:
-        print(f"no data set is called {', '.join(unknown)}; there are {', '.join(names())}, all", file=sys.stderr)
+        print(f"unknown data set {', '.join(unknown)}; known are {', '.join(names())}, all", file=sys.stderr)
         return 2
     failed = False
     for name in names() if "all" in wanted else dict.fromkeys(wanted):

@@ -13,6 +13,7 @@ from regard.training import (
     changed_name,
     evaluate_run,
     is_first_process,
+    load_recipe,
     shut_down,
     train,
     train_seeds,
@@ -20,6 +21,7 @@ from regard.training import (
 )
 
 USAGE = """usage: regard train NAME [--smoke] [--field value …]      (regard train NAME --help lists all fields)
+       regard train my_recipe.py[:NAME] [--import my_package.module] …      (a recipe of your own)
        regard train --list [NAME]                         (list all recipes, or describe one)"""
 
 
@@ -72,11 +74,11 @@ def run(arguments: Sequence[str]) -> int:
     if not names:
         print(USAGE)
         return 0 if set(arguments) & {"-h", "--help"} else 2
-    recipe = recipes.get(names[0])
     rest = list(arguments[1:])
+    recipe = load_recipe(names[0]) if ".py" in names[0] else recipes.get(names[0])
     if "--smoke" in rest:
         rest.remove("--smoke")
-        recipe = recipe.smoke()
+        recipe = parse(recipe, rest)[0].smoke()  # sizes that are not typed follow those that are
     original = recipe
     recipe, options = parse(recipe, rest)
     try:

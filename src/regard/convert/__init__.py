@@ -9,3 +9,4 @@ from regard.convert._report import ConversionReport as ConversionReport
 from regard.convert._report import LayerReport as LayerReport
 from regard.convert._to_conv import GaussianConvolution as GaussianConvolution
 from regard.convert._to_conv import attention_to_conv as attention_to_conv
+from regard.convert._trainable import TrainableConvolutionalAttention as TrainableConvolutionalAttention

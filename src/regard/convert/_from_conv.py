@@ -1,26 +1,44 @@
 """Any convolution as attention: one Gaussian head per tap, in closed form."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, Literal, cast, get_args, overload
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import rounding, sharpness_for, shift_leak
+from regard.convert._bounds import MapRow, arithmetic, lost_below, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
-from regard.functional._axis import Border, axis_matrix
-from regard.observation import observe
-from regard.support.checks import check_floating, check_values, describe
+from regard.convert._trainable import TrainableConvolutionalAttention
+from regard.functional import Border, axis_matrix
+from regard.observation import is_observed, observe
+from regard.support.checks import check_choice, check_floating, check_values, describe, under_autocast
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "ConvolutionalAttention":
+TapsPlan = Literal["auto", "attention", "taps"]
+
+
+@overload
+def conv_to_attention(
+    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: Literal[False] = False
+) -> "ConvolutionalAttention": ...
+
+
+@overload
+def conv_to_attention(conv: nn.Module, *, trainable: Literal[True]) -> TrainableConvolutionalAttention: ...
+
+
+def conv_to_attention(
+    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: bool = False
+) -> "ConvolutionalAttention | TrainableConvolutionalAttention":
     r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
 
     Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
@@ -36,6 +54,12 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
             padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied. One with hooks, a
             ``forward`` of its own or a weight that is computed from others (weight norm, pruning) is refused.
         tolerance: how far a head's rows may be from a shift, in L1 (twice the attention that lies elsewhere).
+        plan: how it is computed. ``"attention"`` mixes values with every head's map. ``"taps"`` takes each head for the
+            shift that it is but for its leak, and all heads together are a convolution with the layer's weights:
+            ``error_bound`` holds for it as well. ``"auto"`` takes taps where the leak is below half a unit in the last
+            place of the dtype, so that no result can tell. A call that is captured always computes the attention.
+        trainable: whether centers and sharpness become parameters (:class:`TrainableConvolutionalAttention`). It then starts
+            softer, at a sharpness whose gradient can move a center; ``tolerance`` and ``plan`` do not apply.
 
     >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
     >>> attention, image = conv_to_attention(conv), torch.randn(2, 3, 9, 9)
@@ -45,10 +69,12 @@ def conv_to_attention(conv: nn.Module, *, tolerance: float = 1e-6) -> "Convoluti
     """
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
+    check_choice("plan", plan, get_args(TapsPlan))
     reason = why_not(conv)
     if reason:
         raise TypeError(f"conv cannot be expressed as attention: {reason}")
-    return ConvolutionalAttention(copy.deepcopy(cast(Convolution, conv)), float(tolerance))
+    exact = ConvolutionalAttention(copy.deepcopy(cast(Convolution, conv)), float(tolerance), plan)
+    return TrainableConvolutionalAttention(exact) if trainable else exact
 
 
 def why_not(conv: object) -> str | None:
@@ -74,13 +100,14 @@ def why_not(conv: object) -> str | None:
 
 class ConvolutionalAttention(nn.Module):
     """What :func:`conv_to_attention` returns. ``weight`` and ``bias`` are the given convolution's parameters, under the
-    same names."""
+    same names; ``plan`` may be set at any time. A converted network computes the attention, so that its report measures
+    what it says."""
 
     bias: nn.Parameter | None
 
-    def __init__(self, conv: Convolution, tolerance: float) -> None:
+    def __init__(self, conv: Convolution, tolerance: float, plan: TapsPlan = "attention") -> None:
         super().__init__()
-        self.weight, self.tolerance = conv.weight, tolerance
+        self.weight, self.tolerance, self.plan = conv.weight, tolerance, plan
         self.register_parameter("bias", cast(nn.Parameter | None, conv.bias))
         self.axes = conv.weight.ndim - 2
         self.in_channels, self.out_channels, self.groups = conv.in_channels, conv.out_channels, conv.groups
@@ -88,6 +115,7 @@ class ConvolutionalAttention(nn.Module):
         self.padding, self.padding_mode = conv.padding, conv.padding_mode
         self.pads = conv_padding(conv)
         self.alpha = sharpness_for(tolerance, self.axes)
+        self._leak = shift_leak([self.alpha] * self.axes)
         self.train(conv.training)
 
     @property
@@ -110,7 +138,7 @@ class ConvolutionalAttention(nn.Module):
     @property
     def leak(self) -> float:
         """The L1 distance of a row of weights from the exact shift, at most; half of it is attention that lies elsewhere."""
-        return shift_leak([self.alpha] * self.axes)
+        return self._leak
 
     def offsets(self) -> list[Tensor]:
         """The coordinate each tap reads relative to its query, per axis."""
@@ -119,16 +147,18 @@ class ConvolutionalAttention(nn.Module):
 
     def axis_matrices(self, grid: Sequence[int], like: Tensor) -> list[Float[Tensor, "taps outputs inputs"]]:
         """For each axis, the attention of each tap: (taps, outputs, inputs)."""
-        matrices = []
-        sizes = zip(grid, self.output_size(grid), self.stride, self.offsets(), self.pads, strict=True)
-        for size, outputs, stride, offsets, pads in sizes:
-            queries = torch.arange(outputs, device=like.device, dtype=torch.float32) * stride
-            targets = offsets.to(like.device)[:, None] + queries
-            alpha = torch.full((len(offsets),), self.alpha, device=like.device)
-            if like.dtype == torch.float64:
-                targets, alpha = targets.double(), alpha.double()
-            matrices.append(axis_matrix(targets, alpha, size, border=self.border, padding=pads).to(like.dtype))
-        return matrices
+        # Numbers and not tensors: a compiler takes them as constants.
+        taps = [
+            tuple(float(t * d - before) for t in range(k))
+            for k, d, (before, _) in zip(self.kernel_size, self.dilation, self.pads, strict=True)
+        ]
+        make = tap_matrices if torch.compiler.is_compiling() else kept_matrices
+        return [
+            make(size, outputs, stride, offsets, pads, self.alpha, self.border, like.dtype, like.device)
+            for size, outputs, stride, offsets, pads in zip(
+                grid, self.output_size(grid), self.stride, taps, self.pads, strict=True
+            )
+        ]
 
     def output_size(self, grid: Sequence[int]) -> tuple[int, ...]:
         sizes = tuple(
@@ -157,6 +187,9 @@ class ConvolutionalAttention(nn.Module):
             raise ValueError(f"input has {x.shape[1]} channels but the convolution has {self.in_channels}")
         grid = tuple(x.shape[2:])
         outputs = self.output_size(grid)
+        if self.chosen_plan(x) == "taps" and not is_observed():
+            out = self.convolve(x)
+            return out if batched else out[0]
         heads = self.attend(x, self.axis_matrices(grid, x))  # (batch, channels, heads, *outputs)
         heads = self._observed(heads, x, grid, outputs)
         # Each group's heads and channels against its own weights: no block-diagonal matrix.
@@ -167,6 +200,22 @@ class ConvolutionalAttention(nn.Module):
         if self.bias is not None:
             out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
         return out if batched else out[0]
+
+    def chosen_plan(self, x: Tensor) -> TapsPlan:
+        """``"taps"`` or ``"attention"``, for this input."""
+        if self.plan != "auto":
+            return self.plan
+        dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
+        return "taps" if self.leak <= torch.finfo(dtype).eps / 2 else "attention"
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """All heads at once, each as the shift that it is but for its leak."""
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            x = F.pad(x, [side for pair in reversed(self.pads) for side in pair], mode=self.padding_mode)
+            padding = 0
+        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
+        return CONVOLVE[self.axes](x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def attend(self, x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:
         """Every head's output, one axis at a time from the last to the first: a tap's passes are shared by all taps
@@ -209,23 +258,33 @@ class ConvolutionalAttention(nn.Module):
         """No output differs by more than this from the convolution's, for this input.
 
         A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
-        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: a
-        sum of n products is off by at most γ_n of its absolute sum, and the convolution of |x| with the
-        absolute weights is that sum.
+        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own, relative to
+        the convolution of |x| with the absolute weights. It holds for calls on the CPU under the autocast that is on
+        while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a sum on the way may overflow.
         """
         dims = self.weight.ndim - 2
         check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))
+        rules = arithmetic(x)
         if not x.numel():
             return 0.0
+        largest = x.abs().max().double().item()
         norm = self.weight.double().abs().flatten(1).sum(1).max().item()
-        leaked = self.leak * norm * x.abs().max().double().item()
+        leaked = self.leak * norm * largest
         conv = copy.copy(self.to_conv())
         conv._parameters = {"weight": nn.Parameter(self.weight.double().abs()), "bias": None}
         if self.bias is not None:
             conv._parameters["bias"] = nn.Parameter(self.bias.double().abs())
-        absolute = conv(x.double().abs()).max().item()
-        terms = 2 * (self.weight[0].numel() + 1) + sum(x.shape[-self.axes :]) + 8 * self.axes + 8
-        return leaked + rounding(terms, x.dtype) * (absolute + leaked)
+        with torch.autocast("cpu", enabled=False):
+            absolute = conv(x.double().abs()).max().item()
+        taps, row = self.weight[0].numel(), MapRow.along_axis(0.0, self.alpha)
+        # Both: the sum over taps and channels, parameters and input rounded under autocast, the bias.
+        theirs = rules.product(taps) + 3 * rules.parameter + rules.cast
+        # Ours first builds a row for each axis and mixes along it: the tap's input, and its neighbors. A border that
+        # folds adds up padded columns, which are not the nearest or are alone.
+        axis = rules.mix(row) + math.log1p(rules.carried * row.off)
+        ours = theirs + self.axes * axis
+        lost = 2 * lost_below(rules.dtype) * (taps + row.scores.numel()) * (1 + norm) * (1 + largest)
+        return leaked + rules.bound(ours, absolute + leaked) + rules.bound(theirs, absolute) + lost
 
     def multiply_adds(self, grid: Sequence[int]) -> int:
         """For one item: the passes over each axis, then the weights."""
@@ -251,8 +310,34 @@ class ConvolutionalAttention(nn.Module):
         return (
             f"{self.in_channels}, {self.out_channels}, heads={self.heads} ({'×'.join(map(str, self.kernel_size))}), "
             f"stride={self.stride}, dilation={self.dilation}, padding={self.padding}, border={self.padding_mode}, "
-            f"groups={self.groups}, sharpness={self.alpha:.3g}"
+            f"groups={self.groups}, sharpness={self.alpha:.3g}, plan={self.plan}"
         )
+
+
+def tap_matrices(
+    size: int, outputs: int, stride: int, offsets: tuple[float, ...], pads: tuple[int, int], alpha: float, border: Border,
+    dtype: torch.dtype, device: torch.device,
+) -> Float[Tensor, "taps outputs inputs"]:  # fmt: skip
+    """The attention of each tap along one axis. Targets are whole numbers, which float32 has exactly."""
+    build = torch.promote_types(dtype, torch.float32)
+    queries = torch.arange(outputs, device=device, dtype=build) * stride
+    targets = torch.tensor(offsets, device=device, dtype=build)[:, None] + queries
+    sharpness = torch.full((len(offsets),), alpha, device=device, dtype=build)
+    return axis_matrix(targets, sharpness, size, border=border, padding=pads).to(dtype)
+
+
+@functools.lru_cache(16)
+def _kept(*arguments: Any) -> Tensor:
+    # Not made in inference mode, whose tensors later calls could not differentiate through.
+    with torch.inference_mode(False), torch.no_grad():
+        return tap_matrices(*arguments)
+
+
+def kept_matrices(*arguments: Any) -> Tensor:
+    """The same, made once for each size: no parameter has a say in them."""
+    if any(isinstance(x, torch.SymInt) for x in arguments) or torch._C._are_functorch_transforms_active():
+        return tap_matrices(*arguments)
+    return _kept(*arguments)
 
 
 def conv_padding(conv: Convolution) -> tuple[tuple[int, int], ...]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.convert._bounds import FLOAT64, MapRow
+
 LARGEST_RADIUS = 64  # taps beyond this are no convolution anyone would run
 
 
@@ -17,6 +19,7 @@ class HeadKernel(NamedTuple):
     taps: Tensor  # (*sizes), sums to one
     factors: tuple[Tensor, ...] | None  # one vector per axis where the head is separable
     leak: float
+    rows: tuple[MapRow, ...]  # of its map, one per axis, or one in all where it is not separable
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -39,16 +42,19 @@ def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[He
             continue
         # Each axis may cut m with 2(1 − (1 − m)^axes) ≤ tolerance.
         share = 1 - (1 - tolerance / 2) ** (1 / axes)
-        starts, factors, kept = [], [], 1.0
+        starts, factors, kept = [], [], 0.0
+        rows = []
         for axis in range(axes):
-            start, taps, cut = _axis_taps(head, center[head, axis].item(), sharpness[head, axis].item(), share)
+            place, alpha = center[head, axis].item(), sharpness[head, axis].item()
+            start, taps, cut = _axis_taps(head, place, alpha, share)
             starts.append(start)
             factors.append(taps)
-            kept *= 1 - cut
+            kept += math.log1p(-cut)
+            rows.append(MapRow.along_axis(place, alpha))
         taps = factors[0]
         for factor in factors[1:]:
             taps = taps.unsqueeze(-1) * factor
-        kernels.append(HeadKernel(tuple(starts), taps, tuple(factors), 2 * (1 - kept)))
+        kernels.append(HeadKernel(tuple(starts), taps, tuple(factors), -2 * math.expm1(kept), tuple(rows)))
     return kernels
 
 
@@ -61,14 +67,17 @@ def _axis_taps(head: int, center: float, alpha: float, share: float) -> tuple[in
         raise too_soft(head, alpha)
     middle = round(center)
     offsets = torch.arange(middle - far, middle + far + 1, dtype=torch.float64)
-    weights = (-alpha * (offsets - center) ** 2).softmax(0)
+    steps = offsets - middle  # scores relative to the nearest key's, as attention has them: large ones would cancel
+    weights = (-alpha * (steps * (steps + 2 * (middle - center)))).softmax(0)
     # A key r > far steps from the middle has e^{−α((r − ½)² − ¼)} ≤ e^{−α(r − 1)²} of the nearest one's weight.
     beyond = 2 * math.exp(-alpha * far**2) / -math.expm1(-2 * alpha * far)
     for radius in range(LARGEST_RADIUS + 1):
         lean = 1 if center >= middle else -1
         for low, high in ((radius, radius), (radius + (lean < 0), radius + (lean > 0))):
             kept = weights[max(far - low, 0) : far + high + 1]
-            cut = max(1 - kept.sum().item(), 0.0) + beyond
+            # Added up, not one less what is kept: digits would cancel. One in 10¹² for the rounding of these sums.
+            dropped = weights[: max(far - low, 0)].sum() + weights[far + high + 1 :].sum()
+            cut = (1 + 1e-12) * (dropped.item() + beyond)
             if cut <= share:
                 return int(offsets[max(far - low, 0)].item()), kept / kept.sum(), cut
     raise too_soft(head, alpha)
@@ -89,10 +98,12 @@ def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) ->
         raise too_soft(head, softest)
     middle = center.round()
     sides = [torch.arange(-far, far + 1, dtype=torch.float64) + m for m in middle]
-    offsets = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1) - center
-    scores = -torch.einsum("...a,ab,...b->...", offsets, matrix, offsets)
-    total = scores.flatten().logsumexp(0).item()
-    weights = (scores - total).exp()
+    # (m + e)ᵀS(m + e) − eᵀSe = mᵀS(m + 2e), for steps m from the nearest offset, which lies e from the center.
+    steps = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1) - middle
+    nearest = middle - center
+    scores = -torch.einsum("...a,ab,...b->...", steps, matrix, steps + 2 * nearest)
+    total = scores.flatten().logsumexp(0).item() - (nearest @ matrix @ nearest).item()
+    weights = scores.flatten().softmax(0).view_as(scores)
     # Keys outside that box lie u = far + ½ or more from the center along some axis, and score at most −λ‖·‖² for the
     # smallest eigenvalue λ: one axis' tail is a geometric series, the others' sums are at most 2 + √(π/λ).
     u = far + 0.5
@@ -100,9 +111,15 @@ def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) ->
     beyond = math.exp(min(log_tail + (axes - 1) * math.log(2 + math.sqrt(math.pi / softest)) - total, 0.0))
     for radius in range(min(far, LARGEST_RADIUS) + 1):
         kept = weights[tuple([slice(far - radius, far + radius + 1)] * axes)]
-        cut = max(1 - kept.sum().item(), 0.0) + beyond
+        outside = weights.clone()
+        outside[tuple([slice(far - radius, far + radius + 1)] * axes)] = 0.0
+        cut = (1 + 1e-12) * (outside.sum().item() + beyond)
         if 2 * cut <= tolerance:
-            return HeadKernel(tuple(int(m.item()) - radius for m in middle), kept / kept.sum(), None, 2 * cut)
+            # What is added up to a score, in absolute terms: no more than this, for |m(m + 2e)| ≤ 2|m|² there.
+            parts = 3 * torch.einsum("...a,ab,...b->...", steps.abs(), matrix.abs(), steps.abs())
+            row = MapRow.of(-scores, parts, roundings=6 + axes**2, build=FLOAT64)
+            start = tuple(int(m.item()) - radius for m in middle)
+            return HeadKernel(start, kept / kept.sum(), None, 2 * cut, (row,))
     raise too_soft(head, softest)
 
 

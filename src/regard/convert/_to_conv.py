@@ -2,20 +2,25 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import rounding
+from regard.convert._bounds import FLOAT64, Arithmetic, arithmetic, lost_below
 from regard.convert._calls import why_changed
 from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
 from regard.functional import axis_matrix, gaussian_weights
-from regard.functional._call import check_grid
-from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
-from regard.layers._grids import flat_tokens
-from regard.support.checks import check_floating, describe, is_functional
+from regard.layers import (
+    GatedPositionalAttention,
+    GaussianAttention,
+    MultiHeadAttention,
+    RelativeAttention,
+    flat_tokens,
+)
+from regard.support.checks import check_grid, check_width, describe
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -96,7 +101,8 @@ class GaussianConvolution(nn.Module):
         values, value_bias = value_matrices(layer)  # (heads, head_dim, dim), (heads, head_dim)
         outputs = layer.output.weight.detach().unflatten(1, (layer.heads, layer.head_dim)).transpose(0, 1)
         joined = torch.einsum("hoj,hji->hoi", outputs.double(), values.double())  # (heads, out, dim)
-        self.norms = joined.abs().sum(-1).amax(-1).tolist()
+        self.norms = Norms.of(joined, outputs, values, value_bias, layer.output.bias)
+        self.full_width = layer.full_width
         self.dense_heads, self.chain_heads = self._cheapest(layer.full_width)
         like = layer.output.weight
         self.start, self.kernel = None, None
@@ -176,18 +182,53 @@ class GaussianConvolution(nn.Module):
             slices.append(slice(first, max(last, first)))
         return tuple(slices)
 
+    @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:
-        """No output in the interior differs by more than this from the layer's, for this input: each head's leak times
-        its weights' largest absolute row sum times max|x|, plus rounding."""
-        check_floating("x", x)
-        if is_functional(x):
-            raise ValueError(f"x has no values: it is on {x.device}")
+        """No output in the interior differs by more than this from the layer's, for this input.
+
+        Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers. It
+        holds for calls on the CPU under the autocast that is on while it is asked for; elsewhere it raises
+        ``ValueError``. It is infinite where a sum on the way may overflow.
+        """
+        check_width("x", x, self.dim)
+        rules = arithmetic(x)
         largest = x.detach().abs().max().double().item() if x.numel() else 0.0
-        leak = sum(kernel.leak * norm for kernel, norm in zip(self.kernels, self.norms, strict=True))
-        taps = sum(high - low for low, high in box(self.kernels))
-        terms = 4 * (self.dim + len(self.kernels) * self.head_dim) + 2 * taps * self.dim + sum(x.shape[1:-1]) + 64
-        size = sum(self.norms) * largest + self.bias.detach().abs().max().double().item()
-        return leak * largest + rounding(terms, x.dtype) * size
+        leaked = largest * max(
+            sum(kernel.leak * row for kernel, row in zip(self.kernels, rows, strict=True)) for rows in self.norms.joined
+        )
+        size = self.norms.path * largest + self.norms.bias
+        ours, theirs = self._rounding(rules), self._layer_rounding(rules)
+        # Each layer is off from its own exact result, and the two results differ by the leak. What underflows on the way
+        # is lost from a value, a weight or a result, and then passes through what comes after it.
+        terms = sum(row.scores.numel() for kernel in self.kernels for row in kernel.rows)
+        terms += self.dim + len(self.kernels) * self.head_dim
+        lost = 2 * lost_below(rules.dtype) * terms * (1 + self.norms.output) * (1 + self.norms.value * (1 + largest))
+        return leaked + rules.bound(ours, size + leaked) + rules.bound(theirs, size) + lost
+
+    def _layer_rounding(self, rules: Arithmetic) -> float:
+        """log(1 + relative error) of the layer: project, build the rows of the map, mix axis by axis, project."""
+        worst = max(sum(rules.mix(row) for row in kernel.rows) for kernel in self.kernels)
+        values = 0.0 if self.full_width else rules.product(self.dim + 1) + rules.parameter
+        return values + worst + rules.product(len(self.kernels) * self.head_dim + 1) + rules.parameter
+
+    def _rounding(self, rules: Arithmetic) -> float:
+        """log(1 + relative error) of this convolution, a sum of both parts and a bias. Its weights were made in float64
+        and rounded once."""
+        taps = chains = 0.0
+        if self.dense_heads:
+            dense = [self.kernels[h] for h in self.dense_heads]
+            window = min(
+                math.prod(high - low for low, high in box(dense)), sum(kernel.taps.numel() for kernel in dense)
+            )
+            taps = rules.product(self.dim * window) + rules.cast
+        if self.chain_heads:
+            chains = 0.0 if self.value is None else rules.product(self.dim) + rules.parameter
+            for low, high in self.chain_box:
+                chains += rules.product(high - low) + rules.cast
+            chains += rules.product(len(self.chain_heads) * self.head_dim) + rules.parameter
+        exact = Arithmetic(torch.float64, FLOAT64, FLOAT64, lowered=False)
+        made = max(sum(exact.weights(row) for row in kernel.rows) for kernel in self.kernels)
+        return max(taps, chains) + 2 * rules.parameter + 3 * rules.cast + made + exact.product(len(self.kernels) + 8)
 
     def border_leak(self, grid: Sequence[int]) -> float:
         """Outside the interior: the most attention, in L1, by which any head's row differs from the layer's."""
@@ -253,6 +294,28 @@ class GaussianConvolution(nn.Module):
             f"dim={self.dim}, out_dim={self.out_dim}, taps={len(self.dense_heads)} heads, chains={len(self.chain_heads)} "
             f"heads, reach={self.reach}, leak={self.leak:.2g}"
         )
+
+
+class Norms(NamedTuple):
+    """How large a layer's weights are, as absolute row sums."""
+
+    joined: list[list[float]]  # of output · value, for each output channel and head
+    path: float  # of |output| · |value|, all heads together: what an input of 1 may add up to in absolute terms
+    bias: float  # what biases add to that
+    value: float
+    output: float
+
+    @classmethod
+    def of(cls, joined: Tensor, outputs: Tensor, values: Tensor, value_bias: Tensor, bias: Tensor | None) -> "Norms":
+        outputs, values, value_bias = (x.detach().double().abs() for x in (outputs, values, value_bias))
+        through = torch.einsum("hoj,hj->o", outputs, values.sum(-1))
+        beside = torch.einsum("hoj,hj->o", outputs, value_bias)
+        if bias is not None:
+            beside = beside + bias.detach().double().abs()
+        return cls(
+            joined.abs().sum(-1).T.tolist(), through.max().item(), beside.max().item(),
+            (values.sum(-1) + value_bias).max().item(), outputs.sum((0, 2)).max().item(),
+        )  # fmt: skip
 
 
 def value_matrices(layer: GaussianAttention) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ def public_checks(notebook: str) -> dict[str, str]:
     own. A notebook that came alone, as in Colab, gets those of the package.
 
     >>> import regard.course
-    >>> "q1_scores" in regard.course.public_checks("1-attention-by-hand")
+    >>> "scores" in regard.course.public_checks("1-attention-by-hand")
     True
     """
     beside = Path("tests") / notebook

@@ -20,8 +20,8 @@ class Notebook:
 
     >>> import regard.course
     >>> grader = regard.course.Notebook("1-attention-by-hand")
-    >>> grader.check("q1_scores", {"scores_of": lambda hidden, w_query, w_key: (hidden @ w_query.T) @ (hidden @ w_key.T).T})
-    q1_scores: public checks passed; hidden ones remain
+    >>> grader.check("scores", {"scores_of": lambda hidden, w_query, w_key: (hidden @ w_query.T) @ (hidden @ w_key.T).T})
+    scores: public checks passed; hidden ones remain
     """
 
     def __init__(self, name: str, numbers: int = 0) -> None:

@@ -36,6 +36,8 @@ from regard.data._mix import cutmix as cutmix
 from regard.data._mix import label_weights as label_weights
 from regard.data._mix import mixup as mixup
 from regard.data._mix import partners as partners
+from regard.data._open import open_data as open_data
+from regard.data._open import own_path as own_path
 from regard.data._random import random_below as random_below
 from regard.data._random import random_bits as random_bits
 from regard.data._random import random_coin as random_coin
@@ -53,3 +55,6 @@ from regard.data._text import embedded_text as embedded_text
 from regard.data._text import load_text as load_text
 from regard.data._text import mask_tokens as mask_tokens
 from regard.data._vocabulary import Vocabulary as Vocabulary
+from regard.data.own_images import OwnDataSet as OwnDataSet
+from regard.data.own_images import StreamedSet as StreamedSet
+from regard.data.own_images import UnsuitableDataError as UnsuitableDataError

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.data._augment import Augmentation, cutout, move, normalize
 from regard.data._image_sets import ImageSet
 from regard.data._mix import label_weights, mix, partners
+from regard.data.own_images import StreamedSet
 
 
 class ImageBatch(NamedTuple):
@@ -24,7 +25,7 @@ class AugmentedImages:
     """An image set on a device, augmented and normalized to mean 0 and standard deviation 1.
 
     Args:
-        images: the image set.
+        images: the image set. A :class:`StreamedSet` stays on the disk; its batches are read ahead.
         augmentation: how images are augmented; None (for evaluation) leaves them unchanged.
         device: the device of the batches.
         dtype: the dtype of the batches, ``torch.float32`` or ``torch.bfloat16``.
@@ -41,7 +42,7 @@ class AugmentedImages:
 
     def __init__(
         self,
-        images: ImageSet,
+        images: ImageSet | StreamedSet,
         augmentation: Augmentation | None = None,
         *,
         device: torch.device | str = "cpu",
@@ -53,25 +54,40 @@ class AugmentedImages:
             raise TypeError(f"dtype must be a floating-point dtype, got {dtype}")
         self.set = images
         self.augmentation = augmentation or Augmentation()
-        self.augmentation.check_fits(*images.images.shape[2:])
+        self.augmentation.check_fits(*images.shape[1:])
         self.device = torch.device(device)
         self.dtype = dtype
         self.channels_last = channels_last
-        if keep_on_device is None:
-            keep_on_device = _fits(images.images, self.device)
-        self._bytes, self._labels = images.images, images.labels
-        if keep_on_device:
+        self._labels = images.labels
+        self._bytes: Tensor | None = None
+        if isinstance(images, ImageSet):
+            self._keep(images.images, _fits(images.images, self.device) if keep_on_device is None else keep_on_device)
+        self._drawn: tuple[tuple[int, int], EpochDraws] | None = None
+
+    def _keep(self, images: Tensor, on_device: bool) -> None:
+        self._bytes = images
+        if on_device:
             self._bytes, self._labels = self._bytes.to(self.device), self._labels.to(self.device)
         elif self.device.type == "cuda":
             self._bytes, self._labels = self._bytes.pin_memory(), self._labels.pin_memory()
-        self._drawn: tuple[tuple[int, int], EpochDraws] | None = None
 
     @property
     def index_device(self) -> torch.device:
-        return self._bytes.device
+        return self._labels.device
 
     def __len__(self) -> int:
-        return len(self._bytes)
+        return len(self._labels)
+
+    @property
+    def reads_ahead(self) -> bool:
+        return isinstance(self.set, StreamedSet)
+
+    def announce(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> None:
+        """Start to read a batch that will be wanted soon, where images are streamed. No batch depends on it."""
+        if isinstance(self.set, StreamedSet):
+            self.set.read_ahead(index)
+            if self.augmentation.mixes:
+                self.set.read_ahead(self._draws(seed, epoch).partner[index])
 
     def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> ImageBatch:
         images, labels = self._augmented(index, seed, epoch)
@@ -87,7 +103,8 @@ class AugmentedImages:
     def _augmented(self, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
         """Shifted, mirrored, normalized and cut out, in float32. A sample does not depend on the rest of its batch."""
         augmentation = self.augmentation
-        images = self._bytes.index_select(0, index).to(self.device, non_blocking=True)
+        images = self.set.pixels(index) if self._bytes is None else self._bytes.index_select(0, index)
+        images = images.to(self.device, non_blocking=True)
         labels = self._labels[index].to(self.device, non_blocking=True)
         index = index.to(self.device, non_blocking=True)
         if augmentation.crop or augmentation.flip != "none":
@@ -102,7 +119,7 @@ class AugmentedImages:
         """The draws of all samples: computed once per epoch, so that a batch only looks up its own."""
         if self._drawn is None or self._drawn[0] != (seed, epoch):
             everyone = torch.arange(len(self), device=self.device)
-            augmentation, (height, width) = self.augmentation, self._bytes.shape[2:]
+            augmentation, (_, height, width) = self.augmentation, self.set.shape
             draws = EpochDraws(
                 augmentation.draw_shift(everyone, seed, epoch),
                 augmentation.draw_mirror(everyone, seed, epoch),

@@ -46,6 +46,16 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of one image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def pixels(self, index: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
+        """The images at these indices, as bytes."""
+        return self.images.index_select(0, index)
+
     def select(self, which: Bool[Tensor, "n"] | Int[Tensor, "m"]) -> "ImageSet":
         """The images at these indices, or where the mask is True."""
         return ImageSet(self.images[which], self.labels[which], self.classes, self.mean, self.std)
@@ -83,6 +93,11 @@ class DataSet:
     @property
     def std(self) -> tuple[float, ...]:
         return self.source.std
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is wrong with the data; nothing, for published data sets."""
+        return ()
 
     @cached_property
     def train(self) -> ImageSet:

@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.data._random import random_order
 from regard.support.checks import check_positive, describe
 
+READ_AHEAD = 2  # batches
 Batch_co = TypeVar("Batch_co", covariant=True)
 
 
@@ -26,6 +27,18 @@ class Examples(Protocol[Batch_co]):
 
     def batch(self, index: Tensor, *, seed: int, epoch: int) -> Batch_co:
         """The samples with these indices. A sample depends on (seed, epoch, index), not on the rest of its batch."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """Examples that may read batches from the disk before they are asked for."""
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether they do."""
+
+    def announce(self, index: Tensor, *, seed: int, epoch: int) -> None:
+        """This batch will be asked for soon."""
 
 
 class Loader(Generic[Batch_co]):
@@ -90,6 +103,7 @@ class Loader(Generic[Batch_co]):
         self.drop_last = drop_last
         self.rank = rank
         self.world_size = world_size
+        self._ahead = examples if isinstance(examples, ReadsAhead) and examples.reads_ahead else None
         self._order: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
@@ -110,6 +124,9 @@ class Loader(Generic[Batch_co]):
 
     def batch(self, epoch: int, step: int) -> Batch_co:
         """This process's part of a step's batch."""
+        if self._ahead is not None:
+            for later in range(step, min(step + READ_AHEAD + 1, len(self))):
+                self._ahead.announce(self.index(epoch, later), seed=self.seed, epoch=epoch)
         return self.examples.batch(self.index(epoch, step), seed=self.seed, epoch=epoch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch_co]:

@@ -20,3 +20,5 @@ from regard.figures._relative_positions import relative_positions as relative_po
 from regard.figures._sample_attention import alignment as alignment
 from regard.figures._sample_attention import image_attention as image_attention
 from regard.figures._sharpness_limit import limit as limit
+from regard.figures._weights import weight_image as weight_image
+from regard.figures._weights import weight_map as weight_map

@@ -10,6 +10,13 @@ from regard.functional._maps import kronecker as kronecker
 from regard.functional._mix import AxisBlocks as AxisBlocks
 from regard.functional._mix import HeadGroup as HeadGroup
 from regard.functional._mix import mix as mix
+from regard.functional._placed import placed_attention as placed_attention
+from regard.functional._plan import DENSE_TOKENS as DENSE_TOKENS
 from regard.functional._plan import GaussianPlan as GaussianPlan
 from regard.functional._plan import plan_for as plan_for
+from regard.functional._profiles import DecayProfile as DecayProfile
+from regard.functional._profiles import GaussianProfile as GaussianProfile
+from regard.functional._profiles import TableProfile as TableProfile
+from regard.functional._separable import separable_attention as separable_attention
+from regard.functional._separable import separable_weights as separable_weights
 from regard.functional._softargmax import softargmax as softargmax

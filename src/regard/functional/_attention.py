@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.functional._softargmax import below_best, hard_logits
+from regard.functional._careful import careful_attention, is_at_the_edge
+from regard.functional._softargmax import below_best, finite_number, hard_logits
 from regard.support.checks import (
     check_beta,
     check_broadcastable,
@@ -96,7 +97,10 @@ def attention(
         dropout: probability of dropping a weight (the map that is returned is the one before dropout).
         return_weights: also return A. Without it the fused kernel runs and A is never stored.
 
-    A query with nothing to attend to gives zeros, and finite gradients.
+    A query with nothing to attend to gives zeros, and finite gradients. On the CPU, in eager mode, inputs at the edge of
+    their dtype have results, too, with and without the map: scores may lie beyond the dtype's range; infinite entries of
+    queries and keys count as its largest number; keys of infinite score share the weight; what a hidden key or value
+    holds has no effect, be it infinite or NaN. On other devices this would cost a wait and is not looked for.
 
     >>> q, k, v = torch.eye(2), torch.eye(2), torch.tensor([[1.0], [3.0]])
     >>> attention(q, k, v, beta=math.inf)
@@ -110,17 +114,21 @@ def attention(
     check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
     check_flag("causal", causal)
     check_flag("return_weights", return_weights)
-    by_hand = return_weights or _is_differentiated_twice(query, key, value)
-    if beta is None:
-        beta = max(query.shape[-1], 1) ** -0.5
-    elif isinstance(beta, Tensor):
-        by_hand = by_hand or _leaves_the_range(beta)
+    queries, keys = query.shape[-2], key.shape[-2]
+    beta = max(query.shape[-1], 1) ** -0.5 if beta is None else finite_number(beta)
+    if is_at_the_edge(query, key, value, beta, bias, masked=keep is not None or bias is not None):
+        if causal and queries > 1:
+            keep = _and(keep, causal_keep(queries, keys, query.device))
+        return careful_attention(query, key, value, beta, keep, bias, dropout, return_weights)
+    by_hand = return_weights or keys == 0 or _is_differentiated_twice(query, key, value)
+    if isinstance(beta, Tensor):
+        # Float16 has no room for queries times their temperature, which only the path by hand makes in float32.
+        by_hand = by_hand or query.dtype == torch.float16 or _leaves_the_range(beta)
     elif beta < torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny:
         # A kernel that masks with −∞ before it scales would make 0 · −∞.
         query, beta = query * 0.0, 1.0
     else:
         by_hand = by_hand or _leaves_the_range(beta)
-    queries, keys = query.shape[-2], key.shape[-2]
     if by_hand:
         if causal and queries > 1:
             keep = _and(keep, causal_keep(queries, keys, query.device))
@@ -165,7 +173,7 @@ def _fused(
         mask = bias.to(query.dtype)
         if keep is not None:
             mask = mask.masked_fill(~keep, -math.inf)
-    # The CPU kernel gives zeros for a row with nothing to attend; other devices' kernels are not asked to.
+    # The CPU kernel gives zeros for a row with nothing to attend; we do not rely on this on other devices.
     guard = None
     if mask is not None and query.device.type != "cpu":
         hidden = ~mask if mask.dtype is torch.bool else mask == -math.inf
@@ -201,26 +209,7 @@ def _with_weights(
     dropout: float,
     return_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    if not isinstance(beta, Tensor) and beta == math.inf:
-        logits = hard_logits(_scores(query, key, 1.0), bias, keep, -1)
-    else:
-        if _leaves_the_range(beta):
-            scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
-            largest = torch.finfo(scores.dtype).max
-            logits = scores * (
-                beta.to(scores.dtype).clamp(max=largest) if isinstance(beta, Tensor) else min(beta, largest)
-            )
-        elif isinstance(beta, Tensor):
-            logits = _scores(query * beta.to(query.dtype), key, 1.0)
-        else:
-            logits = _scores(query, key, beta)
-        # The map is the largest thing here, and its fresh memory costs as much as its numbers: change it in place.
-        # Nothing saved for the backward pass is touched, a product being differentiated by its factors.
-        in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
-        if bias is not None:
-            logits = logits.add_(bias) if in_place and bias.dtype == logits.dtype else logits + bias
-        if keep is not None:
-            logits = logits.masked_fill_(~keep, -math.inf) if in_place else logits.masked_fill(~keep, -math.inf)
+    logits = _logits(query, key, beta, keep, bias)
     empty = None
     if bias is not None:
         empty = (logits == -math.inf).all(-1, keepdim=True)
@@ -235,6 +224,31 @@ def _with_weights(
     weights = weights.to(value.dtype)
     out = _averages(F.dropout(weights, dropout) if dropout else weights, value)
     return (out, weights) if return_weights else out
+
+
+def _logits(
+    query: Tensor, key: Tensor, beta: float | Tensor, keep: Tensor | None, bias: Tensor | None
+) -> Float[Tensor, "*batch queries keys"]:
+    """β·q·kᵀ + bias, −∞ where a key is not kept."""
+    if not isinstance(beta, Tensor) and beta == math.inf:
+        return hard_logits(_scores(query, key, 1.0), bias, keep, -1)
+    if _leaves_the_range(beta):
+        scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
+        largest = torch.finfo(scores.dtype).max
+        logits = scores * (beta.to(scores.dtype).clamp(max=largest) if isinstance(beta, Tensor) else min(beta, largest))
+    elif isinstance(beta, Tensor):
+        wide = torch.promote_types(query.dtype, torch.float32) if query.dtype == torch.float16 else query.dtype
+        logits = _scores(query.to(wide) * beta.to(wide), key.to(wide), 1.0)
+    else:
+        logits = _scores(query, key, beta)
+    # The map is the largest tensor here, and allocating another costs as much as computing it: change it in place. The
+    # backward pass needs nothing of it, because a product is differentiated by its factors.
+    in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
+    if bias is not None:
+        logits = logits.add_(bias) if in_place and bias.dtype == logits.dtype else logits + bias
+    if keep is not None:
+        logits = logits.masked_fill_(~keep, -math.inf) if in_place else logits.masked_fill(~keep, -math.inf)
+    return logits
 
 
 def _leaves_the_range(beta: float | Tensor) -> bool:

@@ -1,13 +1,21 @@
 """Axis matrices: the attention of Gaussian heads along one axis of a grid. Everything Gaussian is built from them."""
 
-from typing import Literal, get_args
+from contextlib import nullcontext
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.observation import unobserved
-from regard.support.checks import check_choice, check_floating, check_positive, describe, values_are_readable
+from regard.support.checks import (
+    check_choice,
+    check_floating,
+    check_positive,
+    describe,
+    under_autocast,
+    values_are_readable,
+)
 
 Border = Literal["native", "zeros", "reflect", "replicate", "circular"]
 
@@ -46,10 +54,51 @@ def axis_matrix(
              [0., 0., 0.]]])
     """
     check_axis(targets, sharpness, size, border, padding)
-    before, after = padding
     dtype = build_dtype(targets, sharpness)
-    coordinates = torch.arange(-before, size + after, device=targets.device, dtype=dtype)
-    scores = nearest_scores(targets.to(dtype), sharpness.to(dtype), coordinates, -before, size - 1 + after)
+    return matrix_of(Targets.split(targets.to(dtype)), sharpness.to(dtype), size, border, padding)
+
+
+class Targets(NamedTuple):
+    """Target coordinates as a whole number plus a fraction in [−½, ½], so that no sum of the two is ever rounded.
+
+    A coordinate near 4,096 has only 11 bits left for its fraction in float32, and sharpness multiplies what is lost:
+    at α = 50 that would move weights by half a percent. Apart, both parts are exact: ``x − round(x)`` is exact in
+    floating point (Sterbenz), and whole numbers below 2²⁴ add up exactly.
+    """
+
+    whole: Float[Tensor, "heads outputs"]
+    fraction: Float[Tensor, "heads outputs"]
+
+    @classmethod
+    def split(cls, targets: Float[Tensor, "heads outputs"]) -> "Targets":
+        whole = targets.detach().round()
+        return cls(whole, targets - whole)
+
+    @classmethod
+    def of(cls, coordinates: Float[Tensor, " outputs"], center: Float[Tensor, " heads"]) -> "Targets":
+        """``coordinates + center``, for queries on whole coordinates exactly; fractions of both are added as such."""
+        query, look = cls.split(coordinates[None]), cls.split(center[:, None])
+        rest = cls.split(query.fraction + look.fraction)
+        return cls(query.whole + look.whole + rest.whole, rest.fraction)
+
+    def blocked(self, blocks: int, block: int) -> "Targets":
+        """(heads, blocks, block); the last block's unused rows repeat the last target, for any target will do."""
+        missing = blocks * block - self.whole.shape[1]
+
+        def cut(part: Tensor) -> Tensor:
+            part = torch.cat([part, part[:, -1:].expand(-1, missing)], 1) if missing else part
+            return part.unflatten(1, (blocks, block))
+
+        return Targets(cut(self.whole), cut(self.fraction))
+
+
+def matrix_of(
+    targets: Targets, sharpness: Float[Tensor, " heads"], size: int, border: Border, padding: tuple[int, int]
+) -> Float[Tensor, "heads outputs {size}"]:
+    """:func:`axis_matrix` of targets that were never rounded."""
+    before, after = padding
+    coordinates = torch.arange(-before, size + after, device=sharpness.device, dtype=sharpness.dtype)
+    scores = nearest_scores(targets, sharpness, coordinates, -before, size - 1 + after)
     return unobserved(lambda: fold(scores.softmax(-1), size, border, before))
 
 
@@ -62,19 +111,19 @@ def build_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def nearest_scores(
-    targets: Float[Tensor, "heads *outputs"],
-    sharpness: Float[Tensor, " heads"],
-    coordinates: Float[Tensor, "..."],
-    low: int,
-    high: int,
+    targets: Targets, sharpness: Float[Tensor, " heads"], coordinates: Float[Tensor, "..."], low: int, high: int
 ) -> Float[Tensor, "heads *outputs coordinates"]:
     """−α((j − t)² − (c − t)²), with c the existing coordinate in ``low … high`` nearest to the target t.
 
-    Written as −α(j − c)(j − c + 2(c − t)): softmax does not see the difference, and rounding does not either.
+    Written as −α·m·(m + 2e) with the step m = j − c and the shift e = c − t: softmax does not see the difference, and
+    rounding does not either. Where the target lies inside, e is minus its fraction, exactly. Then 2e is exact, m + 2e
+    is rounded once (|m| ≥ 1 and |2e| ≤ 1: no digits cancel that were not exact), and so are both products: a score has
+    a relative error of at most three roundings, however sharp the head and however far along the axis. Where the target
+    lies outside, e is a rounded sum of a whole number and a fraction, one rounding more, and m and e have one sign.
     """
-    nearest = targets.detach().round().clamp(low, high)
+    nearest = targets.whole.clamp(low, high)
+    shift = (nearest - targets.whole - targets.fraction).unsqueeze(-1)
     steps = coordinates - nearest.unsqueeze(-1)
-    shift = (nearest - targets).unsqueeze(-1)
     alpha = sharpness.reshape(-1, *[1] * (steps.ndim - 1))
     return -alpha * (steps * (steps + 2 * shift))
 
@@ -89,7 +138,8 @@ def fold(padded: Float[Tensor, "heads outputs padded"], size: int, border: Borde
     away = torch.cat([coordinates[:before], coordinates[before + size :]])
     # (padding, size), as one_hot would make it, which an exported program would fix to this size.
     home = source_coordinate(away, size, border)[:, None] == torch.arange(size, device=padded.device)
-    return inside + outside @ home.to(padded.dtype)
+    with torch.autocast(padded.device.type, enabled=False) if under_autocast(padded) else nullcontext():
+        return inside + outside @ home.to(padded.dtype)
 
 
 def source_coordinate(coordinates: Int[Tensor, " n"], size: int, border: Border) -> Int[Tensor, " n"]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.functional._axis import Border, axis_matrix, build_dtype, fold, nearest_scores
+from regard.functional._axis import Border, Targets, build_dtype, fold, matrix_of, nearest_scores
 from regard.functional._call import GaussianCall
 from regard.functional._mix import AxisBlocks, HeadGroup
 
@@ -31,14 +31,14 @@ def matrices_for(
         index = torch.tensor(group.heads, device=center.device)
         center, sharpness = center.index_select(0, index), sharpness.index_select(0, index)
     center, sharpness = center.to(build), sharpness.to(build)
-    targets = [coordinate.to(build) + center[:, axis, None] for axis, coordinate in enumerate(call.coordinates)]
+    targets = [Targets.of(coordinate.to(build), center[:, axis]) for axis, coordinate in enumerate(call.coordinates)]
     if call.is_full:
         whole = full_matrix(targets, sharpness, call.grid, call.border, call.padding).unsqueeze(1)
         return [F.dropout(whole, dropout) if dropout else whole]
     flat = len(group.axes) == 1 and len(call.grid) > 1
     axes = [AxisBlocks.whole(o, n, 1) for o, n in zip(call.outputs, call.grid, strict=True)] if flat else group.axes
     matrices = [
-        axis_matrix(target, alpha, axis.inputs, border=call.border, padding=padding).unsqueeze(1)
+        matrix_of(target, alpha, axis.inputs, call.border, padding).unsqueeze(1)
         if axis.is_whole
         else band_matrix(target, alpha, axis, padding)
         for target, alpha, axis, padding in zip(targets, sharpness.unbind(-1), axes, call.padding, strict=True)
@@ -59,35 +59,28 @@ def kronecker(matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Float[Tensor, "
 
 
 def band_matrix(
-    targets: Float[Tensor, "heads outputs"],
-    sharpness: Float[Tensor, " heads"],
-    axis: AxisBlocks,
-    padding: tuple[int, int] = (0, 0),
+    targets: Targets, sharpness: Float[Tensor, " heads"], axis: AxisBlocks, padding: tuple[int, int] = (0, 0)
 ) -> Float[Tensor, "heads blocks block window"]:
     """The blocks of an axis matrix that hold all its weight, without the rest of it."""
-    blocks = len(axis.starts[0])
-    missing = blocks * axis.block - axis.outputs
-    if missing:  # the last block's unused rows: any target will do
-        targets = torch.cat([targets, targets[:, -1:].expand(-1, missing)], 1)
+    blocked = targets.blocked(len(axis.starts[0]), axis.block)
+    device, dtype = sharpness.device, sharpness.dtype
     before, after = padding
     low, high = -before, axis.inputs - 1 + after
-    starts = torch.tensor(axis.starts, device=targets.device, dtype=targets.dtype)
-    columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=targets.device, dtype=targets.dtype)
-    blocked = targets.unflatten(1, (blocks, axis.block))
+    starts = torch.tensor(axis.starts, device=device, dtype=dtype)
+    columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=device, dtype=dtype)
     scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
     if not (before or after):
         return scores.softmax(-1)
     # Padding takes part in the sum although it carries no value: its share of the normalizer is added back.
-    reach = torch.arange(-axis.window, axis.window + 1, device=targets.device, dtype=targets.dtype)
-    nearest = blocked.detach().round().clamp(low, high)
-    around = nearest.unsqueeze(-1) + reach
+    reach = torch.arange(-axis.window, axis.window + 1, device=device, dtype=dtype)
+    around = blocked.whole.clamp(low, high).unsqueeze(-1) + reach
     everything = nearest_scores(blocked, sharpness, around, low, high)
     everything = everything.masked_fill((around < low) | (around > high), -math.inf)
     return scores.exp() / everything.exp().sum(-1, keepdim=True)
 
 
 def full_matrix(
-    targets: Sequence[Float[Tensor, "heads _"]],
+    targets: Sequence[Targets],
     sharpness: Float[Tensor, "heads axes axes"],
     grid: tuple[int, ...],
     border: Border,
@@ -97,13 +90,13 @@ def full_matrix(
     axes = len(grid)
     steps, shifts = [], []
     for axis, (target, n, (before, after)) in enumerate(zip(targets, grid, padding, strict=True)):
-        coordinate = torch.arange(-before, n + after, device=target.device, dtype=target.dtype)
-        nearest = target.detach().round().clamp(-before, n - 1 + after)
+        coordinate = torch.arange(-before, n + after, device=sharpness.device, dtype=sharpness.dtype)
+        nearest = target.whole.clamp(-before, n - 1 + after)
         step = coordinate - nearest.unsqueeze(-1)  # (heads, outputs, inputs)
         steps.append(
             step.reshape(step.shape[0], *_spread(step.shape[1], axis, axes), *_spread(step.shape[2], axis, axes))
         )
-        shift = nearest - target
+        shift = nearest - target.whole - target.fraction
         shifts.append(shift.reshape(shift.shape[0], *_spread(shift.shape[1], axis, axes), *[1] * axes))
     # (m + e)ᵀS(m + e) − eᵀSe = Σ_ab S_ab (m_a (m_b + e_b) + e_a m_b), for steps m from the nearest key, which lies
     # e from the target: no large constant is there to cancel.

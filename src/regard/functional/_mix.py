@@ -122,7 +122,8 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
     if value.shape[1] == 1 and len(group.axes) == 1 and group.axes[0].is_whole:
         # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
         # "b h n d -> b n (h d)" afterwards is a view.
-        folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1)
+        value = kernels.as_autocast(value)
+        folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1).to(value.dtype)
         plain = is_exporting() or _is_transformed()
         mixed = folded @ value[:, 0] if plain else _SharedProduct.apply(folded, value[:, 0])
         return mixed.unflatten(1, (-1, heads)).transpose(1, 2)
@@ -159,6 +160,10 @@ class _SharedProduct(torch.autograd.Function):
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         matrix, x = ctx.saved_tensors
         rows, columns = matrix.shape
+        if grad.device.type == "cuda" and columns <= x.shape[2]:
+            # One gradient for each item takes less room there than turning the values and their gradients.
+            by_matrix = torch.bmm(grad, x.mT).sum(0, dtype=torch.float32).to(matrix.dtype)
+            return by_matrix, matrix.mT @ grad
         by_matrix = grad.transpose(0, 1).reshape(rows, -1) @ x.transpose(0, 1).reshape(columns, -1).mT
         return by_matrix, matrix.mT @ grad
 

@@ -1,5 +1,6 @@
 """Which way each Gaussian head is computed: dense, separable, banded or full. Every way gives the same result."""
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,7 +24,10 @@ NEGLIGIBLE = {torch.float64: 42.0, torch.float32: 18.0, torch.float16: 12.0, tor
 DENSE_TOKENS = {"cpu": 64, "cuda": 1024}
 
 # A band pays where its windows read at most this share of the axis; a GPU would rather do a large product than a gather.
-BAND_SHARE = {"cpu": 0.5, "cuda": 1 / 32}
+BAND_SHARE = {"cpu": 0.4, "cuda": 1 / 32}
+
+# From this many tokens on the CPU looks at its heads to find local ones.
+BAND_TOKENS = 1024
 
 
 def band_block(outputs: int) -> int:
@@ -98,7 +102,19 @@ def plan_for(
     default: Way = "full" if call.is_full else choose_way(call.grid, call.outputs, center.device.type)
     centers: list[list[float]] = center.detach().double().tolist()
     alphas: list[list[float]] = [] if call.is_full else call.axis_sharpness.detach().double().tolist()
-    can_band = default == "separable" and border in ("native", "zeros")
+    heads, groups = cheapest(call, default, centers, alphas, dtype, slack)
+    return GaussianPlan(
+        tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call),
+    )  # fmt: skip
+
+
+def cheapest(
+    call: GaussianCall, default: Way, centers: Sequence[Sequence[float]], alphas: Sequence[Sequence[float]],
+    dtype: torch.dtype, slack: float,
+) -> tuple[list[HeadPlan], list[HeadGroup]]:  # fmt: skip
+    """The way of each head, and the heads that share one: bands where the weights of heads are local."""
+    can_band = default == "separable" and call.border in ("native", "zeros")
     heads: list[HeadPlan] = []
     members: dict[tuple[int | None, ...] | None, list[int]] = defaultdict(list)  # windows per axis -> heads
     for h in range(call.heads):
@@ -118,14 +134,37 @@ def plan_for(
         )
         for windows, which in members.items()
     ]
-    return GaussianPlan(
-        tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
-        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call),
-    )  # fmt: skip
+    return heads, groups
 
 
-def groups_for(call: GaussianCall, plan: str | GaussianPlan, device: str) -> tuple[HeadGroup, ...]:
-    """The groups a call computes its heads in."""
+def local_groups(call: GaussianCall, dtype: torch.dtype) -> tuple[HeadGroup, ...] | None:
+    """Bands for local heads without being asked: on the CPU, where looking at the heads costs nothing beside the work.
+
+    None where that is not so: on other devices, while compiling, for queries off the grid, and on small grids.
+    """
+    if call.queries is not None or call.border not in ("native", "zeros") or math.prod(call.grid) < BAND_TOKENS:
+        return None
+    if dtype not in NEGLIGIBLE or not (values_are_readable(call.center) and values_are_readable(call.sharpness)):
+        return None
+    centers, alphas = call.center.detach().double().tolist(), call.axis_sharpness.detach().double().tolist()
+    return _kept_groups(
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.grid, call.border, call.padding, dtype
+    )
+
+
+@functools.lru_cache(64)
+def _kept_groups(
+    centers: tuple[tuple[float, ...], ...], alphas: tuple[tuple[float, ...], ...], grid: tuple[int, ...], border: Border,
+    padding: tuple[tuple[int, int], ...], dtype: torch.dtype,
+) -> tuple[HeadGroup, ...]:  # fmt: skip
+    call = GaussianCall(torch.tensor(centers), torch.tensor(alphas), grid, None, border, padding)
+    return tuple(cheapest(call, "separable", centers, alphas, dtype, 0.0)[1])
+
+
+def groups_for(
+    call: GaussianCall, plan: str | GaussianPlan, device: str, dtype: torch.dtype | None = None
+) -> tuple[HeadGroup, ...]:
+    """The groups a call computes its heads in; ``dtype`` is the values', and decides which weights matter."""
     check_plan(plan)
     if isinstance(plan, GaussianPlan):
         check_plan_holds(plan, call)
@@ -136,6 +175,10 @@ def groups_for(call: GaussianCall, plan: str | GaussianPlan, device: str) -> tup
     elif plan == "auto":
         # An exported program keeps one way for every size, and only separable suits them all.
         way = "separable" if is_exporting() else choose_way(call.grid, call.outputs, device)
+        if way == "separable" and device == "cpu" and dtype is not None:
+            local = local_groups(call, dtype)
+            if local is not None:
+                return local
     else:
         way = "dense" if plan == "dense" else "separable"
     return (HeadGroup(tuple(range(call.heads)), whole_blocks(way, call, call.heads)),)
@@ -170,9 +213,11 @@ def band_windows(call: GaussianCall, radius: tuple[int, ...]) -> tuple[int | Non
     """The window per axis (None: the whole axis), or None where no axis gains from a band."""
     share = BAND_SHARE.get(call.center.device.type, BAND_SHARE["cuda"])
     windows: list[int | None] = []
-    for reach, inputs, coordinate in zip(radius, call.grid, call.coordinates, strict=True):
-        blocks = coordinate.detach().double().cpu().split(band_block(coordinate.shape[0]))
-        spread = max(math.ceil((block.max() - block.min()).item()) for block in blocks)
+    for axis, (reach, inputs) in enumerate(zip(radius, call.grid, strict=True)):
+        spread = band_block(inputs) - 1
+        if call.queries is not None:
+            blocks = call.queries[axis].detach().double().cpu().split(band_block(call.outputs[axis]))
+            spread = max(math.ceil((block.max() - block.min()).item()) for block in blocks)
         window = spread + 2 * reach + 2
         windows.append(window if window <= share * inputs else None)
     return None if all(window is None for window in windows) else tuple(windows)
@@ -184,12 +229,16 @@ def band_blocks(call: GaussianCall, axis: int, centers: list[float], window: int
     if window is None:
         return AxisBlocks.whole(outputs, inputs, len(centers))
     block = band_block(outputs)
-    coordinate = call.coordinates[axis].detach().double().cpu()
     before, after = call.padding[axis]
+    low, high = -before, inputs - 1 + after
+    if call.queries is None:
+        sides = [(float(first), float(min(first + block, outputs) - 1)) for first in range(0, outputs, block)]
+    else:
+        parts = call.queries[axis].detach().double().cpu().split(block)
+        sides = [(part.min().item(), part.max().item()) for part in parts]
     starts = []
     for center in centers:
-        nearest = (coordinate + center).round().clamp(-before, inputs - 1 + after)
-        middles = [((part.min() + part.max()) / 2).item() for part in nearest.split(block)]
+        middles = [sum(min(max(round(side + center), low), high) for side in pair) / 2 for pair in sides]
         starts.append(tuple(min(max(math.floor(middle - (window - 1) / 2), 0), inputs - window) for middle in middles))
     return AxisBlocks(outputs, inputs, block, window, tuple(starts))
 

@@ -1,12 +1,13 @@
 """Softargmax: the soft, differentiable arg-max, with its inverse temperature β."""
 
 import math
+import sys
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.support.checks import check_beta, check_broadcastable, check_floating, describe
+from regard.support.checks import check_beta, check_broadcastable, check_floating, describe, values_are_readable
 
 
 def softargmax(
@@ -29,7 +30,8 @@ def softargmax(
         keep: True where attention may go; as many axes as ``scores``, each of the same size or 1.
         dim: the axis that sums to one.
 
-    A score of −∞ counts as not kept, whatever β. A slice with nothing to keep gives zeros, and finite gradients.
+    A score of −∞ counts as not kept, whatever β. Scores of +∞ share all the weight, unless β is 0. A slice with nothing
+    to keep gives zeros, and finite gradients.
 
     >>> softargmax(torch.tensor([1.0, 2.0, 2.0]), beta=math.inf)
     tensor([0.0000, 0.5000, 0.5000])
@@ -42,6 +44,7 @@ def softargmax(
     if scores.ndim == 0 or not -scores.ndim <= dim < scores.ndim:
         raise ValueError(f"dim is {dim} but scores has shape {tuple(scores.shape)}, {scores.ndim} axes")
     check_beta(beta)
+    beta = finite_number(beta)
     if isinstance(beta, Tensor):
         slices = list(scores.shape)
         slices[dim] = 1
@@ -50,8 +53,27 @@ def softargmax(
         check_broadcastable("keep", keep, tuple(scores.shape), "scores", dtype=torch.bool)
     hidden = scores == -math.inf
     keep = ~hidden if keep is None else keep & ~hidden
-    scores = scores.masked_fill(hidden, 0.0)  # 0 · −∞ would be NaN
-    return masked_softmax(scale_scores(scores, beta, keep, dim), keep, dim)
+    top = (scores == math.inf) & keep
+    scores = scores.masked_fill(hidden | (scores == math.inf), 0.0)  # 0 · ∞ would be NaN
+    logits = scale_scores(scores, beta, keep, dim)
+    if not (values_are_readable(top) and not bool(top.any())):
+        alone = top.any(dim, keepdim=True) & (torch.as_tensor(beta, device=scores.device) > 0)
+        logits = torch.where(alone, torch.zeros_like(logits).masked_fill(~top, -math.inf), logits)
+    return masked_softmax(logits, keep, dim)
+
+
+def finite_number(beta: float | Tensor) -> float | Tensor:
+    """A float: an integer beyond its range counts as the largest.
+
+    >>> finite_number(10**400)
+    1.7976931348623157e+308
+    """
+    if isinstance(beta, Tensor):
+        return beta
+    try:
+        return float(beta)
+    except OverflowError:
+        return sys.float_info.max
 
 
 def scale_scores(scores: Tensor, beta: float | Tensor, keep: Tensor, dim: int) -> Tensor:

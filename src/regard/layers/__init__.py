@@ -17,9 +17,11 @@ from regard.layers._grids import like_input as like_input
 from regard.layers._layer_norm import LayerNorm as LayerNorm
 from regard.layers._multi_head import MultiHeadAttention as MultiHeadAttention
 from regard.layers._patches import PatchEmbedding as PatchEmbedding
+from regard.layers._placed import PlacedAttention as PlacedAttention
 from regard.layers._pooling import AttentionPooling as AttentionPooling
 from regard.layers._pooling import AveragePooling as AveragePooling
 from regard.layers._pooling import ClassTokenPooling as ClassTokenPooling
 from regard.layers._relative import RelativeAttention as RelativeAttention
 from regard.layers._relative import RelativePositionalEmbedding as RelativePositionalEmbedding
+from regard.layers._separable import SeparableAttention as SeparableAttention
 from regard.layers._torch_masks import keep_from_torch as keep_from_torch

@@ -58,6 +58,10 @@ class GaussianHeads(nn.Module):
             self.log_sharpness = nn.Parameter(torch.empty((heads,) if covariance == "isotropic" else (heads, axes)))
         self.reset_parameters()
 
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that weight decay should leave out (timm asks for them by this name)."""
+        return {name for name, _ in self.named_parameters(recurse=False)}
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         if self.init == "grid":
@@ -71,8 +75,15 @@ class GaussianHeads(nn.Module):
 
     @property
     def sharpness(self) -> Tensor:
-        """α ``(heads,)`` or ``(heads, axes)``, or the matrices S ``(heads, axes, axes)``."""
-        return self.root @ self.root.mT if self.covariance == "full" else self.log_sharpness.exp()
+        """α ``(heads,)`` or ``(heads, axes)``, or the matrices S ``(heads, axes, axes)``; in float32 or better.
+
+        The product of the root is written out: autocast would lower a matrix product to half precision, and S would no
+        longer be positive semi-definite.
+        """
+        if self.covariance != "full":
+            return self.log_sharpness.to(torch.promote_types(self.log_sharpness.dtype, torch.float32)).exp()
+        root = self.root.to(torch.promote_types(self.root.dtype, torch.float32))
+        return (root.unsqueeze(-2) * root.unsqueeze(-3)).sum(-1)
 
     @torch.no_grad()
     def set(self, center: Tensor, sharpness: Tensor) -> None:

@@ -3,6 +3,7 @@
 from regard.maps._attention_scores import Selection as Selection
 from regard.maps._attention_scores import exact as exact
 from regard.maps._attention_scores import shared_heads as shared_heads
+from regard.maps._axes import MapAxes as MapAxes
 from regard.maps._capture import Capture as Capture
 from regard.maps._capture import capture as capture
 from regard.maps._capture import check_patterns as check_patterns
@@ -10,6 +11,7 @@ from regard.maps._capture import matches as matches
 from regard.maps._container import Map as Map
 from regard.maps._container import Maps as Maps
 from regard.maps._container import check_maps as check_maps
+from regard.maps._container import check_over_tokens as check_over_tokens
 from regard.maps._interception import Interceptor as Interceptor
 from regard.maps._interception import RecordListener as RecordListener
 from regard.maps._interception import intercept as intercept

@@ -102,6 +102,19 @@ class Capture(RecordListener):
         if removed is not None and removed.stored is not None:
             self.storage.release(removed.stored)
 
+    def rescaled(self, name: str, factor: Tensor) -> None:
+        found = self.maps.get(name)
+        record = None if found is None or not found.calls else found.latest
+        if record is None:
+            return
+        if record.stored is None:
+            self.missed(name, "its output was rescaled after its map was folded by reduce=", record.shape)
+            return
+        for axis, chosen in ((1, record.heads), (2, record.rows)):
+            if chosen is not None:
+                factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
+        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
+
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape
         rows, heads = _select(self.rows, queries), _select(self.heads, heads_count)

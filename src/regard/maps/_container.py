@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.maps._axes import Certainty, Over
 from regard.maps._files import read_records, write_records
 from regard.maps._layout import Layout, given_layout
 from regard.maps._record import AttentionRecord, Missed
@@ -65,6 +66,19 @@ class Map:
     def against(self) -> str:
         """What the residual compares with: "kernel", "product" (the model's own), "layer" (a whole layer's output)."""
         return self.latest.against
+
+    @property
+    def axes(self) -> Certainty:
+        """How certain it is that the axes are batch, heads, queries and keys, over all calls: "known", "inferred" from
+        conventions, or "ambiguous" if several readings fit. Then no axis is taken for heads, and all are in the batch."""
+        return max(
+            (call.axes.certainty for call in self.calls), key=("known", "inferred", "ambiguous").index, default="known"
+        )
+
+    @property
+    def over(self) -> Over:
+        """What keys are: "tokens", "channels", or "samples", which are other ones for each query."""
+        return self.latest.axes.over
 
     @property
     def kernel(self) -> str | None:
@@ -198,7 +212,7 @@ class Maps(Mapping[str, Map]):
         return maps
 
     def __repr__(self) -> str:
-        rows = [("name", "shape", "calls", "residual", "against", "kernel"), *map(_row, self.values())]
+        rows = [("name", "shape", "calls", "residual", "against", "axes", "kernel"), *map(_row, self.values())]
         lines = text_table(rows) if len(rows) > 1 else ["no attention was captured"]
         lines += [f"missed  {missed}" for missed in self.missed]
         lines += [f"note    {note}" for note in self.notes]
@@ -213,6 +227,27 @@ def check_maps(maps: Any) -> None:
         raise TypeError(f"maps must be what regard.capture gives, got a {type(maps).__name__}")
 
 
+def check_over_tokens(maps: Maps, what: str) -> None:
+    """Raise an error unless all maps attend over tokens that all their queries share, with axes that are certain enough.
+
+    Args:
+        what: the analysis that needs it, for the message.
+    """
+    for name, found in maps.items():
+        if found.over == "channels":
+            raise ValueError(
+                f"{name!r} attends over channels, not over tokens: {what} needs maps over tokens; leave it out"
+            )
+        if found.over == "samples":
+            raise ValueError(
+                f"each query of {name!r} has keys of its own: {what} needs keys that are the same tokens for all queries"
+            )
+        if found.axes == "ambiguous":
+            raise ValueError(
+                f"which axis of {name!r} is the heads is ambiguous (its map is {found.shape}): {what} needs to know it"
+            )
+
+
 def _row(found: Map) -> tuple[str, ...]:
     residual = found.residual
     return (
@@ -221,6 +256,7 @@ def _row(found: Map) -> tuple[str, ...]:
         str(len(found.calls)),
         "not compared" if math.isnan(residual) else f"{residual:.1e}",
         found.against,
+        found.axes if found.over == "tokens" else f"{found.axes}, over {found.over}",
         (found.kernel or found.kind) + ("" if found.agrees else "  ← does not agree"),
     )
 

@@ -18,8 +18,11 @@ from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import outer_interceptors, overrides, patched, paused
 from regard.maps._record import AttentionRecord
 from regard.maps._shapes import why_unreadable
+from regard.maps._silent_modules import SilentModules
 from regard.maps._windows import windows_of
 from regard.maps.sources import (
+    DIVISIONS,
+    MULTIPLICATIONS,
     PYTHON_FUNCTIONS,
     TORCH_FUNCTIONS,
     FunctionCall,
@@ -60,6 +63,10 @@ class RecordListener:
         """Attention of this name cannot be recorded."""
         self.lost.append(f"{name}: {reason}")
 
+    def rescaled(self, name: str, factor: Tensor) -> None:
+        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
+        or two kernels that are merged by their logsumexp."""
+
     def retract(self, name: str) -> None:
         """Forget the latest record of this name: it was a part of something else."""
 
@@ -71,10 +78,16 @@ class Interceptor(TorchFunctionMode):
         super().__init__()
         self.listener = listener
         self.keeps_path = keeps_path
+        self.started_threads = False
         self.names = ModuleNames(model)
         self.handwritten = HandwrittenAttention(self._running)
+        self.silent = SilentModules(model)
+        self._accounted: set[str] = set()
+        self._linear: set[str] = set()  # linear attention of which the second product follows
         self._patches: tuple[int, ...] | None = None
         self._last_output: weakref.ref[Tensor] | None = None
+        # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
+        self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -90,15 +103,20 @@ class Interceptor(TorchFunctionMode):
         kwargs = kwargs or {}
         if is_hidden():
             return func(*args, **kwargs)
+        if self.silent:
+            self.silent.used(args, kwargs)
         name = getattr(func, "__name__", "")
         handler = self._handlers.get(name)
         if handler is not None and not _in_backward():
             return handler(func, args, kwargs)
         out = func(*args, **kwargs)
-        if self.handwritten.history:
+        if self.handwritten.history or self.handwritten.history.random:
             self.handwritten.history.follow(name, func, args, kwargs, out)
-        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and _ATTENTION_LIKE.search(str(func)):
-            self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
+        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            if _ATTENTION_LIKE.search(str(func)):
+                self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
+            elif self.silent and not str(func).startswith(("aten", "prim")):
+                self.silent.operator(self._running(), str(func))
         return out
 
     # -- recording ---------------------------------------------------------------------------------------------
@@ -110,12 +128,15 @@ class Interceptor(TorchFunctionMode):
 
     def _missed(self, name: str | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
         name = name or self._running() or _OUTSIDE
+        self._accounted.add(name.partition("#")[0])
         if name == _OUTSIDE or self.listener.wants(name):
             self.listener.missed(name, reason, shape)
 
     def _wanted(self, like: Any, module: nn.Module | None = None) -> CallSite | None:
         """Where this attention is computed, if the listener wants it and its tensors can be read."""
         site = self.names.locate(module)
+        if site is not None:
+            self._accounted.add(site.name.partition("#")[0])
         if site is None:
             self._missed(_OUTSIDE, "attention was computed outside of the model", tuple(like.shape))
             return None
@@ -193,6 +214,7 @@ class Interceptor(TorchFunctionMode):
         if site is None:
             self._missed(_OUTSIDE, "attention was computed outside of the model")
             return out
+        self._accounted.add(site.name)
         if not self.listener.wants(site.name):
             return out
         call = FunctionCall(site, func, args, kwargs, out)
@@ -211,9 +233,14 @@ class Interceptor(TorchFunctionMode):
 
     def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
-        if isinstance(found, LinearAttention) and self.listener.wants(found.name):
+        if self._rescalable:
+            self._rescaled(func.__name__, args)
+        if isinstance(found, LinearAttention) and found.name in self._linear:
+            self._linear.discard(found.name)  # its first product was reported already
+        elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
             self.names.take_back(found.name)
             self.listener.retract(found.name)
+            self._accounted.add(found.name.partition("#")[0])
             self.listener.missed(found.name, found.reason, found.shape)
         if not isinstance(found, WeightedSum):
             return out
@@ -222,9 +249,35 @@ class Interceptor(TorchFunctionMode):
         site = self._wanted(found.weights)
         if site is None:
             return out
-        new = self._record(site, out, lambda: handwritten(site, found, out))
+
+        def source() -> AttentionRecord | str:
+            record = handwritten(site, found, out)
+            if isinstance(record, str):
+                self.names.take_back(site.name)
+                self._linear.add(site.name)
+            return record
+
+        new = self._record(site, out, source)
         self.handwritten.history.average(new, found, site.name)
         return new
+
+    def _rescaled(self, function: str, args: tuple[Any, ...]) -> None:
+        """An output that came with its logsumexp was multiplied row by row: that belongs to the map."""
+        if function not in MULTIPLICATIONS | DIVISIONS:
+            return
+        for entry in self._rescalable:
+            output, name, tokens_first = entry
+            whole = output()
+            index = next((i for i, x in enumerate(args[:2]) if x is whole), None)
+            factor = None if index is None or len(args) < 2 else args[1 - index]
+            if whole is None or not isinstance(factor, Tensor) or factor.ndim != whole.ndim or factor.shape[-1] != 1:
+                continue
+            self._rescalable.remove(entry)
+            with torch.no_grad(), torch._C.DisableTorchFunction(), paused():
+                rows = factor.detach().expand(*whole.shape[:-1], 1)[..., 0]
+                rows = rows.transpose(1, 2) if tokens_first else rows
+                unobserved(self.listener.rescaled, name, rows.reciprocal() if function in DIVISIONS else rows)
+            return
 
     # -- calls that no mode sees -------------------------------------------------------------------------------
 
@@ -257,13 +310,19 @@ class Interceptor(TorchFunctionMode):
             return out
         call = FunctionCall(site, original, args, kwargs, out)
         with _without_interceptors():
-            return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call))
+            new = self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call))
+        if isinstance(new, tuple):
+            self._rescalable = [entry for entry in self._rescalable if entry[0]() is not None]
+            self._rescalable.append((weakref.ref(new[0]), site.name, "flex" not in name))
+        return new
 
     def finish(self) -> None:
         """Report each softmax that was not multiplied with values, and release everything that refers to the model."""
         for use in self.handwritten.history.uses:
             if not use.done:
                 self._missed(use.name, use.reason, use.shape)
+        for name, reason in self.silent.unaccounted(self._accounted, self.started_threads):
+            self._missed(name, reason)
         self.names.forget()
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()

@@ -85,6 +85,8 @@ class ModuleNames:
         for depth, frame in enumerate(frames):
             found = _first_argument(frame)
             name = self.of(found) if isinstance(found, nn.Module) else None
+            if name is None and _is_another_model(found, frame):
+                break
             if name is None or (module is not None and found is not module):
                 continue
             call = _call_of(found, frames[depth:])
@@ -151,6 +153,12 @@ def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
         if getattr(method, "__code__", None) is frame.f_code and _first_argument(frame) is module:
             return frame
     return None
+
+
+def _is_another_model(found: Any, frame: FrameType) -> bool:
+    """Whether a module that is not in the model, but has parameters, is being called: an assistant, or a teacher."""
+    called = frame.f_code.co_name == "_wrapped_call_impl" and isinstance(found, nn.Module)
+    return called and next(found.parameters(), None) is not None
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -1,14 +1,15 @@
 """What must change in the process while a model is intercepted, and is restored when the last interception ends.
 
-An interception is a torch function mode, which belongs to one thread. Three things are outside its reach:
+An interception is a torch function mode, which belongs to one thread. Four things are outside its reach:
 
 - ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if any mode is active: they ask
   ``torch.overrides.has_torch_function``. Our version of it answers for the tensors alone, so that the path is kept.
 - Compiled code would be traced again, with the mode in it. It runs as the Python from which it was compiled.
 - ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models keep their
   own references to them. So we change the function itself: its ``__code__`` calls the interceptor.
+- Threads that an intercepted thread starts, or passes work to, are not intercepted. The interceptor is told.
 
-All three have no effect in a thread that is not intercepted.
+All have no effect in a thread that is not intercepted.
 """
 
 import functools
@@ -16,6 +17,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
@@ -31,6 +33,7 @@ class FunctionInterceptor(Protocol):
     """Takes the calls of patched functions in its thread, see :func:`patched`."""
 
     keeps_path: bool
+    started_threads: bool
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -88,6 +91,8 @@ def _active() -> bool:
 def _install() -> None:
     try:
         _undo.enter_context(_fast_path_kept())
+        _undo.enter_context(_told_of_threads(threading.Thread, "start"))
+        _undo.enter_context(_told_of_threads(ThreadPoolExecutor, "submit"))
         finder = _Finder()
         sys.meta_path.insert(0, finder)
         _undo.callback(sys.meta_path.remove, finder)
@@ -160,6 +165,25 @@ def _fast_path_kept() -> Iterator[None]:
     finally:
         if torch.overrides.has_torch_function is has_torch_function:
             torch.overrides.has_torch_function = original
+
+
+@contextmanager
+def _told_of_threads(kind: type, method: str) -> Iterator[None]:
+    original = getattr(kind, method)
+
+    @functools.wraps(original)
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if _active():
+            for interceptor in _thread.interceptors:
+                interceptor.started_threads = True
+        return original(*args, **kwargs)
+
+    setattr(kind, method, start)
+    try:
+        yield
+    finally:
+        if getattr(kind, method) is start:
+            setattr(kind, method, original)
 
 
 def overrides(x: Any) -> bool:

@@ -9,7 +9,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
 from regard.maps._windows import Windows
 
@@ -138,7 +139,7 @@ class AttentionRecord:
         rows, heads: the numbers of those that were kept; None for all.
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
-        query_layout: how the queries lie on an image, if it differs.
+        axes: what its axes are, and how certain that is.
         computation: how to build the map, while the model runs.
     """
 
@@ -152,7 +153,7 @@ class AttentionRecord:
     heads: tuple[int, ...] | None = None
     windows: Windows | None = None
     layout: Layout | None = None
-    query_layout: Layout | None = None
+    axes: MapAxes = field(default_factory=MapAxes)
     computation: Computation | None = None
 
     @classmethod
@@ -204,6 +205,11 @@ class AttentionRecord:
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
 
     @property
+    def query_layout(self) -> Layout | None:
+        """How the queries lie on an image, if not as the keys do."""
+        return self.axes.query_layout
+
+    @property
     def against(self) -> str:
         return self.check.against
 
@@ -239,6 +245,8 @@ class AttentionRecord:
             "rows": self.rows,
             "heads": self.heads,
             "windows": None if self.windows is None else asdict(self.windows),
+            "axes": self.axes.certainty,
+            "over": self.axes.over,
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
@@ -259,7 +267,8 @@ class AttentionRecord:
             heads=_tuple(fields["heads"]),
             windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
             layout=layouts[0],
-            query_layout=layouts[1],
+            # Files of before state neither.
+            axes=MapAxes(fields.get("axes", "inferred"), fields.get("over", "tokens"), layouts[1]),
         )
         _check_parts(record, weights)
         return record

@@ -10,6 +10,7 @@ The docstring of each states the expected accuracy, time, hardware and command. 
 
 from regard.recipes import _cifar as _cifar
 from regard.recipes import _fashion as _fashion
+from regard.recipes import _records as _records
 from regard.recipes import _sequences as _sequences
 from regard.recipes._names import get as get
 from regard.recipes._names import names as names

@@ -254,17 +254,17 @@ def resnet18_short() -> Recipe:
 
 
 @recipe
-def cifar10_speedrun() -> Recipe:
-    """Attention-only, from scratch, fast: 7 blocks of 9 Gaussian heads that start as a 3×3 grid; Muon and AdamW.
+def cifar10_transformer() -> Recipe:
+    """A pre-norm transformer without content, fast: 7 blocks of 9 Gaussian heads that start as a 3×3 grid; Muon and AdamW.
 
     Three blocks see 16×16 tokens; then 2×2 tokens are merged into one, twice as wide, and four blocks see 8×8.
 
     Expected: test accuracy 94.29 ± 0.22 % (94.68 % with flip averaging) in 28.7 s of training on one NVIDIA H200, five seeds
-    (benchmarks/results/cifar10-speedrun-h200-2026-11-15.json). Compilation takes 25 s, and 6 s once it is cached.
-    Command: ``regard train cifar10-speedrun``
+    (benchmarks/results/cifar10-transformer-h200-2026-11-15.json). Compilation takes 25 s, and 6 s once it is cached.
+    Command: ``regard train cifar10-transformer``
     """
     return Recipe(
-        "cifar10-speedrun",
+        "cifar10-transformer",
         ImageTask(
             "cifar10", validation=0, augmentation=Augmentation(crop=4, flip="alternate", cutout=8), label_smoothing=0.1
         ),
@@ -280,15 +280,14 @@ def cifar10_speedrun() -> Recipe:
 
 @recipe
 def cifar10_best() -> Recipe:
-    """Attention-only, from scratch, in less than eight minutes: ``cifar10-speedrun`` wider, longer, with mixed images.
+    """Attention-only, from scratch, in less than eight minutes: ``cifar10-transformer`` wider, longer, with mixed images.
 
     Expected: test accuracy 96.82 % (96.99 % with flip averaging) in 362 s of training on one NVIDIA H200, one seed
     (benchmarks/results/cifar10-best-h200-2026-11-15.json). Compilation takes 28 s, and 8 s once it is cached.
     Command: ``regard train cifar10-best``
     """
-    speedrun = cifar10_speedrun()
     return replace(
-        speedrun,
+        cifar10_transformer(),
         name="cifar10-best",
         task=ImageTask(
             "cifar10",

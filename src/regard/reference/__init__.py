@@ -14,6 +14,7 @@ from regard.reference._convolution import convolution as convolution
 from regard.reference._dot_product_attention import attention as attention
 from regard.reference._dot_product_attention import attention_for_query as attention_for_query
 from regard.reference._dot_product_attention import causal_keep as causal_keep
+from regard.reference._factorized import separable_attention as separable_attention
 from regard.reference._feed_forward import feed_forward as feed_forward
 from regard.reference._feed_forward import gelu as gelu
 from regard.reference._feed_forward import gelu_tanh as gelu_tanh

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor, nn
 
 
+class UnusableInputError(ValueError):
+    """A file, folder or option that the user gave cannot be used. Commands end with exit code 2."""
+
+
 def describe(value: Any) -> str:
     """A value as a few words for an error message."""
     if isinstance(value, Tensor):
@@ -78,7 +82,10 @@ def check_beta(beta: Any, name: str = "beta") -> None:
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
     if not beta >= 0:  # also refuses NaN
-        raise ValueError(f"{name} must lie in [0, ∞], got {beta}")
+        # An integer of thousands of digits has no text.
+        raise ValueError(
+            f"{name} must lie in [0, ∞], got {beta if beta > -1e300 or beta != beta else 'less than -1e300'}"
+        )
 
 
 def check_probability(name: str, value: Any) -> None:

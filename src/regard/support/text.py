@@ -35,20 +35,6 @@ def format_size(size: int, *, binary: bool = False) -> str:
     return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
 
 
-def format_duration(seconds: int | float) -> str:
-    """
-    >>> format_duration(0.42), format_duration(75), format_duration(7500)
-    ('0.42 s', '1 min 15 s', '2 h 5 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-
-
 def format_number(value: object) -> str:
     """A measured number in four digits; lists and dictionaries entry by entry.
 

@@ -26,6 +26,7 @@ from regard.training._fabric import shut_down as shut_down
 from regard.training._fabric import start_fabric as start_fabric
 from regard.training._head_trajectory import HeadPositions as HeadPositions
 from regard.training._head_trajectory import HeadTrajectory as HeadTrajectory
+from regard.training._network_settings import AttentionPyramidSettings as AttentionPyramidSettings
 from regard.training._network_settings import ImageEncoderSettings as ImageEncoderSettings
 from regard.training._network_settings import NetworkSettings as NetworkSettings
 from regard.training._network_settings import ResNet18Settings as ResNet18Settings
@@ -37,6 +38,10 @@ from regard.training._optimizer_settings import AdamWSettings as AdamWSettings
 from regard.training._optimizer_settings import MuonSettings as MuonSettings
 from regard.training._optimizer_settings import OptimizerSettings as OptimizerSettings
 from regard.training._optimizer_settings import SGDSettings as SGDSettings
+from regard.training._optimizer_settings import parameter_groups as parameter_groups
+from regard.training._own_code import OwnCodeError as OwnCodeError
+from regard.training._own_code import import_code as import_code
+from regard.training._own_code import load_recipe as load_recipe
 from regard.training._recipe import Recipe as Recipe
 from regard.training._recipe_json import changed_name as changed_name
 from regard.training._recipe_json import decode as decode

@@ -37,7 +37,9 @@ class Learner:
     def __init__(self, fabric: Any, recipe: Recipe) -> None:
         self.fabric, self.recipe, self.task = fabric, recipe, recipe.task
         torch.manual_seed(random_number(2**63, recipe.seed, "parameters"))
-        self.network = recipe.network.build(self.task).to(fabric.device)
+        self.network = recipe.network.build(self.task)
+        recipe.network.fit(self.network, self.task)
+        self.network = self.network.to(fabric.device)
         if self.task.memory_format is not None:
             self.network = self.network.to(memory_format=self.task.memory_format)  # type: ignore[call-overload]
         if fabric.world_size > 1 and fabric.device.type == "cuda":

@@ -19,6 +19,9 @@ class StackedMuon(torch.optim.Optimizer):
         params: matrices and filters, or groups of them.
         lr: scaled for each by √max(1, rows / columns); by ``adjust_lr_fn="match_rms_adamw"`` as its name says.
         weight_decay, momentum, nesterov, adjust_lr_fn: as torch's.
+        steps: of the Newton–Schulz iteration.
+        keep_norm: before each step, bring every matrix to the norm √rows. What a norm follows does not depend on its
+            scale, which would otherwise grow, and make steps smaller and smaller in proportion.
 
     >>> weights = [torch.nn.Parameter(torch.randn(4, 8)) for _ in range(2)] + [torch.nn.Parameter(torch.randn(8, 4))]
     >>> optimizer = StackedMuon(weights, lr=0.1, weight_decay=0.0)
@@ -34,9 +37,11 @@ class StackedMuon(torch.optim.Optimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         adjust_lr_fn: str | None = None,
+        steps: int = 5,
+        keep_norm: bool = False,
     ) -> None:
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
-        super().__init__(params, {**defaults, "adjust_lr_fn": adjust_lr_fn})
+        super().__init__(params, {**defaults, "adjust_lr_fn": adjust_lr_fn, "steps": steps, "keep_norm": keep_norm})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -61,7 +66,11 @@ class StackedMuon(torch.optim.Optimizer):
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         updates = torch._foreach_lerp(gradients, averages, group["momentum"]) if group["nesterov"] else averages
         flat = torch.stack([update if _is_flat(update) else update.T for update in updates])
-        directions = orthogonal(flat).to(flat.dtype)
+        directions = orthogonal(flat, group["steps"]).to(flat.dtype)
+        if group["keep_norm"]:
+            scales = torch._foreach_reciprocal(torch._foreach_norm(matrices))
+            torch._foreach_mul_(scales, [math.sqrt(matrix.shape[0]) for matrix in matrices])
+            torch._foreach_mul_(matrices, list(scales))
         if group["weight_decay"]:
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         for turned in (False, True):

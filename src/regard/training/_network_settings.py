@@ -4,9 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
+from regard.data import normalize
 from regard.models import (
+    AttentionPyramid,
     AttentionSettings,
     ImageEncoder,
     ResNet18,
@@ -17,6 +20,8 @@ from regard.models import (
 )
 from regard.training.tasks import CaseConversion, ImageTask, MaskedLanguage
 
+WHITENING_IMAGES = 5000
+
 
 @dataclass(frozen=True)
 class NetworkSettings:
@@ -25,6 +30,9 @@ class NetworkSettings:
     def build(self, task: Any) -> nn.Module:
         """A new network that fits the task's inputs and outputs, with random parameters."""
         raise TypeError(f"{type(self).__name__} must define build(task)")
+
+    def fit(self, network: nn.Module, task: Any) -> None:
+        """Set what is measured on the training data instead of drawn at random. Called once, before the first step."""
 
     def small(self) -> "NetworkSettings":
         """The same kind of network, so small that a step takes milliseconds."""
@@ -86,6 +94,48 @@ class ImageEncoderSettings(NetworkSettings):
         width = None if self.head_dim is None else 4
         merge = (1,) if self.merge else ()
         return dataclasses.replace(self, dim=2 * self.heads, depth=2, hidden=16, head_dim=width, merge=merge)
+
+
+@dataclass(frozen=True)
+class AttentionPyramidSettings(NetworkSettings):
+    """Settings of :class:`regard.models.AttentionPyramid`. Its patches are whitened by the training images.
+
+    Args:
+        widths: width of the tokens in each stage.
+        depth: number of blocks in each stage.
+        heads: attention heads of each block, a square number.
+        stride: distance between patches in pixels, 1 or 2.
+        directions: how many directions of the whitened patches are kept; by default all.
+        mixing: gaussian heads, or a 3×3 convolution instead.
+
+    >>> from regard.training import AttentionPyramidSettings, ImageTask
+    >>> AttentionPyramidSettings(widths=(8, 16)).build(ImageTask("fashion-mini")).grid
+    (28, 28)
+    """
+
+    widths: tuple[int, ...] = (64, 256, 256)
+    depth: int = 2
+    heads: int = 9
+    stride: Literal[1, 2] = 1
+    directions: int | None = None
+    mixing: Literal["gaussian", "convolution"] = "gaussian"
+
+    def build(self, task: ImageTask) -> nn.Module:
+        channels, *size = task.image_shape
+        return AttentionPyramid(size, num_classes=len(task.class_names), channels=channels, **_fields(self))
+
+    def fit(self, network: Any, task: ImageTask) -> None:
+        train = task.data_set.train
+        some = train.pixels(torch.arange(min(WHITENING_IMAGES, len(train))))
+        network.whiten(normalize(some, train.mean, train.std))
+
+    def small(self) -> "AttentionPyramidSettings":
+        directions = None if self.directions is None else 2  # patches of one channel have four
+        return dataclasses.replace(self, widths=(8,) * min(2, len(self.widths)), directions=directions)
+
+    @property
+    def attends(self) -> bool:
+        return self.mixing == "gaussian"
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,9 @@ class MuonSettings(AdamWSettings):
         matrix_learning_rate: learning rate of the matrices, scaled by √max(1, rows / columns) for each.
         matrix_weight_decay: weight decay of the matrices.
         matrix_momentum: Nesterov momentum of the matrices.
+        matrix_steps: Newton–Schulz iterations of a step.
+        keep_norm: whether each matrix is scaled to the norm √rows before a step. For networks with a norm after each
+            matrix, whose scale then does not matter.
         convolutions: whether Muon also trains filters, as matrices (out, in · height · width); never those of depthwise
             convolutions.
         apart: patterns of names of matrices that AdamW trains instead.
@@ -125,6 +128,8 @@ class MuonSettings(AdamWSettings):
     matrix_learning_rate: float = 0.02
     matrix_weight_decay: float = 0.0
     matrix_momentum: float = 0.95
+    matrix_steps: int = 5
+    keep_norm: bool = False
     convolutions: bool = False
     apart: tuple[str, ...] = (
         "head.*",
@@ -156,6 +161,8 @@ class MuonSettings(AdamWSettings):
                     lr=self.matrix_learning_rate,
                     weight_decay=self.matrix_weight_decay,
                     momentum=self.matrix_momentum,
+                    steps=self.matrix_steps,
+                    keep_norm=self.keep_norm,
                 )
             )
         if rest:
@@ -163,16 +170,53 @@ class MuonSettings(AdamWSettings):
         return built
 
 
+def parameter_groups(
+    model: nn.Module, learning_rate: float, *, weight_decay: float = 0.0, center_factor: float = 1.0
+) -> list[dict[str, Any]]:
+    """Parameter groups for any optimizer of torch, for a training loop of your own.
+
+    Weight decay leaves out the centers and sharpness of heads, norms, biases, every other parameter of at most one axis, and
+    what a module names in ``no_weight_decay()``. Centers learn at their own rate.
+
+    Args:
+        model: the network, with regard's layers in it or not.
+        learning_rate: the learning rate.
+        weight_decay: weight decay of the parameters it applies to.
+        center_factor: centers of heads learn at this multiple of the learning rate (5 is what our recipes use): they move by
+            whole tokens, other parameters by hundredths.
+
+    >>> from regard.training import parameter_groups
+    >>> groups = parameter_groups(regard.GaussianAttention(18, 9), 1e-3, weight_decay=0.05, center_factor=5)
+    >>> sorted((group["lr"], group["weight_decay"]) for group in groups)
+    [(0.001, 0.0), (0.001, 0.05), (0.005, 0.0)]
+    >>> optimizer = torch.optim.AdamW(groups)
+    """
+    settings = OptimizerSettings(learning_rate, weight_decay, center_factor)
+    groups = settings._groups(list(parameters_of(model)))
+    return [{key: value for key, value in group.items() if key != PEAK} for group in groups]
+
+
 def parameters_of(network: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
     """(name, parameter, whether weight decay applies) of each trained parameter; shared ones once."""
-    seen = set()
+    seen, named = set(), _named_exempt(network)
     for path, module in network.named_modules():
         for own, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
             name = f"{path}.{own}" if path else own
-            yield name, parameter, not (parameter.ndim <= 1 or isinstance(module, EXEMPT) or _is_exempt(own))
+            exempt = parameter.ndim <= 1 or isinstance(module, EXEMPT) or _is_exempt(own) or name in named
+            yield name, parameter, not exempt
+
+
+def _named_exempt(network: nn.Module) -> set[str]:
+    """The full names of the parameters that modules name in ``no_weight_decay()``."""
+    found = set()
+    for path, module in network.named_modules():
+        says = getattr(module, "no_weight_decay", None)
+        if callable(says):
+            found |= {f"{path}.{own}" if path else str(own) for own in says()}
+    return found
 
 
 def is_center(name: str) -> bool:

@@ -3,7 +3,7 @@
 ::
 
     runs/NAME/
-      recipe.json           the recipe
+      recipe.json           the recipe; "imports" lists the files and modules of your own that it needs
       metrics.jsonl         a line per step, {"step", "loss", "accuracy", "gradient_norm", "learning_rate"}, and one per
                             evaluation, {"step", "epoch", "validation_loss", "validation_accuracy", "seconds"}
       heads.jsonl           where Gaussian heads looked (see regard.training._head_trajectory)
@@ -33,6 +33,7 @@ from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpo
 from regard.training._fitting import check_fit, check_state
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
+from regard.training._own_code import OwnCodeError, import_sources, remember, sources_of
 from regard.training._progress import say
 from regard.training._recipe import Recipe
 from regard.training._recipe_json import decode, encode
@@ -66,7 +67,12 @@ class Run:
         if not path.exists():
             raise FileNotFoundError(f"{self.folder} is not the folder of a run: it has no {RECIPE}")
         try:
-            recipe = decode(read_json(path, LARGEST_RECIPE, finite=False))
+            content = read_json(path, LARGEST_RECIPE, finite=False)
+            if isinstance(content, dict) and isinstance(content.get("imports"), list):
+                import_sources(content.pop("imports"), str(self.folder))
+            recipe = decode(content)
+        except OwnCodeError:
+            raise
         except (ValueError, OverflowError) as error:
             raise ValueError(f"{path}: {error}") from error
         if not isinstance(recipe, Recipe):
@@ -153,7 +159,9 @@ class Run:
         return path
 
     def write_recipe(self, recipe: Recipe) -> None:
-        self.write(RECIPE, encode(recipe))
+        sources = sources_of(recipe)
+        remember(sources)
+        self.write(RECIPE, {**encode(recipe), **({"imports": sources} if sources else {})})
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.support.reading import is_plain_name, read_json
+from regard.support.reading import is_plain_name, read_object
 from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, read_state
 from regard.training._fabric import total_over_processes
 from regard.training._json_lines import JsonLines
@@ -91,7 +91,7 @@ def copy_checkpoint(origin: Path, run: Run, recipe: Recipe) -> None:
         size = checkpoint.state["logs"].get(name, 0)
         if size:
             (run.folder / name).write_bytes((origin.parent.parent / name).read_bytes()[:size])
-    run.write(RECIPE, checkpoint.state["recipe"])
+    run.write_recipe(recipe)
     state = {key: value for key, value in checkpoint.state.items() if key != "tensors"}
     run.checkpoints.save(state["step"], checkpoint.tensors, state)
 
@@ -131,15 +131,17 @@ def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
         )
 
 
-def restore_recipe(run: Run, encoded: Any) -> None:
+def restore_recipe(run: Run, recipe: Recipe, encoded: Any) -> None:
     """Write the recipe's file again where it is missing, damaged, or not that of the checkpoint."""
     try:
-        same = read_json(run.folder / RECIPE, finite=False) == encoded
+        found = read_object(run.folder / RECIPE, finite=False)
+        found.pop("imports", None)
+        same = found == encoded
     except (OSError, ValueError):
         same = False
     if not same:
         say(f"{run.folder / RECIPE} is damaged or was changed; it is restored from the checkpoint")
-        run.write(RECIPE, encoded)
+        run.write_recipe(recipe)
 
 
 def report_versions(state: dict[str, Any]) -> None:
@@ -154,7 +156,7 @@ def prepare_files(run: Run, recipe: Recipe, checkpoint: Checkpoint | None, finis
     if checkpoint is None:
         run.write_recipe(recipe)
     else:
-        restore_recipe(run, checkpoint.state["recipe"])
+        restore_recipe(run, recipe, checkpoint.state["recipe"])
         report_versions(checkpoint.state)
         sizes = checkpoint.state["logs"]
     logs = [JsonLines(run.folder / name) for name in (METRICS, HEADS)]

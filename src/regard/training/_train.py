@@ -1,9 +1,11 @@
 """``regard.train``: from a recipe to a trained network in a run's folder."""
 
 import importlib.util
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from os import PathLike
+from pathlib import Path
 
 import torch
 
@@ -15,7 +17,7 @@ from regard.training._head_trajectory import layer_grids
 from regard.training._listeners import CheckpointWriter, HeadWriter, MetricsWriter, SummaryWriter, report_skipped
 from regard.training._loop import Loop
 from regard.training._machine import resume_command
-from regard.training._progress import ProgressBar
+from regard.training._progress import ProgressBar, say
 from regard.training._recipe import Recipe
 from regard.training._run import Run, RunLock
 from regard.training._start import check_recipe, choose_folder, copy_checkpoint, last_checkpoint, prepare_files
@@ -68,9 +70,13 @@ def train(
     for name, value in (("log_every", log_every), ("save_every", save_every), ("keep", keep)):
         if value is not None:
             check_positive(name, value)
+    notes = recipe.task.check()  # unusable data is refused before anything is written
     fabric = start_fabric(recipe.precision, accelerator=accelerator, devices=devices, nodes=nodes)
     first = fabric.is_global_zero
+    if first and notes:
+        say(*(f"note: {note}" for note in notes))
     run, origin = choose_folder(fabric, recipe, folder, resume, keep)
+    new = first and not run.folder.exists()
     if first:
         run.folder.mkdir(parents=True, exist_ok=True)
     random = torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else [])
@@ -84,7 +90,8 @@ def train(
         fabric.barrier()
         checkpoint = last_checkpoint(run, resume, first)
         fabric.barrier()
-        loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
+        with _removed_on_error(run.folder if new else None):
+            loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
         if checkpoint is not None:
             check_recipe(recipe, checkpoint.state, run.folder)
             loop.restore(checkpoint)
@@ -116,6 +123,17 @@ def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: b
         CheckpointWriter(run, [metrics, heads]),
         SummaryWriter(run, recipe),
     ]
+
+
+@contextmanager
+def _removed_on_error(folder: Path | None) -> Iterator[None]:
+    """Leave nothing behind of a run that could not start."""
+    try:
+        yield
+    except Exception:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

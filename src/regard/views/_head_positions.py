@@ -18,9 +18,10 @@ def payload(what: Any) -> Payload | None:
     A run whose heads have no centers is shown by the Gaussians that fit its maps, at the checkpoints that were kept.
     """
     if isinstance(what, LocalityHistory):
-        return _fitted(what.localities, [_step(path.parts, number) for number, path in enumerate(what.checkpoints)])
+        steps = [_step(path.parts, number) for number, path in enumerate(what.checkpoints)]
+        return _fitted(what.localities, steps, title="Gaussians fitted to heads, over checkpoints")
     if isinstance(what, Locality):
-        return _fitted([what], [0])
+        return _fitted([what], [0], title="Where heads look: the Gaussians that fit them best")
     from regard.training import HeadPositions, HeadTrajectory, Run
 
     if isinstance(what, Run):
@@ -67,7 +68,9 @@ def _grid(grid: tuple[int, ...] | None, axes: int) -> list[int] | None:
     return list(grid) if grid is not None and len(grid) == axes else None
 
 
-def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve: Any = ()) -> Payload:
+def _fitted(
+    localities: list[Locality], steps: list[int], name: str = "", curve: Any = (), title: str | None = None
+) -> Payload:
     """The Gaussians that fit the heads of any network, one set of fits for each step."""
     arrays: dict[str, Tensor] = {}
     layers = []
@@ -84,7 +87,7 @@ def _fitted(localities: list[Locality], steps: list[int], name: str = "", curve:
         about = {"name": layer, "heads": len(numbers), "numbers": numbers, "axes": axes, "grid": list(layout.grid)}
         layers.append({**about, "fitted": True})
     meta = {"name": name, "steps": steps, "layers": layers, "curve": [list(point) for point in curve]}
-    return Payload("heads", meta, arrays)
+    return Payload("heads", meta if title is None else {**meta, "title": title}, arrays)
 
 
 def _step(parts: tuple[str, ...], number: int) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.maps import Layout, Maps
 from regard.support.checks import describe
+from regard.views._head_statistics import opening
 from regard.views._payload import Payload
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
@@ -34,6 +35,7 @@ def payload(
         "notes": notes(maps, left_out),
         "image": image is not None,
         "rollout": rolls_out(shown),
+        "opening": opening([sheet.about for sheet in shown]),
     }
     pixels = {} if image is None else {"image": as_pixels(image, sample)}
     return Payload("image", meta, {**arrays(shown), **pixels})

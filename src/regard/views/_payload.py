@@ -19,6 +19,7 @@ VERSION = 1
 _ALIGNMENT = 8  # browsers read typed arrays in place only at such offsets
 _DTYPES = {
     torch.uint8: "uint8",
+    torch.int8: "int8",
     torch.uint16: "uint16",
     torch.int32: "int32",
     torch.float16: "float16",
@@ -31,7 +32,7 @@ class Scaled:
     """Integers with one factor per slice of the leading axes: value = stored · scale.
 
     Attributes:
-        stored: uint8 or uint16.
+        stored: uint8 or uint16, or int8 where values have a sign.
         scale: float32, over the leading axes of ``stored``.
     """
 
@@ -40,13 +41,18 @@ class Scaled:
 
     @classmethod
     def rows(cls, weights: Tensor) -> "Scaled":
-        """Each row in steps of 1/255 of its largest entry, with an error of at most half a step.
+        """Each row in steps of 1/255 of its largest entry (with negative entries: 1/127), with an error of at most half a
+        step.
 
         >>> kept = Scaled.rows(torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.01]]))
         >>> kept.stored.tolist()
         [[0, 128, 255], [0, 0, 255]]
         """
         weights = weights.detach().float()
+        if weights.numel() and float(weights.min()) < 0:
+            largest = weights.abs().amax(-1)
+            steps = weights * (127 / largest.clamp_min(1e-30))[..., None]
+            return cls(steps.round().to(torch.int8), largest / 127)
         largest = weights.amax(-1) if weights.numel() else weights.new_zeros(weights.shape[:-1])
         steps = weights * (255 / largest.clamp_min(1e-30))[..., None]
         return cls(steps.round().to(torch.uint8), largest / 255)

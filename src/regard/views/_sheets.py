@@ -12,9 +12,12 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
 from regard.support.checks import describe
+from regard.views._head_statistics import statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load
+
+GAUSSIAN = "Gaussian heads ignore content: every input gets the same map"
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,13 @@ class Sheet:
         found: the map.
         weights: ``(heads, queries, keys)``.
         about: its name, its residual and more, for JSON.
+        visible: how many keys each query may see, ``(queries,)``.
     """
 
     found: Map
     weights: Tensor
     about: dict[str, Any]
+    visible: Tensor
 
 
 def as_maps(what: Any) -> Maps | None:
@@ -94,12 +99,13 @@ def _sheet(found: Map, sample: int) -> Sheet:
             f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
             f"{found.name!r}"
         )
-    if not (bool(weights.isfinite().all()) and float(weights.min()) >= 0):
-        raise ValueError(f"the weights of {found.name!r} must be numbers of 0 or more, to be shown as a map")
+    if not bool(weights.isfinite().all()):
+        raise ValueError(f"the weights of {found.name!r} must be finite, to be shown as a map")
     shown = Map(found.name, list(calls))
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
-    about = {
+    visible, mask = visible_keys(weights, latest.kind)
+    about: dict[str, Any] = {
         "name": found.name,
         "heads": list(latest.heads or range(weights.shape[0])),
         "queries": weights.shape[1],
@@ -114,8 +120,12 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "joined": len(calls) > 1,
         "grid": None if layout is None else list(layout.grid),
         "prefix": 0 if layout is None else layout.prefix,
+        "signed": float(weights.min()) < 0,
+        "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else an array beside the map
     }
-    return Sheet(found, weights, about)
+    positions = None if latest.rows is not None else token_positions(weights.shape[2], about["grid"], about["prefix"])
+    about["statistics"] = statistics(weights, visible, mask, positions)
+    return Sheet(found, weights, about, visible)
 
 
 def _is_generation(found: Map) -> bool:
@@ -140,7 +150,13 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
-    return {f"map{number}": Scaled.rows(sheet.weights) for number, sheet in enumerate(shown)}
+    """The weights of each map, and how many keys each query may see where that differs."""
+    made: dict[str, Tensor | Scaled] = {}
+    for number, sheet in enumerate(shown):
+        made[f"map{number}"] = Scaled.rows(sheet.weights)
+        if sheet.about["visible"] is None:
+            made[f"visible{number}"] = sheet.visible
+    return made
 
 
 def rolls_out(shown: list[Sheet]) -> bool:
@@ -163,6 +179,8 @@ def _follows(before: dict[str, Any], after: dict[str, Any]) -> bool:
 def notes(maps: Maps, left_out: Sequence[str] = ()) -> list[str]:
     """Notes for the reader: attention that was missed, and maps that are not shown."""
     said = list(maps.notes)
+    if any(found.calls and found.latest.kind == "gaussian" for found in maps.values()):
+        said.append(GAUSSIAN)
     if maps.missed:
         said.append(f"missed: {'; '.join(map(str, maps.missed[:3]))}{' …' if len(maps.missed) > 3 else ''}")
     if left_out:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from regard.support.checks import check_choice, describe
-from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _token_maps
+from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _static_figure, _token_maps
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
 from regard.views.page import document
@@ -25,7 +25,7 @@ TITLES = {
 
 
 class Show:
-    """A view. A notebook displays it; :meth:`save` writes it as one HTML file.
+    """A view. A notebook displays it; :meth:`save` writes it as one HTML file, or one head of it as a figure.
 
     Attributes:
         payload: the data of the view.
@@ -40,7 +40,7 @@ class Show:
 
     @property
     def title(self) -> str:
-        return TITLES.get(self.view, self.view)
+        return str(self.payload.meta.get("title") or TITLES.get(self.view, self.view))
 
     @cached_property
     def widget(self) -> Any:
@@ -58,11 +58,25 @@ class Show:
         """The view as one self-contained HTML document."""
         return document([self.payload], title or f"{self.title} · regard")
 
-    def save(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Write one self-contained ``.html`` file, which opens from disk without a network."""
+    def save(self, path: str | Path, *, title: str | None = None, **figure: Any) -> Path:
+        """Write one self-contained ``.html`` file, which opens from disk without a network, or a figure for a paper.
+
+        Args:
+            path: ends in ``.html``, or in ``.svg``, ``.pdf`` or ``.png`` for a figure (needs matplotlib).
+            title: of the page or of the figure.
+            figure: what a figure shows: ``layer`` (a name or a number), ``head`` (a number or ``"mean"``; default: the
+                most structured one), ``query`` (on an image) and ``width`` in inches (default: 3.4, one column).
+        """
         path = Path(path)
+        if path.suffix in _static_figure.FORMATS:
+            drawn = _static_figure.figure(self.payload, title=title, **figure)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            drawn.savefig(path, dpi=300)
+            return path
         if path.suffix not in (".html", ".htm"):
-            raise ValueError(f"path must end in .html, got {str(path)!r}")
+            raise ValueError(f"path must end in .html, .svg, .pdf or .png, got {str(path)!r}")
+        if figure:
+            raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.html(title), encoding="utf-8")
         return path
@@ -95,7 +109,7 @@ def show(
     ============================================  =====================================================================
     ``show(maps, image=x)``                       where each head looks from a patch of the image
     ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
-    ``show(run)``, ``show(trajectory)``           where heads look, over training
+    ``show(run)``, ``show("runs/demo")``          where heads look, over training
     ``show("mechanism")``                         queries, keys and values to experiment with
     ``show("convolution")``                       heads that become a convolution
     ``show("claims")``                            claims about attention, and which of them hold
@@ -103,9 +117,10 @@ def show(
 
     Args:
         what: maps from ``regard.capture`` (or tensors of weights, ``(heads, queries, keys)`` with or without a batch, one
-            or one per layer); a run or its heads; a trajectory or a locality; verified claims; or the name of a view.
+            or one per layer); a run, its folder or its heads; a trajectory or a locality; verified claims; or the name of a view.
         image: the model's input: a tensor, an array or a PIL image, normalized or not.
-        tokens: the text, one string per token; for an encoder–decoder the pair (source, target).
+        tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
+            be one longer than the maps: the last token was written and not read.
         grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
         sample: the index in the batch.
         options: the options of a view that is given by its name.
@@ -114,9 +129,15 @@ def show(
     >>> regard.show(weights, tokens=["so", "it", "goes", "."])
     Show('tokens', 64 bytes); .save('tokens.html') writes it as a file
     """
-    if isinstance(what, str):
+    if isinstance(what, str) and (what in NAMED or not Path(what).is_dir()):
+        if what not in NAMED and ("/" in what or "\\" in what):
+            raise FileNotFoundError(f"what is {what!r}, but there is no such folder of a run")
         check_choice("what", what, NAMED)
         return Show(_named(what, options))
+    if isinstance(what, str | Path):
+        from regard.training import load_run
+
+        what = load_run(what)
     if options:
         raise TypeError(
             f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"

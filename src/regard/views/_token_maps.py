@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.maps import Maps
 from regard.support.checks import describe
+from regard.views._head_statistics import opening
 from regard.views._payload import Payload
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
@@ -16,6 +17,9 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """The arguments are those of :func:`regard.show`."""
     shown = sheets(maps, sample)
     lists = _lists(tokens)
+    if "text" in lists and len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown):
+        # The last token that generation wrote has not been read, so it has no row and no column.
+        lists["text"].pop()
     given = bool(lists)
     for sheet in shown:
         asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
@@ -25,6 +29,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
         "tokens": lists,
         "notes": notes(maps),
         "rollout": rolls_out(shown),
+        "opening": opening([sheet.about for sheet in shown]),
     }
     return Payload("tokens", meta, arrays(shown))
 

@@ -14,6 +14,8 @@ export interface HeadLayer {
 }
 
 export interface HeadsMeta {
+  /** Instead of the usual title: what was fitted is not what was trained. */
+  title?: string;
   name: string;
   steps: number[];
   layers: HeadLayer[];

@@ -82,7 +82,7 @@ def conv_from_beta(scores: ScoreKind) -> Evidence:
     )
 
 
-class Theorem(NamedTuple):
+class OneHotHeads(NamedTuple):
     """One-hot heads at query − key = f(h), for these kernel sizes; ``flip``: head h has the kernel's weight at −f(h)."""
 
     kernels: tuple[int, ...]
@@ -92,17 +92,17 @@ class Theorem(NamedTuple):
 @holds_under(
     "a6-theorem-1",
     "question 1, theorem 1 and (c.2)",
-    says=Theorem(kernels=(1, 2, 3, 4, 5), flip=True),
+    says=OneHotHeads(kernels=(1, 2, 3, 4, 5), flip=True),
     condition=(
         r"$K$ is odd and the window lies inside the image; with $f(h) = k - q$ it holds for even $K$, too",
-        Theorem(kernels=(1, 3, 5), flip=True),
+        OneHotHeads(kernels=(1, 3, 5), flip=True),
     ),
     mutant=(
         r"$K$ odd, head $h$ with the kernel's weight at $f(h)$ itself",
-        Theorem(kernels=(1, 3, 5), flip=False),
+        OneHotHeads(kernels=(1, 3, 5), flip=False),
     ),
 )
-def theorem_1(theorem: Theorem) -> Evidence:
+def theorem_1(theorem: OneHotHeads) -> Evidence:
     r"""$K^2$ heads, each attending with all its weight to the one pixel with $q - k = f(h)$, where $f$ maps heads one
     to one to the shifts $\Delta_K$, give exactly the convolution $\sum_{\delta \in \Delta_K} Z_{q + \delta} W_\delta
     + b$, for odd and even $K$.

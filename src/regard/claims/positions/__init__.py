@@ -2,4 +2,4 @@
 
 from regard.claims.positions import _encodings as _encodings
 from regard.claims.positions import _order as _order
-from regard.claims.positions import _position_scores as _scores
+from regard.claims.positions import _position_scores as _position_scores

@@ -11,10 +11,10 @@ import os
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
 from regard.support.checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LARGEST_AXIS = 128
 
 
 def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bool:
@@ -31,12 +31,31 @@ def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bo
     return _run_on(value.device.type) and value.numel() > 0 and math.prod(outputs) > 0
 
 
+def is_small_plane(grid: tuple[int, ...]) -> bool:
+    """Whether a plane is kept on the chip as a whole, both axes at once."""
+    return len(grid) == 2 and grid[0] <= SMALL_SIDE and grid[1] <= SMALL_SIDE
+
+
+def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether kernels can compute native Gaussian heads on these values, whatever the size of the grid."""
+    if value.dtype not in _DTYPES or is_exporting() or len(grid) > 3 or not all(isinstance(n, int) for n in grid):
+        return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return False
+    return _run_on(value.device.type) and value.numel() > 0
+
+
 def _run_on(device: str) -> bool:
     if device != "cuda" and not (device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
         return False
     if os.environ.get("REGARD_KERNELS") == "0" or not _is_installed():
         return False
-    return device == "cpu" or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+    return device == "cpu" or _is_capable()
+
+
+@functools.cache
+def _is_capable() -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 @functools.cache
@@ -83,3 +102,19 @@ def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple
     from regard.functional.kernels._functions import GaussianPlane
 
     return GaussianPlane.apply(value, center, sharpness, grid)
+
+
+def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Gaussian attention of native heads on a grid of any size, from center and sharpness (heads, axes)."""
+    value = as_autocast(value)
+    if torch.compiler.is_compiling():
+        from regard.functional.kernels._grid import gaussian_grid as operator
+
+        return operator(value, center, sharpness, list(grid))[0]
+    from regard.functional.kernels._grid import GaussianGrid
+    from regard.functional.kernels._plain import plain_grid
+
+    try:
+        return GaussianGrid.apply(value, center, sharpness, grid)
+    except MemoryError:  # the card has no room for a pass: torch's own products take its place
+        return plain_grid(value, center, sharpness, grid)

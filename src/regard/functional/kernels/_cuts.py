@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from triton.runtime.errors import OutOfResources
 
+from regard.functional.kernels._limits import SMALL_SIDE
+
 SMALLEST_BLOCK = 16  # of the matrix units
-SMALL_PLANE = 256  # tokens, both sides rounded up to blocks: what a program keeps on the chip between two passes
+SMALL_PLANE = SMALL_SIDE**2  # tokens, both sides rounded up to blocks
 
 Tile = TypeVar("Tile")
 Result = TypeVar("Result")

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional._axis import axis_matrix
 from regard.functional.kernels import _launch
 from regard.functional.kernels._cuts import Plane
+from regard.functional.kernels._plain import axis_matrices, plain_gradient
 
 
 class MixPlane(torch.autograd.Function):
@@ -58,7 +58,7 @@ class GaussianPlane(torch.autograd.Function):
         value, center, sharpness, rows, columns, half = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            made = plain_matrices(center, sharpness, ctx.plane, value.dtype)
+            made = axis_matrices(center, sharpness, (ctx.plane.row_inputs, ctx.plane.column_inputs), value.dtype)
             return *plain_gradient(plain_mix(value, *made), (value, center, sharpness), needs, grad), None
         by_value, by_rows, by_columns = _launch.mix_backward(
             grad, value, rows, columns, half, ctx.plane, needs[0], needs[1] or needs[2]
@@ -69,22 +69,6 @@ class GaussianPlane(torch.autograd.Function):
         return by_value, by_center, by_sharpness, None
 
 
-def plain_matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    rows, columns = (
-        axis_matrix(torch.arange(size, device=center.device) + center[:, axis, None], sharpness[:, axis], size)
-        for axis, size in enumerate((plane.row_inputs, plane.column_inputs))
-    )
-    return rows.to(dtype), columns.to(dtype)
-
-
 def plain_mix(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     planes = value.unflatten(2, (rows.shape[2], columns.shape[2])).expand(-1, rows.shape[0], -1, -1, -1)
     return torch.einsum("hmk,hnl,bhkle->bhmne", rows, columns, planes).flatten(2, 3)
-
-
-def plain_gradient(
-    out: Tensor, inputs: tuple[Tensor, ...], needs: tuple[bool, ...], grad: Tensor
-) -> list[Tensor | None]:
-    wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
-    return [next(found) if need else None for need in needs]

@@ -11,10 +11,12 @@ import triton.language as tl
 @triton.jit
 def row_weights(o, i, delta, alpha, SIZE: tl.constexpr):
     """(weights, steps from the nearest input, its distance to the target, offset from the target) of some rows."""
-    target = o.to(tl.float32) + delta
-    nearest = tl.minimum(tl.maximum(tl.floor(target + 0.5), 0.0), SIZE - 1.0)
+    # Whole part and fraction apart: the sum of both would be rounded, and sharpness would multiply what is lost.
+    whole = tl.floor(delta + 0.5)
+    target = o.to(tl.float32) + whole
+    nearest = tl.minimum(tl.maximum(target, 0.0), SIZE - 1.0)
     step = i.to(tl.float32)[None, :] - nearest[:, None]
-    shift = (nearest - target)[:, None]
+    shift = (nearest - target - (delta - whole))[:, None]
     score = -alpha * (step * (step + 2.0 * shift))
     score = tl.where((i < SIZE)[None, :], score, float("-inf"))
     score -= tl.max(score, 1)[:, None]

@@ -4,8 +4,12 @@ Tensors are read and written where the kernels would, as (items, heads, axis, ot
 told: a stride of 0 is one value for all heads.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from regard.functional._axis import Targets, build_dtype, matrix_of
 
 
 def as_plane(tensor: Tensor, axis: int, others: int, heads: int, strides: tuple[int, ...]) -> Tensor:
@@ -23,3 +27,34 @@ def matrix_gradient(x: Tensor, grad_y: Tensor) -> Tensor:
     """``Σ grad_y[m, o] x[k, o]`` over items, others and width, in float32, as (1, heads, outputs, inputs)."""
     with torch.autocast(x.device.type, enabled=False):
         return torch.einsum("bhmoe,bhkoe->hmk", grad_y.float(), x.float()).unsqueeze(0)
+
+
+def axis_matrices(center: Tensor, sharpness: Tensor, grid: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+    """Of native heads, (heads, size, size) for each axis; differentiable."""
+    build = build_dtype(center, sharpness)
+    center, sharpness = center.to(build), sharpness.to(build)
+    targets = [
+        Targets.of(torch.arange(n, device=center.device, dtype=build), c)
+        for n, c in zip(grid, center.unbind(1), strict=True)
+    ]
+    made = zip(targets, sharpness.unbind(1), grid, strict=True)
+    return [matrix_of(target, alpha, n, "native", (0, 0)).to(dtype) for target, alpha, n in made]
+
+
+def plain_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[int]) -> Tensor:
+    """Gaussian attention over a grid, one product per axis; differentiable as often as one likes."""
+    with torch.autocast(value.device.type, enabled=False):
+        x = value.unflatten(2, tuple(grid)).expand(-1, center.shape[0], *[-1] * (len(grid) + 1))
+        for axis, matrix in enumerate(axis_matrices(center, sharpness, grid, value.dtype)):
+            moved = x.movedim(2 + axis, 2)
+            mixed = torch.einsum("hmk,bhke->bhme", matrix, moved.flatten(3))
+            x = mixed.unflatten(3, moved.shape[3:]).movedim(2, 2 + axis)
+        return x.flatten(2, -2)
+
+
+def plain_gradient(
+    out: Tensor, inputs: tuple[Tensor, ...], needs: tuple[bool, ...], grad: Tensor
+) -> list[Tensor | None]:
+    wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    return [next(found) if need else None for need in needs]

@@ -14,6 +14,8 @@ from regard.maps.sources._handwritten import LinearAttention as LinearAttention
 from regard.maps.sources._handwritten import handwritten as handwritten
 from regard.maps.sources._own_layers import own_layer as own_layer
 from regard.maps.sources._sdpa import sdpa
+from regard.maps.sources._tensor_history import DIVISIONS as DIVISIONS
+from regard.maps.sources._tensor_history import MULTIPLICATIONS as MULTIPLICATIONS
 from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
 from regard.maps.sources._tensor_history import shares_memory as shares_memory
 from regard.maps.sources._torch_fast_path import attention_module as attention_module

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.maps._attention_scores import AttentionScores
+from regard.maps._axes import MapAxes
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 
@@ -110,6 +111,7 @@ def kernel_record(
     logsumexp: Any = None,
     clean: Tensor | None = None,
     kernel: str | None = None,
+    axes: MapAxes | None = None,
 ) -> AttentionRecord:
     """The record of a kernel that computes softmax(scores) @ value.
 
@@ -119,6 +121,7 @@ def kernel_record(
         logsumexp: as the kernel returned it; not compared if it has another layout.
         clean: the output without dropout, if ``output`` contains dropout.
         kernel: the name of what ran, by default the function's.
+        axes: what the axes are; by default it is known that they are as here.
     """
     matching = isinstance(logsumexp, Tensor) and logsumexp.shape == scores.shape[:3]
     return AttentionRecord(
@@ -127,6 +130,7 @@ def kernel_record(
         shape=scores.shape,
         check=Check("kernel" if clean is None else "kernel, run again without dropout"),
         kernel=kernel or call.name,
+        axes=axes or MapAxes(),
         computation=Computation(
             weights=scores,
             module=call.site.module,

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._axes import read_axes, rows_are_features
+from regard.maps._axis_evidence import evidence_for
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._shapes import canonical, heads_of, uncanonical
+from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_history import (
     DIVISIONS,
     MULTIPLICATIONS,
+    RANDOM,
     SOFTMAXES,
     TensorHistory,
     WeightedSum,
@@ -53,7 +56,12 @@ class HandwrittenAttention:
         self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
             "dropout": self._dropout,
             "dropout_": self._dropout,
+            "feature_dropout": self._dropout,
+            "dropout1d": self._dropout,
+            "dropout2d": self._dropout,
+            "dropout3d": self._dropout,
             "sum": self._sum,
+            **dict.fromkeys(RANDOM, self._random),
             **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
             **dict.fromkeys(SOFTMAXES, self._softmax),
             **dict.fromkeys(PRODUCTS, self._product),
@@ -81,6 +89,11 @@ class HandwrittenAttention:
         self.history.dropout(origin, kept, out, rate)
         return out, None
 
+    def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        out = func(*args, **kwargs)
+        self.history.random.add(out)
+        return out, None
+
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
@@ -91,7 +104,11 @@ class HandwrittenAttention:
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        inplace = func.__name__ in ("mul_", "__imul__") and self.history.random.among(args)
+        before = args[0].detach().clone() if inplace else None
         out = func(*args, **kwargs)
+        if before is not None and self.history.random_mask(args, before, out):
+            return out, None
         found = divided_after(self.history, func.__name__, args, out) if self.history else None
         if self.history and found is None:
             self.history.follow(func.__name__, func, args, kwargs, out)
@@ -102,17 +119,22 @@ class HandwrittenAttention:
         return func(*args, **kwargs), found
 
 
-def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord:
+def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord | str:
     """The record of weights and a product."""
-    heads = heads_of(site.module)
     rows_of_values = found.arrange(out)
     # Heads that share values are sometimes folded into the queries for the product: the map has the shape before.
     shape = found.shape if len(found.shape) == 4 else tuple(found.weights.shape)
     width = rows_of_values.shape[-1]
-    weights = canonical(found.weights.detach().reshape(shape), heads)
-    output = canonical(rows_of_values.reshape(*shape[:-1], width), heads)
-    value = canonical(_expanded(found.value, shape, rows_of_values), heads)
-    dropped = None if found.dropped is None else canonical(found.dropped.detach().reshape(shape), heads)
+    in_model = _expanded(found.value, shape, rows_of_values)
+    evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
+    reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+    if not found.origin.scored and rows_are_features(reading, shape, evidence):
+        return "linear attention has no map: its softmax is over keys, for each feature"
+    flat = reading.without_queries
+    weights = flat.arrange(found.weights.detach().reshape(shape))
+    output = flat.arrange(rows_of_values.reshape(*shape[:-1], width))
+    value = flat.arrange(in_model)
+    dropped = None if found.dropped is None else flat.arrange(found.dropped.detach().reshape(shape))
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         # A copy: the model may change its own tensor in place.
@@ -126,14 +148,15 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         return error if left.numel() == 0 else torch.maximum(error, left.amax())
 
     def restore(new: Tensor) -> Tensor:
-        return found.restore(uncanonical(new, (*shape[:-1], width), heads).reshape(rows_of_values.shape))
+        return found.restore(flat.undo(new, (*shape[:-1], width)).reshape(rows_of_values.shape))
 
     sums_to_one = found.origin.form == "softmax"
-    return AttentionRecord(
+    record = AttentionRecord(
         name=site.name,
         kind=found.origin.form,
         shape=(output.shape[0], output.shape[1], output.shape[2], weights.shape[-1]),
         check=Check("product"),
+        axes=reading.axes,
         computation=Computation(
             weights=build,
             module=site.module,
@@ -145,12 +168,14 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             tentative=not found.origin.scored,
         ),
     )
+    return gathered(record, reading.query_count) if reading.queries else record
 
 
 def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:
     """The values with the leading axes of the output, from those that the product expanded."""
     if value.ndim > 4:
-        return value.expand(*rows_of_values.shape[:-3], *value.shape[-3:])
+        heads = rows_of_values.shape[-3] if value.shape[-3] == 1 else value.shape[-3]
+        return value.expand(*rows_of_values.shape[:-3], heads, *value.shape[-2:])
     if value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
         return value.unflatten(0, (shape[0], -1))  # batch and heads were folded into one axis
     if value.ndim < rows_of_values.ndim:

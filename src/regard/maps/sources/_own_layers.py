@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from regard.maps._attention_scores import Selection
+from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
@@ -43,7 +44,7 @@ def own_layer(
         shape=(heads.shape[0], heads.shape[1], heads.shape[2], keys),
         check=Check(compared),
         layout=None if grid is None else Layout(grid, prefix or 0),
-        query_layout=None if query_grid is None else Layout(query_grid, prefix or 0),
+        axes=MapAxes(query_layout=None if query_grid is None else Layout(query_grid, prefix or 0)),
         computation=Computation(
             weights=build,
             module=site.module,

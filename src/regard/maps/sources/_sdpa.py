@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
+from regard.maps._axes import AxisReading, read_axes
+from regard.maps._axis_evidence import evidence_for
 from regard.maps._record import AttentionRecord
-from regard.maps._shapes import canonical, heads_of, uncanonical
 from regard.maps.sources._function_call import FunctionCall, kernel_record
+from regard.maps.sources._gathered import gathered
 
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # the others are passed by name
 
@@ -21,33 +23,47 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     given: dict[str, Any] = {**dict(zip(_ARGUMENTS, call.args, strict=False)), **call.kwargs}
     query, key, value, mask, out = given["query"], given["key"], given["value"], given.get("attn_mask"), call.output
     scale = query.shape[-1] ** -0.5 if given.get("scale") is None else float(given["scale"])
-    heads = heads_of(call.site.module)
     if query.dtype != out.dtype:  # autocast, which converts the arguments inside the call
         query, key, value = (x.to(out.dtype) for x in (query, key, value))
-    query, key, value, output = (canonical(_batched(x, out), heads) for x in (query, key, value, out))
+    query, key, value = (_batched(x, out) for x in (query, key, value))
+    evidence = evidence_for(call.site, value.shape[-1], tuple(out.shape), query, key, value)
+    per_query = key.shape[:-2] == query.shape[:-2]
+    reading = read_axes(
+        (*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query, documented=True
+    )
+    flat = reading.without_queries
+    query, key, value, output = (flat.arrange(x) for x in (query, key, value, out))
     if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which is only described
         mask = mask._materialize(query.device)
     if mask is not None and mask.ndim != 2:
-        mask = mask.expand(*out.shape[:-2], *mask.shape[-2:]) if out.ndim > 4 else mask
-        mask = canonical(_batched(mask, out), heads)
+        mask = _with_axes(mask, out, flat)
     keep = mask if mask is not None and mask.dtype is torch.bool else None
     clean = None
     if given.get("dropout_p", 0.0) > 0:
         # The output contains random zeros. The same call without them draws no random numbers.
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            clean = canonical(call.function(**{**given, "dropout_p": 0.0}), heads)
+            clean = flat.arrange(call.function(**{**given, "dropout_p": 0.0}))
     logsumexp = call.witness.logsumexp if call.witness is not None else None
-    return kernel_record(
+    record = kernel_record(
         call,
         "sdpa",
         AttentionScores(query, key, scale, keep, mask if keep is None else None, bool(given.get("is_causal"))),
         value,
         output,
-        restore=lambda new: uncanonical(new, tuple(out.shape), heads),
+        restore=lambda new: flat.undo(new, tuple(out.shape)),
         logsumexp=_arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
         clean=clean,
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
+        axes=reading.axes,
     )
+    return gathered(record, reading.query_count) if reading.queries else record
+
+
+def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:
+    """The mask in the axes of the map, where it may have size 1."""
+    if reading.is_plain:
+        return mask[(None,) * (4 - mask.ndim)]
+    return reading.arrange(mask.expand(*out.shape[:-2], *mask.shape[-2:]))
 
 
 def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:

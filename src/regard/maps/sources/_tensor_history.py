@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._shapes import why_unreadable
+from regard.maps.sources._random_masks import RandomTensors, undone
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax"})
 MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
@@ -25,6 +26,7 @@ _RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "
 _JOINS = frozenset({"cat", "concat", "concatenate"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
+RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 
 
@@ -49,7 +51,8 @@ class TensorOrigin:
         scored: for weights, whether the softmax was taken of a product.
         shape: the shape before reshapes.
         source: what entered dropout, with the operations since then; None without dropout.
-        kept: the probability with which dropout keeps a weight.
+        kept: the factor that undoes what dropout multiplies the weights with that it keeps.
+        masked: whether dropout was written out as a random mask, which is scaled by itself.
         use: the product that must follow.
         factors: for terms, the weights and the values.
         form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum).
@@ -63,6 +66,7 @@ class TensorOrigin:
     shape: tuple[int, ...]
     source: Tensor | None = None
     kept: float = 1.0
+    masked: bool = False
     use: ExpectedUse | None = None
     factors: tuple[Tensor, Tensor] | None = None
     form: str = "softmax"
@@ -122,6 +126,7 @@ class TensorHistory:
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
         self._origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
 
     def __bool__(self) -> bool:
@@ -142,7 +147,29 @@ class TensorHistory:
     def close(self) -> None:
         """Forget everything."""
         self._origins.clear()
+        self.random.clear()
         self.uses.clear()
+
+    def random_mask(self, args: tuple[Any, ...], before: Tensor | None, out: Any) -> bool:
+        """Whether this operation drops weights by a random mask, which is dropout written out. Then note it.
+
+        Args:
+            before: a copy of the weights, if the operation changes them in place.
+        """
+        weights = next((x for x in args if (found := self.get(x)) and found.kind in ("weights", "exponentials")), None)
+        origin = self.get(weights)
+        if weights is None or origin is None:
+            self.random.add(out)
+            return False
+        if not isinstance(out, Tensor) or out.shape != weights.shape:
+            return False
+        entered = weights.detach() if before is None else before
+        masked = undone(entered, out, origin.kind == "weights")
+        if masked is None:
+            return False
+        source = masked[0] if origin.source is None else origin.source
+        self.set(out, replace(origin, source=source, kept=origin.kept * masked[1], masked=True))
+        return True
 
     def softmax(self, function: str, scores: Any, weights: Any) -> None:
         if not isinstance(weights, Tensor) or weights.ndim < 2:
@@ -212,27 +239,29 @@ class TensorHistory:
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
         """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
-        if not isinstance(out, Tensor) or not out.is_floating_point() or out.ndim < 2:
+        if not isinstance(out, Tensor) or out.ndim < 2:
+            return
+        if self.random.among(args) and self.random_mask(args, None, out):
+            return
+        if not out.is_floating_point():
             return
         for index, x in enumerate(args[:3]):
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
             origin = self.get(x)
-            if origin is None or (x is out and origin.kind == "weights"):
+            if origin is None or (x is out and origin.kind == "weights" and not origin.masked):
                 continue
             if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
                 return
             if not _represents(name, origin.kind, x, out):
                 continue
-            source = origin.source
-            if source is not None:
-                try:
-                    with torch.no_grad(), torch._C.DisableTorchFunction():
-                        source = func(*args[:index], source, *args[index + 1 :], **kwargs)
-                except (RuntimeError, TypeError):
-                    return  # the operation does not work on what entered dropout: this is no map any more
+            if origin.source is not None:
+                followed = _follow_source(name, origin, func, args, kwargs, index)
+                if followed is None:
+                    return
+                origin = followed
             shape = origin.shape if name in _RESHAPES or out.shape == x.shape else tuple(out.shape)
-            origin = replace(origin, shape=shape, source=source, numerator=None)
+            origin = replace(origin, shape=shape, numerator=None)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
             self.set(out, origin)
             for other in map(self.get, args):
@@ -272,6 +301,28 @@ class TensorHistory:
             return False
         self.set(out, replace(origin, kind="terms", factors=(weights, value)))
         return True
+
+
+def _follow_source(
+    name: str, origin: TensorOrigin, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], index: int
+) -> TensorOrigin | None:
+    """The origin with the operation also applied to what entered dropout; None if that does not work: then this is no map
+    any more."""
+    factor = _number(args[1 - index]) if index < 2 <= len(args) else None
+    if origin.masked and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
+        return replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
+    try:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            return replace(origin, source=func(*args[:index], origin.source, *args[index + 1 :], **kwargs))
+    except (RuntimeError, TypeError):
+        return None
+
+
+def _number(x: Any) -> float | None:
+    """A factor that is one number, or None."""
+    if isinstance(x, Tensor) and x.numel() == 1 and not why_unreadable(x.reshape(1, 1)):
+        return float(x) or None
+    return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None
 
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:

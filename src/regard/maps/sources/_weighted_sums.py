@@ -17,7 +17,9 @@ from regard.maps.sources._tensor_history import (
     sums_to_one,
 )
 
-PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "mm"})
+PRODUCTS = frozenset(
+    {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
+)
 
 
 def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
@@ -26,7 +28,11 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
     if name == "einsum":
         return _einsum(history, args)
     operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-    if name == "baddbmm" or len(operands) != 2:
+    if name in ("baddbmm", "addmm"):
+        return _added(history, operands, kwargs)
+    if name == "tensordot" and len(operands) == 2:
+        return _einsum(history, (_as_einsum(operands, args[2] if len(args) > 2 else kwargs.get("dims", 2)), *operands))
+    if len(operands) != 2:
         return None
     left, right = operands[::-1] if name == "__rmatmul__" else operands
     if left.ndim < 2 or right.ndim < 2:
@@ -40,6 +46,38 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
     # (values)ᵀ times (weights)ᵀ
     shape = (*origin.shape[:-2], origin.shape[-1], origin.shape[-2])
     return origin.weighted_sum(right, left.mT, _transpose, arrange=_transpose, restore=_transpose, shape=shape)
+
+
+def _added(history: TensorHistory, operands: list[Tensor], kwargs: dict[str, Any]) -> WeightedSum | None:
+    """β · added + α · (weights @ value), from which the product is recovered."""
+    alpha, beta = float(kwargs.get("alpha", 1)), float(kwargs.get("beta", 1))
+    if len(operands) != 3 or not alpha:
+        return None
+    added, left, right = operands
+    origin = _attends(history, left, right)
+    if origin is None:
+        return None
+
+    def arrange(out: Tensor) -> Tensor:
+        return (out - beta * added if beta else out) / alpha
+
+    def restore(rows: Tensor) -> Tensor:
+        return rows * alpha + beta * added if beta else rows * alpha
+
+    return origin.weighted_sum(left, right, _same, arrange=arrange, restore=restore, shape=origin.shape)
+
+
+def _as_einsum(operands: list[Tensor], dims: Any) -> str:
+    """The equation of a call of ``tensordot``."""
+    left, right = operands
+    dims = dims.tolist() if isinstance(dims, Tensor) else dims
+    of_left, of_right = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
+    first = [chr(ord("a") + i) for i in range(left.ndim)]
+    second = [chr(ord("a") + left.ndim + i) for i in range(right.ndim)]
+    for i, j in zip(of_left, of_right, strict=True):
+        second[j] = first[i]
+    result = [a for a in (*first, *second) if (a in first) != (a in second)]
+    return f"{''.join(first)},{''.join(second)}->{''.join(result)}"
 
 
 def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOrigin | None:
@@ -62,7 +100,8 @@ def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None
     if not args or not isinstance(args[0], str):
         return None
     operands = list(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else list(args[1:])
-    labels, result = _labels(args[0], operands)
+    equation, operands = _with_two_operands(history, args[0].replace(" ", ""), operands)
+    labels, result = _labels(equation, operands)
     if not labels:
         return None
     for (weights, of_weights), (value, of_value) in (
@@ -73,6 +112,23 @@ def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None
         if origin is not None and (found := _arranged(weights, value, origin, of_weights, of_value, result)):
             return found
     return None
+
+
+def _with_two_operands(history: TensorHistory, equation: str, operands: list[Any]) -> tuple[str, list[Any]]:
+    """The same einsum with one operand beside the weights, if there are two that may be multiplied first."""
+    inputs, arrow, result = equation.partition("->")
+    labels = inputs.split(",")
+    if len(operands) != 3 or len(labels) != 3 or not arrow or "." in equation:
+        return equation, operands
+    which = next((i for i, x in enumerate(operands) if (found := history.get(x)) and found.kind == "weights"), None)
+    if which is None or not all(isinstance(x, Tensor) for x in operands):
+        return equation, operands
+    others = [i for i in range(3) if i != which]
+    letters = "".join(labels[i] for i in others)
+    kept = "".join(a for a in dict.fromkeys(letters) if a in labels[which] or a in result)
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        value = torch.einsum(f"{labels[others[0]]},{labels[others[1]]}->{kept}", *(operands[i] for i in others))
+    return f"{labels[which]},{kept}->{result}", [operands[which], value]
 
 
 def _arranged(

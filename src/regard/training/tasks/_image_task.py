@@ -18,8 +18,12 @@ from regard.data import (
     DataSet,
     ImageBatch,
     ImageSet,
-    load,
+    OwnDataSet,
+    StreamedSet,
+    UnsuitableDataError,
     normalize,
+    open_data,
+    own_path,
 )
 from regard.support.checks import check_positive, check_probability
 from regard.training.tasks._attention_maps import best_guesses, captured, on_device_of
@@ -33,12 +37,15 @@ class ImageTask(Task):
     .. math:: L = -\sum_c \bigl((1 - s)\, y_c + s / C\bigr) \log p_c
 
     Args:
-        data: ``"cifar10"``, ``"fashion-mnist"`` or ``"fashion-mini"``.
+        data: ``"cifar10"``, ``"fashion-mnist"``, ``"fashion-mini"``, or the path of your own images (a folder with train
+            and test or of classes alone, .npz, .safetensors, a copy of CIFAR; see docs/guides/your_images.md).
         validation: size of the validation set, a share of the training set or a number of images; 0 trains on everything.
         augmentation: augmentation of the training images.
         label_smoothing: s, in training.
         channels_last: memory layout of the images.
         limit: use at most this many images for training and for validation.
+        image_size: side of your own images in pixels: the short side is scaled to it and the middle is cut out. By
+            default the size that they all have.
 
     >>> from regard.training import ImageTask
     >>> task = ImageTask("fashion-mini", validation=100)
@@ -52,6 +59,7 @@ class ImageTask(Task):
     label_smoothing: float = 0.0
     channels_last: bool = False
     limit: int | None = None
+    image_size: int | None = None
 
     kind = "image"
     target_name = "images"
@@ -65,11 +73,20 @@ class ImageTask(Task):
         check_probability("label_smoothing", self.label_smoothing)
         if self.limit is not None:
             check_positive("limit", self.limit)
-        self.data_set  # noqa: B018  # an unknown name is refused here
+        if self.image_size is not None:
+            check_positive("image_size", self.image_size)
+        path = own_path(self.data)
+        if path is None:
+            self.data_set  # noqa: B018  # a wrong number of validation images is refused here
+        else:  # a run knows its images from any working folder
+            object.__setattr__(self, "data", path)
 
     @property
-    def data_set(self) -> DataSet:
-        return load(self.data, validation=self.validation)
+    def data_set(self) -> DataSet | OwnDataSet:
+        return open_data(self.data, validation=self.validation, image_size=self.image_size)
+
+    def check(self) -> tuple[str, ...]:
+        return self.data_set.notes
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -104,7 +121,7 @@ class ImageTask(Task):
         return {"accuracy_flip": accuracy(FlipAveraged(network))}
 
     def small(self) -> "ImageTask":
-        return dataclasses.replace(self, data="fashion-mini", validation=40, limit=32)
+        return dataclasses.replace(self, data="fashion-mini", validation=40, limit=32, image_size=None)
 
     @property
     def shown_split(self) -> Split:
@@ -113,7 +130,7 @@ class ImageTask(Task):
     def count(self, split: Split) -> int:
         try:
             return len(self._present(split))
-        except (DataMissingError, OSError):
+        except (DataMissingError, UnsuitableDataError, OSError):
             return 0
 
     def batch(self, split: Split, indices: Sequence[int]) -> ImageBatch:
@@ -123,7 +140,7 @@ class ImageTask(Task):
     def sample(self, split: Split, index: int) -> Sample:
         images = self._present(split)
         label = images.classes[int(images.labels[index])]
-        return Sample(self.batch(split, [index]), images.images[index], label)
+        return Sample(self.batch(split, [index]), images.pixels(torch.tensor([index]))[0], label)
 
     def read_image(self, pixels: Tensor) -> Sample:
         inputs = normalize(pixels[None], self.data_set.mean, self.data_set.std)
@@ -140,20 +157,20 @@ class ImageTask(Task):
     def labeled(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
         return batch.images, batch.labels
 
-    def _present(self, split: Split) -> ImageSet:
+    def _present(self, split: Split) -> ImageSet | StreamedSet:
         """The images of a split, where their files are here."""
-        return self._limited(_read(self.data, self.validation, split), split)
+        return self._limited(_read(self.data, self.validation, self.image_size, split), split)
 
-    def _limited(self, images: ImageSet, split: Split) -> ImageSet:
+    def _limited(self, images: ImageSet | StreamedSet, split: Split) -> ImageSet | StreamedSet:
         if self.limit is None or split == "test":
             return images
         return images.select(torch.arange(min(self.limit, len(images))))
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, validation: int | float, split: Split) -> ImageSet:
-    data = load(name, validation=validation, download=False)
-    found: ImageSet = data.test() if split == "test" else getattr(data, split)
+def _read(name: str, validation: int | float, image_size: int | None, split: Split) -> ImageSet | StreamedSet:
+    data = open_data(name, validation=validation, image_size=image_size, download=False)
+    found: ImageSet | StreamedSet = data.test() if split == "test" else getattr(data, split)
     return found
 
 

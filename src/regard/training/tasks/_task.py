@@ -115,6 +115,10 @@ class Task:
         """
         return {}
 
+    def check(self) -> Sequence[str]:
+        """What is wrong with the data, a sentence each, said before training. Unusable data is refused."""
+        return ()
+
     def small(self) -> "Task":
         """The same task with a few samples and no download, to try a recipe in seconds."""
         return self

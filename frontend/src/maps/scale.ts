@@ -1,0 +1,135 @@
+// What a color means: a weight against uniform attention, on one scale for all maps, unless another is asked for.
+
+import { css, type Ramp, table as colorTable } from "../core/color";
+import type { Pen } from "../core/pen";
+import type { Theme } from "../core/theme";
+import { percent } from "./layer";
+
+/** "uniform": how many times the weight is 1/n, n the keys that the query may see; the same for all maps. Others: a share of the map's (or the row's) largest. */
+export type Scale = "uniform" | "map" | "root" | "row";
+/** How many weights become one pixel: their largest, or their mean (the mass that the pixel stands for). */
+export type Pooling = "max" | "mass";
+
+export interface Shading {
+  scale: Scale;
+  /** The largest n of all maps: its full weight is the end of the scale. */
+  top: number;
+  /** Weights may be negative: colors go apart from zero. */
+  signed: boolean;
+}
+
+/** Where a multiple of uniform attention lies on the scale, 0 … 1: 0 is nothing, log(1 + lift) the rest. */
+export const position = (lift: number, top: number): number => Math.sign(lift) * Math.min(1, Math.log1p(Math.abs(lift)) / Math.log1p(Math.max(top, 2)));
+
+/** Colors of places −1 … 1 (signed) or 0 … 1. */
+export function colorsOf(theme: Theme, signed: boolean, alpha?: (t: number) => number): (t: number) => number {
+  const colors = colorTable(rampOf(theme, signed), alpha);
+  return signed ? (t) => colors[Math.round(127.5 + 127.5 * Math.max(-1, Math.min(1, t)))] : (t) => colors[Math.round(255 * Math.max(0, Math.min(1, t)))];
+}
+
+export const rampOf = (theme: Theme, signed: boolean): Ramp => (signed ? theme.signed : theme.heat);
+
+/** A matrix of weights as places on the scale; `visible` has the keys that each query may see. */
+export interface Shaded {
+  data: Float32Array;
+  rows: number;
+  columns: number;
+}
+
+export interface Region {
+  row: number;
+  column: number;
+  rows: number;
+  columns: number;
+}
+
+/** A part of a map in at most `tall` × `wide` pixels. No weight is skipped: where cells are smaller than pixels they are pooled. */
+export function shade(
+  weights: Float32Array,
+  columns: number,
+  visible: ArrayLike<number>,
+  { scale, top }: Shading,
+  how: Pooling,
+  region: Region,
+  tall: number,
+  wide: number,
+): Shaded {
+  const [r, c] = [Math.max(1, Math.min(region.rows, Math.floor(tall))), Math.max(1, Math.min(region.columns, Math.floor(wide)))];
+  const data = new Float32Array(r * c);
+  const bins = Uint32Array.from({ length: region.columns }, (_, j) => Math.floor((j * c) / region.columns));
+  const wholeMap = scale === "map" || scale === "root" ? largestOf(weights) : 1;
+  for (let i = 0; i < region.rows; i++) {
+    const from = (region.row + i) * columns + region.column;
+    const out = Math.floor((i * r) / region.rows) * c;
+    const factor = scale === "uniform" ? visible[region.row + i] : 1 / ((scale === "row" ? largestOf(weights.subarray((region.row + i) * columns, (region.row + i + 1) * columns)) : wholeMap) || 1);
+    for (let j = 0; j < region.columns; j++) {
+      const [value, at] = [weights[from + j] * factor, out + bins[j]];
+      if (how === "mass") data[at] += value;
+      else if (Math.abs(value) > Math.abs(data[at])) data[at] = value;
+    }
+  }
+  if (how === "mass" && (r < region.rows || c < region.columns)) average(data, r, c, region);
+  const most = scale === "uniform" ? 1 : largestOf(data) || 1;
+  for (let i = 0; i < data.length; i++) data[i] = scale === "uniform" ? position(data[i], top) : scale === "root" ? Math.sign(data[i]) * Math.sqrt(Math.abs(data[i] / most)) : how === "mass" ? data[i] / most : data[i];
+  return { data, rows: r, columns: c };
+}
+
+/** Sums as means: pixels stand for different numbers of weights where these do not divide evenly. */
+function average(data: Float32Array, r: number, c: number, region: Region): void {
+  const count = (n: number, bins: number) => {
+    const counts = new Uint32Array(bins);
+    for (let i = 0; i < n; i++) counts[Math.floor((i * bins) / n)]++;
+    return counts;
+  };
+  const [tall, wide] = [count(region.rows, r), count(region.columns, c)];
+  for (let i = 0; i < r; i++) for (let j = 0; j < c; j++) data[i * c + j] /= tall[i] * wide[j];
+}
+
+export function largestOf(values: Float32Array): number {
+  let most = 0;
+  for (let i = 0; i < values.length; i++) if (Math.abs(values[i]) > most) most = Math.abs(values[i]);
+  return most;
+}
+
+/** Marks of a legend: where, and which share of the attention it is for a query that sees n keys. */
+export function ticks({ scale, top, signed }: Shading, n: number, most: number): { at: number; text: string }[] {
+  if (scale === "row") return [{ at: 0, text: "0" }, { at: 1, text: "largest of the row" }];
+  const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : [0, most];
+  const place = (share: number) => (scale === "uniform" ? position(share * n, top) : share / (most || 1));
+  const found = shares.map((share, i) => ({ at: place(share), text: scale === "uniform" && i === 1 ? `${percent(share)} = uniform` : share ? percent(share) : "0" }));
+  if (!signed) return found;
+  return [...found.slice(1).reverse().map(({ at, text }) => ({ at: -at, text: `−${text}` })), ...found].filter(({ text }) => !text.startsWith("−") || !text.endsWith("uniform"));
+}
+
+export interface LegendPlace {
+  x: number;
+  y: number;
+  width: number;
+}
+
+/** The ramp with its marks in per cent below, as many as have room. */
+export function drawLegend(pen: Pen, theme: Theme, shading: Shading, n: number, most: number, { x, y, width }: LegendPlace, ramp: Ramp = rampOf(theme, shading.signed)): void {
+  for (let i = 0; i < 64; i++) {
+    pen.fillStyle = css(ramp(i / 63));
+    pen.fillRect(x + (i * width) / 64, y, width / 64 + 0.6, 8);
+  }
+  pen.strokeStyle = theme.line;
+  pen.lineWidth = 1;
+  pen.strokeRect(x - 0.5, y - 0.5, width + 1, 9);
+  pen.fillStyle = theme.muted;
+  pen.font = `10px ${theme.font}`;
+  pen.textBaseline = "top";
+  const taken: [number, number][] = [];
+  const marks = ticks(shading, n, most).map((mark) => ({ ...mark, at: shading.signed ? (mark.at + 1) / 2 : mark.at }));
+  // Uniform attention and the ends say the most; the others fill what is left.
+  const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") ? 0 : at > 0.99 ? 1 : at < 0.01 ? 2 : 3);
+  pen.textAlign = "left";
+  for (const { at, text } of [...marks].sort((a, b) => rank(a) - rank(b))) {
+    const wide = pen.measureText(text).width;
+    const left = Math.max(x, Math.min(x + width - wide, x + at * width - wide / 2));
+    pen.fillRect(x + Math.min(width - 1, at * width), y + 8, 1, 4);
+    if (taken.some(([from, to]) => left < to + 5 && left + wide > from - 5)) continue;
+    pen.fillText(text, left, y + 13);
+    taken.push([left, left + wide]);
+  }
+}

@@ -1,0 +1,105 @@
+"""A convolution as attention whose heads can move: centers and sharpness are parameters."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.convert._bounds import shift_leak
+from regard.functional import axis_matrix
+from regard.support.checks import check_floating
+
+START = 3.0  # exp(−3) ≈ 0.05 reaches a neighbor: soft enough for a gradient, sharp enough to start near the convolution
+
+
+class TrainableConvolutionalAttention(nn.Module):
+    r"""What ``conv_to_attention(conv, trainable=True)`` returns: one Gaussian head per tap, with a ``center`` (heads, axes) and
+    a sharpness (heads,) that are trained.
+
+    .. math:: y_o = b + \sum_t W_t \sum_i A^t_{o i}\, x_i, \qquad
+              A^t_{o i} = \prod_a \mathrm{softmax}_{i_a}\bigl(-\alpha_t (i_a - s_a o_a - \Delta_{t a})^2\bigr)
+
+    It starts at α = 3, where ``leak`` is 0.35 in two axes: a sixth of the attention lies elsewhere. At the much sharper heads of
+    the exact conversion the gradient of a center vanishes. Padding, stride, dilation and groups are the convolution's;
+    ``weight`` and ``bias`` are copies of its parameters. Every head has its own matrices, so it costs more than the exact
+    conversion, whose taps share theirs.
+
+    >>> layer = regard.conv_to_attention(torch.nn.Conv2d(3, 8, 3, padding=1), trainable=True)
+    >>> layer(torch.randn(2, 3, 8, 8)).shape, layer.center.shape, round(layer.leak, 2)
+    (torch.Size([2, 8, 8, 8]), torch.Size([9, 2]), 0.35)
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, exact: Any) -> None:
+        super().__init__()
+        self.weight = exact.weight
+        self.register_parameter("bias", exact.bias)
+        self.axes, self.pads, self.stride, self.groups = exact.axes, exact.pads, exact.stride, exact.groups
+        self.border, self.out_channels, self.in_channels = exact.border, exact.out_channels, exact.in_channels
+        self.kernel_size, self.dilation = exact.kernel_size, exact.dilation
+        center = exact.center.to(self.weight.device)
+        self.center = nn.Parameter(center.to(torch.promote_types(self.weight.dtype, torch.float32)))
+        self.log_sharpness = nn.Parameter(torch.full_like(self.center[:, 0], math.log(START)))
+        self.train(exact.training)
+
+    @property
+    def heads(self) -> int:
+        return len(self.center)
+
+    @property
+    def sharpness(self) -> Float[Tensor, " heads"]:
+        return self.log_sharpness.exp()
+
+    @property
+    def leak(self) -> float:
+        """The L1 distance of the softest head's rows from a shift, at most, while its center is on a token."""
+        return shift_leak([float(self.sharpness.detach().min())] * self.axes)
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that weight decay should leave out."""
+        return {"center", "log_sharpness"}
+
+    def axis_matrices(self, grid: Sequence[int], like: Tensor) -> list[Float[Tensor, "heads outputs inputs"]]:
+        """For each axis, the attention of each head: (heads, outputs, inputs)."""
+        matrices = []
+        for axis, (size, outputs) in enumerate(zip(grid, self.output_size(grid), strict=True)):
+            queries = torch.arange(outputs, device=like.device, dtype=self.center.dtype) * self.stride[axis]
+            targets = self.center[:, axis, None] + queries
+            found = axis_matrix(targets, self.sharpness, size, border=self.border, padding=self.pads[axis])
+            matrices.append(found.to(like.dtype))
+        return matrices
+
+    def output_size(self, grid: Sequence[int]) -> tuple[int, ...]:
+        sizes = zip(grid, self.pads, self.dilation, self.kernel_size, self.stride, strict=True)
+        return tuple((n + before + after - d * (k - 1) - 1) // s + 1 for n, (before, after), d, k, s in sizes)
+
+    def forward(self, input: Float[Tensor, "..."]) -> Tensor:
+        """``(batch, channels, *space)``, or without the batch, as the convolution takes it."""
+        check_floating("input", input)
+        if input.ndim not in (self.axes + 1, self.axes + 2) or input.shape[-self.axes - 1] != self.in_channels:
+            raise ValueError(
+                f"input has shape {tuple(input.shape)}, but must be (batch, {self.in_channels} channels, *space) with "
+                f"{self.axes} axes"
+            )
+        x = input if input.ndim == self.axes + 2 else input.unsqueeze(0)
+        grid = tuple(x.shape[2:])
+        y = x.unsqueeze(2)  # (batch, channels, heads or 1, *space)
+        for axis, matrix in enumerate(self.axis_matrices(grid, x)):
+            values = y.expand(-1, -1, self.heads, *y.shape[3:]).movedim(3 + axis, -1)
+            y = torch.einsum("hoi,bch...i->bch...o", matrix, values).movedim(-1, 3 + axis)
+        outputs = tuple(y.shape[3:])
+        weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
+        inputs = y.reshape(len(x), self.groups, weight.shape[2], math.prod(outputs))
+        out = torch.matmul(weight, inputs).reshape(len(x), self.out_channels, *outputs)
+        if self.bias is not None:
+            out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
+        return out if input.ndim == self.axes + 2 else out[0]
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, heads={self.heads}, stride={self.stride}, groups={self.groups}"
+        )

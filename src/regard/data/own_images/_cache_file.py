@@ -1,0 +1,147 @@
+"""Decode a set once: into memory if it is small, else into a memory-mapped file where the disk has room for it."""
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from regard.data._cache import data_folder
+from regard.data.own_images._decode import UnreadableImage, refuse_unreadable, workers
+from regard.data.own_images._errors import UnsuitableDataError
+from regard.data.own_images._pixels import DecodedPixels, Pixels, TensorPixels
+from regard.support.files import reporting_full_disk
+from regard.support.text import format_size, parse_size
+
+SMALL = 64 * 2**20  # bytes of pixels that are decoded again in each process rather than kept in a file
+BLOCK = 64 * 2**20  # bytes that are decoded at a time
+SPARE = 0.05  # share of the disk that a cache leaves free
+
+
+class Stored(NamedTuple):
+    """Pixels, and a hash of each image (None where every reading decodes them anew)."""
+
+    pixels: Pixels
+    hashes: Int64[Tensor, "n"] | None
+
+
+def memory_limit() -> int:
+    """Bytes of pixels that are kept in memory: ``REGARD_DATA_MEMORY``, by default 2 GiB. Larger sets are streamed.
+
+    >>> memory_limit() >= 0
+    True
+    """
+    try:
+        return parse_size(os.environ.get("REGARD_DATA_MEMORY", "2GiB"), "REGARD_DATA_MEMORY")
+    except ValueError as error:
+        raise UnsuitableDataError(str(error)) from error
+
+
+def store(files: DecodedPixels, key: str) -> Stored:
+    """The pixels of ``files``, decoded once. ``key`` names these files, their sizes and dates.
+
+    A set of at most 64 MiB is decoded into memory. A larger one goes to a file in the data folder, whose size is
+    announced first, and is read into memory where it fits ``REGARD_DATA_MEMORY``, else memory-mapped. Where the disk has
+    no room, images are decoded in every epoch.
+    """
+    size = len(files) * torch.Size(files.shape).numel()
+    if size <= min(SMALL, memory_limit()):
+        images = torch.cat(list(_blocks(files)))
+        return Stored(TensorPixels(images), hash_images(images))
+    name = f"{key}-{'x'.join(map(str, files.shape))}"
+    path = data_folder() / "images" / f"{name}.pixels"
+    try:
+        if not _is_whole(path, size, len(files)) and not _write(files, path, size):
+            return Stored(files, None)
+    except PermissionError:
+        _announce(f"{path.parent} cannot be written, so images are decoded in every epoch, by {workers()} workers")
+        return Stored(files, None)
+    mapped = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).view(len(files), *files.shape)
+    hashes = torch.frombuffer(bytearray(_hash_file(path).read_bytes()), dtype=torch.int64)
+    if size <= memory_limit():
+        return Stored(TensorPixels(mapped.clone()), hashes)
+    _announce(
+        f"{format_size(size)} of pixels exceed REGARD_DATA_MEMORY ({format_size(memory_limit())}): "
+        f"{workers()} workers read them from {path}"
+    )
+    return Stored(TensorPixels(mapped, mapped=True), hashes)
+
+
+def hash_images(images: UInt8[Tensor, "n channels height width"]) -> Int64[Tensor, "n"]:
+    """64 bits of each image's content: equal images have equal hashes.
+
+    >>> len(set(hash_images(torch.tensor([0, 1, 0], dtype=torch.uint8).view(3, 1, 1, 1)).tolist()))
+    2
+    """
+    rows = images.contiguous().flatten(1).numpy()
+    digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
+    return torch.frombuffer(bytearray(digests), dtype=torch.int64) if digests else torch.zeros(0, dtype=torch.int64)
+
+
+def _blocks(files: DecodedPixels) -> Iterator[Tensor]:
+    """Consecutive images, decoded a block at a time. All unreadable files are named together, at the end."""
+    unreadable: list[tuple[str, UnreadableImage]] = []
+    rows = max(1, BLOCK // torch.Size(files.shape).numel())
+    for first in range(0, len(files), rows):
+        block, bad = files.try_read(torch.arange(first, min(first + rows, len(files))))
+        unreadable += bad
+        if not unreadable:
+            yield block
+    refuse_unreadable(unreadable, len(files), files.where)
+
+
+def _hash_file(path: Path) -> Path:
+    return path.with_suffix(".hashes")
+
+
+def _is_whole(path: Path, size: int, count: int) -> bool:
+    sizes = [each.stat().st_size if each.is_file() else -1 for each in (path, _hash_file(path))]
+    return sizes == [size, 8 * count]
+
+
+def _write(files: DecodedPixels, path: Path, size: int) -> bool:
+    """Write the cache; False where the disk has no room. One process writes, others wait for it."""
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_suffix(".lock")
+    with FileLock(lock):
+        if _is_whole(path, size, len(files)):
+            return True
+        disk = shutil.disk_usage(path.parent)
+        if disk.free - size < SPARE * disk.total:
+            _announce(
+                f"the decoded images would take {format_size(size)}, but {path.parent} has only "
+                f"{format_size(disk.free)} free: they are decoded in every epoch, by {workers()} workers"
+            )
+            return False
+        _announce(
+            f"decoding {len(files):,} images once into {path} ({format_size(size)}; {format_size(disk.free)} are free)"
+        )
+        aside, hashes = path.with_suffix(".writing"), _hash_file(path)
+        try:
+            with reporting_full_disk(path.parent, "decoded images", size), aside.open("wb") as file:
+                digests = []
+                for block in _blocks(files):
+                    file.write(block.numpy().data)
+                    digests.append(hash_images(block))
+                file.flush()
+                os.fsync(file.fileno())
+                hashes.write_bytes(torch.cat(digests).numpy().tobytes())
+            aside.replace(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            hashes.unlink(missing_ok=True)
+            raise
+    return True
+
+
+def _announce(text: str) -> None:
+    """Printed on a terminal or not: it tells how much disk or time is about to be spent."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,145 @@
+"""What every reader of your images returns: pixels, labels, and which image belongs to which split."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._pixels import Pixels
+
+Part = Literal["train", "validation", "test"]
+TEST_SHARE = 0.1
+PART_NAMES: dict[str, Part] = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """Images of any origin.
+
+    Attributes:
+        where: the folder or file.
+        pixels: all images, of all parts.
+        labels: class number of each.
+        classes: names of the classes.
+        parts: numbers of the images of each part, "train" and "test" at least.
+        ranks: a number for each image that decides which are held out first.
+        hashes: 64 bits of each image's content; None where not all were decoded.
+        name: what a message calls an image, by its number.
+        notes: what the user should know about the data, a sentence each.
+    """
+
+    where: str
+    pixels: Pixels
+    labels: Int64[Tensor, "n"]
+    classes: tuple[str, ...]
+    parts: dict[Part, Int64[Tensor, "_"]]
+    ranks: Int64[Tensor, "n"]
+    hashes: Int64[Tensor, "n"] | None
+    name: Callable[[int], str]
+    notes: tuple[str, ...] = field(default=())
+
+
+def rank_of(name: str) -> int:
+    """A number drawn from a file's name, so that new files do not move old ones from one part to another.
+
+    >>> rank_of("cat/1.png") == rank_of("cat/1.png") != rank_of("cat/2.png")
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=7).digest())
+
+
+def hold_out(labels: Int64[Tensor, "n"], ranks: Int64[Tensor, "n"], share: float) -> Bool[Tensor, "n"]:
+    """True for a share of each class, those of the lowest ranks: at least one image where a class has three.
+
+    >>> hold_out(torch.tensor([0] * 10 + [1] * 3 + [2]), torch.arange(14), 0.2).nonzero().flatten()
+    tensor([ 0,  1, 10])
+    """
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    if share > 0:
+        for label in labels.unique().tolist():
+            members = (labels == label).nonzero().flatten()
+            count = max(round(share * len(members)), 1) if len(members) >= 3 else 0
+            held[members[ranks[members].argsort()[:count]]] = True
+    return held
+
+
+def complete_parts(parts: dict[Part, Tensor], labels: Tensor, ranks: Tensor) -> tuple[dict[Part, Tensor], list[str]]:
+    """Training and test images, whatever was given: a lone validation part is the test set, and where there is neither,
+    a tenth of each class is set aside. Returns notes about what was done."""
+    if "test" in parts:
+        return parts, []
+    if "validation" in parts:
+        return {"train": parts["train"], "test": parts["validation"]}, []
+    train = parts["train"]
+    held = hold_out(labels[train], ranks[train], TEST_SHARE)
+    note = f"there is no test set: {int(held.sum()):,} of the {len(train):,} images, a tenth of each class, are set aside for it"
+    return {"train": train[~held], "test": train[held]}, [note]
+
+
+def check(collection: Collection) -> list[str]:
+    """Refuse what cannot be trained on; return sentences about what else is wrong."""
+    labels, classes, parts = collection.labels, collection.classes, collection.parts
+    if len(classes) < 2:
+        raise UnsuitableDataError(
+            f"{collection.where} has only the class {classes[0]!r}" if classes else f"{collection.where} has no classes"
+        )
+    counts = {part: labels[rows].bincount(minlength=len(classes)) for part, rows in parts.items()}
+    if untrained := _names_of(classes, counts["train"] == 0):
+        raise UnsuitableDataError(f"{collection.where} has no training image of {_classes(untrained)}")
+    notes = list(collection.notes)
+    if untested := _names_of(classes, counts["test"] == 0):
+        notes.append(f"there is no test image of {_classes(untested)}: the test accuracy says nothing about it")
+    if collection.hashes is not None:
+        notes += _compare(collection, collection.hashes)
+    return notes
+
+
+def _compare(collection: Collection, hashes: Tensor) -> list[str]:
+    train, notes = collection.parts["train"], []
+    if len(train) > 1 and bool((hashes[train] == hashes[train[0]]).all()):
+        raise UnsuitableDataError(f"all {len(train):,} training images in {collection.where} are alike")
+    first = dict(zip(hashes[train].tolist(), train.tolist(), strict=True))
+    for part in ("validation", "test"):
+        rows = collection.parts.get(part)  # type: ignore[call-overload]
+        if rows is None:
+            continue
+        pairs = [
+            (row, first[value])
+            for row, value in zip(rows.tolist(), hashes[rows].tolist(), strict=True)
+            if value in first
+        ]
+        if pairs:
+            name = collection.name
+            notes.append(
+                f"{len(pairs):,} of the {len(rows):,} {part} images are also training images, so the {part} accuracy is "
+                f"too high: {listed([f'{name(row)} = {name(other)}' for row, other in pairs], most=3)}"
+            )
+    odd = {
+        collection.name(row)
+        for value, row in zip(hashes[train].tolist(), train.tolist(), strict=True)
+        if collection.labels[row] != collection.labels[first[value]]
+    }
+    if odd:
+        notes.append(f"{len(odd):,} training images also occur with another class: {listed(sorted(odd), most=3)}")
+    return notes
+
+
+def _names_of(classes: Sequence[str], which: Tensor) -> list[str]:
+    return [name for name, chosen in zip(classes, which.tolist(), strict=True) if chosen]
+
+
+def _classes(names: Sequence[str]) -> str:
+    return f"{'class' if len(names) == 1 else 'the classes'} {listed([repr(name) for name in names])}"

@@ -1,0 +1,134 @@
+"""Folders of image files: ``train/CLASS/*.png`` with ``val/`` or ``test/`` likewise, or ``CLASS/*.png`` alone."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from regard.data.own_images._cache_file import store
+from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts, rank_of
+from regard.data.own_images._decode import SUFFIXES, Header, UnreadableImage, in_chunks, read_header, refuse_unreadable
+from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._pixels import DecodedPixels
+
+
+class ImageFile(NamedTuple):
+    """One file of a folder; ``path`` is relative to it."""
+
+    part: Part
+    label: str
+    path: str
+    size: int
+    changed: int
+
+
+def read_folder(folder: Path, image_size: int | None) -> Collection:
+    """Read a folder of images in classes."""
+    files, ignored = list_files(folder)
+    classes = sorted({file.label for file in files if file.part == "train"})
+    if unknown := sorted({file.label for file in files} - set(classes)):
+        raise UnsuitableDataError(
+            f"{folder} has images of {listed([repr(name) for name in unknown])} for validation or test, but none for training"
+        )
+    shape = common_shape([folder / file.path for file in files], [file.path for file in files], image_size, str(folder))
+    pixels = DecodedPixels(
+        lambda row: folder / files[row].path, lambda row: files[row].path, len(files), shape, str(folder)
+    )
+    stored = store(pixels, _key(folder, files))
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels = torch.tensor([numbers[file.label] for file in files])
+    ranks = torch.tensor([rank_of(file.path) for file in files])
+    given: dict[Part, torch.Tensor] = {
+        part: torch.tensor([row for row, file in enumerate(files) if file.part == part])
+        for part in dict.fromkeys(file.part for file in files)
+    }
+    parts, notes = complete_parts(given, labels, ranks)
+    if ignored:
+        notes.append(f"{len(ignored):,} files that are not images are left out: {listed(ignored, most=3)}")
+    return Collection(
+        str(folder), stored.pixels, labels, tuple(classes), parts, ranks, stored.hashes, pixels.name, tuple(notes)
+    )
+
+
+def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
+    """The images of a folder in a fixed order, and the names of other files beside them."""
+    names = {path.name: path for path in _folders(folder)}
+    named = {path: PART_NAMES[name.lower()] for name, path in names.items() if name.lower() in PART_NAMES}
+    if named and "train" not in named.values():
+        raise UnsuitableDataError(f"{folder} has {listed(sorted(path.name for path in named))}, but no folder train/")
+    if len(set(named.values())) < len(named):
+        raise UnsuitableDataError(f"{folder} has several folders for one part: {listed(sorted(p.name for p in named))}")
+    tops: dict[Path, Part] = named or {folder: "train"}
+    files: list[ImageFile] = []
+    ignored: list[str] = []
+    for top, part in tops.items():
+        classes = _folders(top)
+        if not classes:
+            raise UnsuitableDataError(f"{top} has no folders of classes: images belong in {top.name}/CLASS/*.png")
+        for place in classes:
+            found, others = _images(folder, place)
+            files += [ImageFile(part, place.name, *each) for each in found]
+            ignored += others
+    if not files:
+        endings = ", ".join(sorted(SUFFIXES))
+        raise UnsuitableDataError(f"{folder} has no images in its folders (files that end in {endings})")
+    return sorted(files, key=lambda file: file.path), sorted(ignored)
+
+
+def common_shape(
+    sources: Sequence[Path], names: Sequence[str], image_size: int | None, where: str
+) -> tuple[int, int, int]:
+    """(channels, height, width) that all images are brought to: ``image_size``, or the size that all have."""
+
+    def read(rows: Sequence[int]) -> list[Header | UnreadableImage]:
+        return [read_header(sources[row]) for row in rows]
+
+    headers = [header for part in in_chunks(read, range(len(sources))) for header in part]
+    return shape_of(headers, names, image_size, where)
+
+
+def shape_of(
+    headers: Sequence[Header | UnreadableImage], names: Sequence[str], image_size: int | None, where: str
+) -> tuple[int, int, int]:
+    read = [header for header in headers if isinstance(header, Header)]
+    bad = [(name, header) for name, header in zip(names, headers, strict=True) if isinstance(header, UnreadableImage)]
+    refuse_unreadable(bad, len(headers), where)
+    channels = 1 if all(header.gray for header in read) else 3
+    if image_size is not None:
+        return channels, image_size, image_size
+    sizes = {(header.height, header.width) for header in read}
+    if len(sizes) > 1:
+        low, high = min(sizes), max(sizes)
+        raise UnsuitableDataError(
+            f"the images in {where} have different sizes, such as {low[1]} × {low[0]} and {high[1]} × {high[0]} pixels: "
+            f"choose one, such as --task.image-size 64 (the short side is scaled to it and the middle cut out)"
+        )
+    return channels, *sizes.pop()
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
+
+
+def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
+    found, others = [], []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            relative = path.relative_to(root).as_posix()
+            if path.suffix.lower() in SUFFIXES and not name.startswith("."):
+                status = path.stat()
+                found.append((relative, status.st_size, status.st_mtime_ns))
+            elif not name.startswith("."):
+                others.append(relative)
+    return found, others
+
+
+def _key(folder: Path, files: Sequence[ImageFile]) -> str:
+    """Changes with any file's name, size or date."""
+    lines = "\n".join(f"{file.path}\t{file.size}\t{file.changed}" for file in files)
+    digest = hashlib.sha256(f"{folder}\n{lines}".encode(errors="surrogateescape")).hexdigest()[:16]
+    return f"{folder.name}-{digest}"

@@ -1,0 +1,78 @@
+"""Folders that ``save_to_disk`` of Hugging Face's ``datasets`` wrote."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data._random import random_bits
+from regard.data.own_images._arrays import number_labels
+from regard.data.own_images._cache_file import store
+from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts
+from regard.data.own_images._decode import in_chunks, read_header
+from regard.data.own_images._errors import UnsuitableDataError
+from regard.data.own_images._folder import shape_of
+from regard.data.own_images._pixels import DecodedPixels
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    return (folder / "dataset_dict.json").is_file() or (folder / "dataset_info.json").is_file()
+
+
+def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
+    """Read a data set with one column of images and one of labels."""
+    try:
+        import datasets
+    except ImportError as missing:
+        raise UnsuitableDataError(
+            f"{folder} was written by Hugging Face's datasets, which is not installed: pip install 'regard[hf]'"
+        ) from missing
+    found: Any = datasets.load_from_disk(str(folder))
+    whole = dict(found.items()) if isinstance(found, dict) else {"train": found}
+    tables: dict[Part, Any] = {PART_NAMES[name]: table for name, table in whole.items() if name in PART_NAMES}
+    if "train" not in tables:
+        raise UnsuitableDataError(f"{folder} has the splits {', '.join(whole) or 'none'}, but no train")
+    features = tables["train"].features
+    image = _column(features, lambda kind: isinstance(kind, datasets.Image), "Image", folder)
+    label = _column(features, lambda kind: isinstance(kind, datasets.ClassLabel), "ClassLabel", folder)
+    columns = [table.data.column(image) for table in tables.values()]  # of {"bytes", "path"}, not decoded
+    places = [(column, row) for column in columns for row in range(len(column))]
+    spans: dict[Part, torch.Tensor] = {}
+    first = 0
+    for part, table in tables.items():
+        spans[part] = torch.arange(first, first + len(table))
+        first += len(table)
+
+    def open_file(number: int) -> Path | BytesIO:
+        column, row = places[number]
+        stored = column[row].as_py()
+        return BytesIO(stored["bytes"]) if stored["bytes"] is not None else Path(stored["path"])
+
+    def name(number: int) -> str:
+        part = next(part for part, rows in spans.items() if number <= int(rows[-1]))
+        return f"{part} image {number - int(spans[part][0])}"
+
+    def headers(rows: Sequence[int]) -> list[Any]:
+        return [read_header(open_file(row)) for row in rows]
+
+    read = [header for part in in_chunks(headers, range(first)) for header in part]
+    shape = shape_of(read, [name(row) for row in range(first)], image_size, str(folder))
+    prints = "-".join(str(table._fingerprint) for table in tables.values())
+    stored = store(DecodedPixels(open_file, name, first, shape, str(folder)), f"{folder.name}-{prints}"[:100])
+    every = [torch.tensor(list(table[label])) for table in tables.values()]
+    labels, classes = number_labels(str(folder), every, tuple(features[label].names))
+    ranks = random_bits(torch.arange(first), "own images")
+    parts, notes = complete_parts(spans, labels, ranks)
+    return Collection(str(folder), stored.pixels, labels, classes, parts, ranks, stored.hashes, name, tuple(notes))
+
+
+def _column(features: Any, fits: Any, kind: str, folder: Path) -> str:
+    names = [name for name, feature in features.items() if fits(feature)]
+    if len(names) != 1:
+        raise UnsuitableDataError(
+            f"{folder} has {len(names)} columns of type {kind} ({', '.join(names) or 'its columns are ' + ', '.join(features)}); "
+            f"one would fit"
+        )
+    return str(names[0])

@@ -1,0 +1,148 @@
+"""Your own images as a data set with training, validation and test images."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from regard.data._image_sets import ImageSet
+from regard.data.own_images._arrays import read_arrays
+from regard.data.own_images._cifar_copies import find_copy, read_copy
+from regard.data.own_images._collection import Collection, check, hold_out
+from regard.data.own_images._errors import UnsuitableDataError
+from regard.data.own_images._folder import read_folder
+from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_dataset
+from regard.data.own_images._pixels import TensorPixels
+from regard.data.own_images._streamed import StreamedSet
+
+MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
+LARGEST_SHARE = 0.5  # of the training images that a number of validation images may take
+
+
+@dataclass(frozen=True, eq=False)
+class OwnDataSet:
+    """Images from a folder or file of yours. Used like :class:`DataSet`; ``notes`` says what is wrong with the data.
+
+    Mean and standard deviation are those of the training images, validation included.
+    """
+
+    collection: Collection
+    wanted_validation: int | float
+
+    @property
+    def name(self) -> str:
+        return self.collection.where
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.collection.classes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of one image."""
+        return self.collection.pixels.shape
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What is wrong with the data, a sentence each. What cannot be trained on is refused."""
+        notes = check(self.collection)
+        if self._share != self._wanted_share:
+            notes.append(
+                f"{self.wanted_validation:,} validation images would be more than half of the "
+                f"{len(self.collection.parts['train']):,} training images: {self.validation_count:,} are held out instead"
+            )
+        return tuple(notes)
+
+    @property
+    def validation_count(self) -> int:
+        return len(self._rows[1])
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        return self._moments[0]
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        return self._moments[1]
+
+    @cached_property
+    def train(self) -> ImageSet | StreamedSet:
+        return self._images(self._rows[0])
+
+    @cached_property
+    def validation(self) -> ImageSet | StreamedSet:
+        return self._images(self._rows[1])
+
+    @lru_cache(maxsize=1)  # noqa: B019  # few of these objects exist, and load() keeps them anyway
+    def test(self) -> ImageSet | StreamedSet:
+        """The test images, for the final evaluation."""
+        return self._images(self.collection.parts["test"])
+
+    @property
+    def _wanted_share(self) -> float:
+        wanted = self.wanted_validation
+        return float(wanted) if isinstance(wanted, float) else wanted / len(self.collection.parts["train"])
+
+    @property
+    def _share(self) -> float:
+        return self._wanted_share if self._wanted_share <= LARGEST_SHARE else 0.1
+
+    @cached_property
+    def _rows(self) -> tuple[Int64[Tensor, "_"], Int64[Tensor, "_"]]:
+        """The numbers of the training and of the validation images."""
+        parts = self.collection.parts
+        train = parts["train"]
+        if not self.wanted_validation:
+            return train, train[:0]
+        if "validation" in parts:
+            return train, parts["validation"]
+        held = hold_out(self.collection.labels[train], self.collection.ranks[train], self._share)
+        return train[~held], train[held]
+
+    @cached_property
+    def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation per channel in [0, 1]."""
+        rows, pixels = self.collection.parts["train"], self.collection.pixels
+        if not (isinstance(pixels, TensorPixels) and not pixels.mapped) and len(rows) > MEASURED:
+            rows = rows[torch.arange(MEASURED) * len(rows) // MEASURED]
+        total, squares, count = torch.zeros(self.shape[0]).double(), torch.zeros(self.shape[0]).double(), 0
+        for part in rows.split(512):
+            values = pixels.read(part).double().div_(255)
+            total += values.sum((0, 2, 3))
+            squares += values.square().sum((0, 2, 3))
+            count += values[:, 0].numel()
+        mean = total / count
+        std = (squares / count - mean.square()).clamp(min=1e-6).sqrt()  # a channel may be constant
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def _images(self, rows: Tensor) -> ImageSet | StreamedSet:
+        found = self.collection
+        if isinstance(found.pixels, TensorPixels) and not found.pixels.mapped:
+            return ImageSet(found.pixels.read(rows), found.labels[rows], self.classes, self.mean, self.std)
+        return StreamedSet(found.pixels, rows, found.labels[rows], self.classes, self.mean, self.std)
+
+
+@lru_cache(maxsize=2)
+def open_images(path: str, validation: int | float, image_size: int | None) -> OwnDataSet:
+    """Your images: a folder (``train/CLASS/*.png`` …, or ``CLASS/*.png``), an ``.npz`` or ``.safetensors`` file, a copy of
+    CIFAR, or a folder written by ``datasets``. A set that was opened before is not read again."""
+    place = Path(path)
+    if not place.exists():
+        raise UnsuitableDataError(f"there are no images at {path}: no such file or folder")
+    try:
+        if copy := find_copy(place):
+            found = read_copy(*copy, image_size)
+        elif place.is_dir() and is_saved_dataset(place):
+            found = read_saved_dataset(place, image_size)
+        elif place.is_dir():
+            found = read_folder(place, image_size)
+        elif place.suffix in (".npz", ".safetensors"):
+            found = read_arrays(place, image_size)
+        else:
+            raise UnsuitableDataError(f"{path} is not a folder of images, .npz, .safetensors or a copy of CIFAR")
+    except PermissionError as error:
+        raise UnsuitableDataError(f"{error.filename or path} may not be read") from error
+    return OwnDataSet(found, validation)

@@ -1,0 +1,135 @@
+"""Attention weights as a figure for a paper: colors against uniform attention, with a color bar in per cent."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.figures.style import DIVERGING, Figure, new_figure, plain
+
+COLUMN = 3.4  # inches: one column of a two-column paper
+MOST_CELLS = 400  # per side of a picture; larger maps are pooled
+# The colors of the interactive views on a light page.
+STOPS = ("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47")
+
+
+def scale_position(lift: Tensor, top: float) -> Tensor:
+    """Where a multiple of uniform attention lies on the color scale: log(1 + lift) / log(1 + top), with its sign.
+
+    >>> scale_position(torch.tensor([0.0, 40.0]), 40).tolist()
+    [0.0, 1.0]
+    """
+    return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 2.0))).clamp_max(1)
+
+
+def weight_map(
+    weights: Tensor,
+    visible: Tensor,
+    *,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    title: str = "",
+    width: float = COLUMN,
+) -> Figure:
+    """A map, (queries, keys), with a label for each token and a color bar.
+
+    Args:
+        weights: the weights, with a sign or without.
+        visible: how many keys each query may see, ``(queries,)``: uniform attention is one over it.
+        queries, keys: labels; default: numbers.
+        title: above the map.
+        width: of the figure, in inches.
+    """
+    lift = pooled(plain(weights) * plain(visible)[:, None])
+    figure, (panel,) = new_figure(1, 1, width=width, height=width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1]))
+    top = float(visible.max())
+    box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
+    shown = _paint(panel, scale_position(lift, top), extent=box)
+    _labels(panel.xaxis, keys, weights.shape[1], 90)
+    _labels(panel.yaxis, queries, weights.shape[0], 0)
+    panel.xaxis.tick_top()
+    panel.set_xlabel("keys", fontsize=7)
+    panel.xaxis.set_label_position("top")
+    panel.set_ylabel("queries", fontsize=7)
+    _finish(figure, panel, shown, top, bool((weights < 0).any()), title)
+    return figure
+
+
+def weight_image(
+    row: Tensor,
+    visible: int,
+    *,
+    image: Tensor | None = None,
+    query: tuple[int, int] | None = None,
+    title: str = "",
+    width: float = COLUMN,
+) -> Figure:
+    """What one query attends to on an image, (rows, columns) of patches, beside the image with the query marked."""
+    from matplotlib.patches import Rectangle
+
+    panels = 1 if image is None else 2
+    sides = image.shape[0] / image.shape[1] if image is not None else row.shape[0] / row.shape[1]
+    figure, found = new_figure(1, panels, width=width / panels, height=width / panels * sides + 0.6)
+    box = (-0.5, row.shape[1] - 0.5, row.shape[0] - 0.5, -0.5)
+    if image is not None:
+        found[0].imshow(image.numpy(), extent=box, aspect="auto")
+    shown = _paint(found[-1], scale_position(plain(row) * visible, float(visible)), extent=box)
+    for panel in found:
+        panel.set_xticks([])
+        panel.set_yticks([])
+        if query is not None:
+            mark = Rectangle((query[1] - 0.5, query[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.2)
+            panel.add_patch(mark)
+    _finish(figure, found, shown, float(visible), bool((row < 0).any()), title)
+    return figure
+
+
+def pooled(lift: Tensor) -> Tensor:
+    """At most ``MOST_CELLS`` cells per side, each the largest of those that it stands for: no head disappears.
+
+    >>> pooled(torch.eye(1000)).diagonal().min().item()
+    1.0
+    """
+    sides = [min(MOST_CELLS, side) for side in lift.shape]
+    if sides == list(lift.shape):
+        return lift
+    high, low = (torch.nn.functional.adaptive_max_pool2d(sign * lift[None], sides)[0] for sign in (1, -1))
+    return torch.where(low > high.abs(), -low, high)
+
+
+def _paint(panel: Any, places: Tensor, **options: Any) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    signed = bool((places < 0).any())
+    colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
+    return panel.imshow(
+        places.numpy(), vmin=-1 if signed else 0, vmax=1, cmap=colors, interpolation="nearest", aspect="auto", **options
+    )
+
+
+def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int) -> None:
+    every = max(1, math.ceil(count / 40))
+    at = list(range(0, count, every))
+    names = [str(number) if labels is None else labels[number].replace("$", r"\$") for number in at]
+    axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, 190 / max(1, len(at))))
+    axis.set_tick_params(length=0, pad=2)
+
+
+def _finish(figure: Figure, panels: Any, shown: Any, top: float, signed: bool, title: str) -> None:
+    shares = [0.0, 1 / top, *(share for share in (0.1, 0.5, 1.0) if share > 1.8 / top)]
+    places = scale_position(torch.tensor(shares) * top, top).tolist()
+    names = ["0", f"{_percent(shares[1])}\nuniform", *(_percent(share) for share in shares[2:])]
+    if signed:
+        places += [-place for place in places[1:]]
+        names += [f"−{_percent(share)}" for share in shares[1:]]
+    bar = figure.colorbar(shown, ax=panels, orientation="horizontal", fraction=0.05, pad=0.03, aspect=40)
+    bar.set_ticks(places, labels=names, fontsize=6)
+    bar.outline.set_linewidth(0.4)
+    if title:
+        figure.suptitle(title, fontsize=8)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.2g} %"

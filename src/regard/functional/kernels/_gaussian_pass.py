@@ -1,0 +1,229 @@
+"""Gaussian heads along one axis of a grid of any size, straight from center and sharpness: no matrix is ever stored.
+
+Tokens are read as (before, axis, after): the axis is contracted, ``others = before · after`` stay. Weights are made where
+they are used, ``e^{−α m (m + 2e)}`` for steps m from the input nearest to the target: the largest is exactly 1, so no
+maximum has to be found first. Inputs whose weight cannot change a sum in the values' dtype are never read. How far that
+is follows from the sharpness on the device, so local heads cost time linear in tokens and the host waits for nothing.
+
+Gradients of center and sharpness are sums over pairs of (gradient of the weight) × (moment of the weight): with
+``G[m, k] = Σ grad_y[m] x[k]`` and the row's mean moments taken off,
+``∂/∂Δ = 2α Σ A (step − mean step) G`` and ``∂/∂α = −Σ A (q − mean q) G`` for ``q = step (step + 2 shift)``.
+Each program adds up its part and a last kernel adds those, in a fixed order.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis):
+    """(whole part of Δ, its fraction, α) of a head; apart, neither is rounded when a coordinate is added."""
+    delta = tl.load(center + head * c_head + axis * c_axis).to(tl.float32)
+    alpha = tl.load(sharpness + head * s_head + axis * s_axis).to(tl.float32)
+    # Far outside the grid all targets are the border's: what is beyond changes nothing that float32 could tell.
+    whole = tl.floor(delta + 0.5)
+    return whole, delta - whole, alpha
+
+
+@triton.jit
+def reach_of(alpha, NEGLIGIBLE: tl.constexpr, size):
+    """The largest step from the nearest input whose weight matters: α m (m − 1) ≤ L."""
+    far = 0.5 + 0.5 * tl.sqrt(1.0 + 4.0 * NEGLIGIBLE / tl.maximum(alpha, 1e-30))
+    return tl.minimum(far, size * 1.0).to(tl.int32)
+
+
+@triton.jit
+def nearest_of(o, whole, fraction, size):
+    """(the input nearest to the target of outputs o, its distance from the target)."""
+    target = o.to(tl.float32) + whole
+    nearest = tl.minimum(tl.maximum(target, 0.0), size - 1.0)
+    return nearest, nearest - target - fraction
+
+
+@triton.jit
+def first_and_last(low, high, whole, size):
+    """Nearest inputs of outputs low … high, as whole numbers."""
+    a = tl.minimum(tl.maximum(low.to(tl.float32) + whole, 0.0), size - 1.0).to(tl.int32)
+    b = tl.minimum(tl.maximum(high.to(tl.float32) + whole, 0.0), size - 1.0).to(tl.int32)
+    return a, b
+
+
+@triton.jit
+def column_offsets(
+    tile, other_tiles, width_tiles, others, width, after, SIZE: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr
+):
+    """(item, token of each column at coordinate 0, channel, inside) of a tile of columns: others and channels as one."""
+    n = tl.arange(0, BO * BW)
+    channel = (tile % width_tiles) * BW + n % BW
+    rest = tile // width_tiles
+    other = (rest % other_tiles) * BO + n // BW
+    token = (other // after) * (SIZE * after) + other % after
+    return (rest // other_tiles).to(tl.int64), token.to(tl.int64), channel, (other < others) & (channel < width)
+
+
+@triton.jit
+def axis_forward(
+    x, center, sharpness, moments, y,
+    length, m_tiles, other_tiles, width_tiles, others, width, after, heads,
+    c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token,
+    SHARED: tl.constexpr, SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    item, token, channel, inside = column_offsets(
+        tile // m_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+    )
+    low = (tile % m_tiles) * BM
+    m = low + tl.arange(0, BM)
+    first_head = 0 if SHARED else tl.program_id(1)
+    last_head = heads if SHARED else first_head + 1
+    for head in range(first_head, last_head):
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        nearest, shift = nearest_of(m, whole, fraction, SIZE)
+        begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
+        begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+        inverse = tl.exp2(tl.load(moments + (axis * heads + head) * length + m, mask=m < SIZE, other=0.0))
+        scale, twice = -alpha * 1.4426950408889634, (2.0 * shift)[:, None]
+        source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
+        mixed = tl.zeros((BM, BO * BW), tl.float32)
+        for start in range(begin, end, BK):
+            k = start + tl.arange(0, BK)
+            # Inputs that are not there have no value; their weight is any finite number.
+            step = tl.minimum(k, SIZE - 1).to(tl.float32)[None, :] - nearest[:, None]
+            weight = tl.exp2(scale * (step * (step + twice)))
+            values = tl.load(
+                source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < end)[:, None], other=0.0
+            )  # fmt: skip
+            mixed = tl.dot(weight.to(x.dtype.element_ty), values, mixed, input_precision=PRECISION)
+        mixed = mixed * inverse[:, None]
+        target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+        target += (m.to(tl.int64) * after * y_token)[:, None]
+        tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
+
+
+@triton.jit
+def row_moments(
+    center, sharpness, moments,
+    length, size0, size1, size2, c_head, c_axis, s_head, s_axis,
+    NEGLIGIBLE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Of every row of every axis: −log₂ of its normalizer, mean step, mean q. ``moments`` is (3, axes, heads, length)."""
+    head, heads, axis, axes = tl.program_id(1), tl.num_programs(1), tl.program_id(2), tl.num_programs(2)
+    size = tl.where(axis == 0, size0, tl.where(axis == 1, size1, size2))
+    low = tl.program_id(0) * BM
+    if low < size:
+        m = low + tl.arange(0, BM)
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, size)
+        nearest, shift = nearest_of(m, whole, fraction, size)
+        begin, end = first_and_last(low, tl.minimum(low + BM, size) - 1, whole, size)
+        begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, size)
+        scale = -alpha * 1.4426950408889634
+        total = tl.zeros((BM, BK), tl.float32)
+        steps = tl.zeros((BM, BK), tl.float32)
+        squares = tl.zeros((BM, BK), tl.float32)
+        for start in range(begin, end, BK):
+            k = start + tl.arange(0, BK)
+            step = tl.minimum(k, size - 1).to(tl.float32)[None, :] - nearest[:, None]
+            square = step * (step + 2.0 * shift[:, None])
+            weight = tl.where((k < end)[None, :], tl.exp2(scale * square), 0.0)
+            total += weight
+            steps += weight * step
+            squares += weight * square
+        sums = tl.where(m < size, tl.sum(total, 1), 1.0)
+        place = moments + (axis * heads + head) * length + m
+        part = axes * heads * length
+        tl.store(place, -tl.log2(sums), mask=m < size)
+        tl.store(place + part, tl.sum(steps, 1) / sums, mask=m < size)
+        tl.store(place + 2 * part, tl.sum(squares, 1) / sums, mask=m < size)
+
+
+@triton.jit
+def axis_backward(
+    x, grad_y, grad_x, center, sharpness, moments, partial,
+    length, programs, first_part, axes, least, most, k_tiles, other_tiles, width_tiles, others, width, after, heads,
+    c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token, gx_item, gx_head, gx_token,
+    SHARED: tl.constexpr, NEEDS_X: tl.constexpr, NEEDS_HEADS: tl.constexpr,
+    SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, axes, 2, programs).
+
+    A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place. Heads that
+    reach less than ``least`` or as far as ``most`` are left to another launch, with other tiles.
+    """
+    tile = tl.program_id(0)
+    item, token, channel, inside = column_offsets(
+        tile // k_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+    )
+    low = (tile % k_tiles) * BK
+    k = low + tl.arange(0, BK)
+    first_head = 0 if SHARED else tl.program_id(1)
+    last_head = heads if SHARED else first_head + 1
+    here = inside[None, :] & (k < SIZE)[:, None]
+    if not SHARED:
+        _, _, alpha = head_of(center, sharpness, first_head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        here = inside[None, :] & (k < tl.where((reach >= least) & (reach < most), SIZE, 0))[:, None]
+    values = tl.zeros((BK, BO * BW), x.dtype.element_ty)
+    if NEEDS_HEADS:
+        own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
+        values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
+    place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs that are not there have no value either
+    back = tl.zeros((BK, BO * BW), tl.float32)
+    for head in range(first_head, last_head):
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        # Outputs whose nearest input lies within reach of this tile; at a border, all whose target is beyond it, too.
+        above, below = (low - reach).to(tl.float32), (tl.minimum(low + BK, SIZE) - 1 + reach).to(tl.float32)
+        begin = tl.minimum(tl.maximum(tl.where(above <= 0.0, 0.0, above - whole), 0.0), SIZE * 1.0).to(tl.int32)
+        end = tl.where(below >= SIZE - 1.0, SIZE * 1.0, below - whole + 1.0)
+        end = tl.minimum(tl.maximum(end, 0.0), SIZE * 1.0).to(tl.int32)
+        begin = tl.where((reach >= least) & (reach < most), begin, end)
+        scale = -alpha * 1.4426950408889634
+        source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+        by_delta = tl.zeros((BK, BM), tl.float32)
+        by_alpha = tl.zeros((BK, BM), tl.float32)
+        for start in range(begin, end, BM):
+            m = start + tl.arange(0, BM)
+            nearest, shift = nearest_of(m, whole, fraction, SIZE)
+            row = moments + (axis * heads + head) * length + m
+            inverse = tl.load(row, mask=m < end, other=0.0)
+            step = place_k - nearest[None, :]
+            square = step * (step + 2.0 * shift[None, :])
+            weight = tl.exp2(scale * square + inverse[None, :])
+            upstream = tl.load(
+                source + (m.to(tl.int64) * after * y_token)[:, None], mask=inside[None, :] & (m < end)[:, None], other=0.0
+            )  # fmt: skip
+            if NEEDS_X:
+                back = tl.dot(weight.to(x.dtype.element_ty), upstream, back, input_precision=PRECISION)
+            if NEEDS_HEADS:
+                mean_step = tl.load(row + axes * heads * length, mask=m < end, other=0.0)
+                mean_square = tl.load(row + 2 * axes * heads * length, mask=m < end, other=0.0)
+                pairs = weight * tl.dot(values, tl.trans(upstream), input_precision=PRECISION)
+                by_delta += pairs * (step - mean_step[None, :])
+                by_alpha += pairs * (square - mean_square[None, :])
+        if NEEDS_HEADS:
+            place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
+            tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_delta, 1), 0))
+            tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
+    if NEEDS_X:
+        target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
+        tl.store(target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def add_up(partial, grad_center, grad_sharpness, programs, count0, count1, count2, BLOCK: tl.constexpr):
+    """A head's parts along one axis, in a fixed order, into one entry of each gradient, (heads, axes)."""
+    head, axis, axes = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    count = tl.where(axis == 0, count0, tl.where(axis == 1, count1, count2))
+    first = tl.zeros((BLOCK,), tl.float32)
+    second = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        own = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + i
+        first += tl.load(own, mask=i < count, other=0.0)
+        second += tl.load(own + programs, mask=i < count, other=0.0)
+    tl.store(grad_center + head * axes + axis, tl.sum(first, 0).to(grad_center.dtype.element_ty))
+    tl.store(grad_sharpness + head * axes + axis, tl.sum(second, 0).to(grad_sharpness.dtype.element_ty))

@@ -1,0 +1,130 @@
+"""Multi-head attention by content and position together, on the stock fused kernel."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.functional import placed_attention
+from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
+from regard.layers._multi_head import MultiHeadAttention
+from regard.support.checks import check_dtype, check_grid, check_ndim, check_positive, check_probability, check_width
+
+
+class PlacedAttention(nn.Module):
+    r"""Self-attention that looks for content near a learned offset.
+
+    .. math:: s_{qk} = \beta\, q^\top k - (\delta - \Delta)^\top S\, (\delta - \Delta), \qquad \delta = k_{pos} - q_{pos}
+
+    Every head has a center Δ and a sharpness S besides its projections. The score is computed by the fused kernel that
+    content attention runs on (:func:`regard.functional.placed_attention`), in memory linear in tokens; class tokens, key
+    masks and causality work as there.
+
+    Args:
+        dim: width of input and output.
+        heads: the number of heads, which divides ``dim``.
+        axes, covariance, init, sharpness: see :class:`GaussianHeads`; heads start soft, at a sharpness of 0.05.
+        dropout: on the attention weights, in training.
+        bias: whether the linear layers have one.
+
+    >>> layer = PlacedAttention(16, heads=4)
+    >>> layer(torch.randn(2, 1 + 20, 16), grid=(4, 5), prefix=1).shape          # a class token and a 4 × 5 grid
+    torch.Size([2, 21, 16])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        axes: int = 2,
+        covariance: Covariance = "full",
+        init: Init = "normal",
+        sharpness: float = 0.05,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        check_positive("dim", dim)
+        check_positive("heads", heads)
+        check_probability("dropout", dropout)
+        if dim % heads:
+            raise ValueError(f"dim {dim} is not divisible by heads {heads}")
+        self.dim, self.heads, self.axes, self.head_dim, self.dropout = dim, heads, axes, dim // heads, dropout
+        self.positions = GaussianHeads(heads, axes=axes, covariance=covariance, init=init, sharpness=sharpness)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
+        self.output = nn.Linear(dim, dim, bias=bias)
+
+    @property
+    def center(self) -> Float[Tensor, "heads axes"]:
+        """Where each head looks from the query: key − query, in (row, column) order."""
+        return self.positions.center
+
+    @property
+    def sharpness(self) -> Tensor:
+        return self.positions.sharpness
+
+    @classmethod
+    def from_multi_head(
+        cls, layer: MultiHeadAttention, *, axes: int = 2, covariance: Covariance = "full", sharpness: float = 1e-3
+    ) -> "PlacedAttention":
+        """The same content, with heads at the query itself and so soft that position hardly matters yet."""
+        plain = layer.packed and not layer.slice_heads and layer.key_value_heads == layer.heads
+        if (
+            not plain
+            or layer.out_dim != layer.dim
+            or layer.head_dim * layer.heads != layer.dim
+            or layer.beta is not None
+        ):
+            raise ValueError(
+                "layer must be self-attention with as many key/value heads as heads, heads · head_dim = dim, the default "
+                "beta and no sliced heads"
+            )
+        made = cls(
+            layer.dim, layer.heads, axes=axes, covariance=covariance, sharpness=sharpness, dropout=layer.dropout,
+            bias=layer.qkv.bias is not None,
+        )  # fmt: skip
+        if (layer.output.bias is None) != (made.output.bias is None):
+            raise ValueError("layer must have a bias in both its linear layers, or in neither")
+        with torch.no_grad():
+            made.positions.center.zero_()
+            for ours, theirs in ((made.qkv, layer.qkv), (made.output, layer.output)):
+                for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+                    a.copy_(b)
+        return made.to(layer.output.weight.device, layer.output.weight.dtype).train(layer.training)
+
+    def to_multi_head(self) -> MultiHeadAttention:
+        """Its content alone."""
+        made = MultiHeadAttention(self.dim, self.heads, bias=self.qkv.bias is not None, dropout=self.dropout)
+        with torch.no_grad():
+            for ours, theirs in ((made.qkv, self.qkv), (made.output, self.output)):
+                for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+                    a.copy_(b)
+        return made.to(self.output.weight.device, self.output.weight.dtype).train(self.training)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        grid: Sequence[int],
+        *,
+        prefix: int = 0,
+        keep: Bool[Tensor, "batch tokens"] | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """``(batch, prefix + tokens of the grid, dim)`` in and out; optionally also the map."""
+        check_ndim("x", x, "batch tokens dim")
+        check_width("x", x, self.dim)
+        check_dtype("x", x, self.output.weight)
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        attended = placed_attention(
+            query, key, value, self.center, self.sharpness, check_grid(grid), prefix=prefix, keep=keep, causal=causal,
+            dropout=self.dropout if self.training else 0.0, return_weights=return_weights,
+        )  # fmt: skip
+        mixed, weights = attended if isinstance(attended, tuple) else (attended, None)
+        out = self.output(mixed.transpose(1, 2).flatten(2))
+        return out if weights is None else (out, weights)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, heads={self.heads}, axes={self.axes}, dropout={self.dropout}"

@@ -1,0 +1,268 @@
+"""Which axes of a model's tensors are the batch, the heads and the queries, and how certain that is.
+
+The product of weights and values is right in any reading of the axes, so the residual cannot tell readings apart. Other
+evidence can:
+
+- the number of heads that the module states;
+- the width of the layer's own output projection, which takes the outputs of all heads of one token;
+- the number of tokens of the module's input, which is batch × queries;
+- the memory: a head lies beside the width, because both are parts of one projected vector.
+
+Every reading of the axes is compared with all of it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from torch import Tensor
+
+from regard.maps._layout import Layout
+
+Certainty = Literal["known", "inferred", "ambiguous"]
+Over = Literal["tokens", "channels", "samples"]
+
+
+@dataclass(frozen=True)
+class MapAxes:
+    """What the axes of a map are.
+
+    Attributes:
+        certainty: whether it is "known" that they are batch, heads, queries and keys, or "inferred" from conventions; if
+            "ambiguous", several readings fit, and nothing is taken for heads.
+        over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
+            other gathered attention).
+        query_layout: how the queries lie on an image, if not as the keys do.
+    """
+
+    certainty: Certainty = "known"
+    over: Over = "tokens"
+    query_layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class AxisEvidence:
+    """What is known about an attention besides the shapes of its tensors.
+
+    Attributes:
+        stated: the number of heads that the module states.
+        projected: the number of heads whose outputs fit into the layer's output projection.
+        tokens: for each possible number of tokens of the module's input, its number of channels.
+        sequences: the number of sequences of the module's input and their length, in any order.
+        beside: the leading axis that lies beside the width in memory.
+        keys_beside: whether neighboring keys are neighbors in memory, as channels are.
+    """
+
+    stated: int | None = None
+    projected: int | None = None
+    tokens: tuple[tuple[int, int], ...] = ()
+    sequences: tuple[int, int] | None = None
+    beside: int | None = None
+    keys_beside: bool = False
+
+    @property
+    def counts(self) -> set[int]:
+        """The possible numbers of heads."""
+        return {count for count in (self.stated, self.projected) if count is not None and count > 1}
+
+
+@dataclass(frozen=True)
+class AxisReading:
+    """Which leading axes are the batch, the heads and the queries.
+
+    Attributes:
+        lead: the sizes of the leading axes; the first is split into two if ``split``.
+        heads, queries: numbers of leading axes. All others are the batch. ``queries`` has an axis if each query has keys
+            and values of its own (gathered attention); then the map's own axis of queries has size 1.
+        split: into how many heads the first axis of the tensors is split; None if it is not.
+        certainty: "known" if evidence supports this reading alone, "inferred" if only conventions do, "ambiguous" if
+            evidence supports others as much. Then no axis is taken for heads.
+        over: what keys are: "tokens", "channels", or "samples" (other ones for each query).
+    """
+
+    lead: tuple[int, ...]
+    heads: tuple[int, ...] = ()
+    queries: tuple[int, ...] = ()
+    split: int | None = None
+    certainty: Certainty = "known"
+    over: Over = "tokens"
+
+    @property
+    def axes(self) -> MapAxes:
+        return MapAxes(self.certainty, self.over)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        chosen = (*self.heads, *self.queries)
+        return (*(axis for axis in range(len(self.lead)) if axis not in chosen), *chosen)
+
+    @property
+    def head_count(self) -> int:
+        return math.prod(self.lead[axis] for axis in self.heads)
+
+    @property
+    def query_count(self) -> int:
+        return math.prod(self.lead[axis] for axis in self.queries)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether tensors are ``(batch, heads, tokens, width)`` already."""
+        return len(self.lead) == 2 and self.order == (0, 1) and self.heads == (1,) and not self.split
+
+    @property
+    def without_queries(self) -> "AxisReading":
+        """The same with the queries counted to the batch, as its last axes."""
+        return replace(self, queries=())
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """``(batch …, heads …, queries …, tokens, width)``."""
+        if self.split is not None:
+            x = x.unflatten(0, (-1, self.split))
+        return x.permute(*self.order, -2, -1)
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """``(batch, heads, tokens, width)``; values may have fewer heads."""
+        if self.is_plain:
+            return x
+        x = self.ordered(x)
+        first = len(self.lead) - len(self.heads) - len(self.queries)
+        sizes = x.shape[:-2]
+        batch, heads = math.prod(sizes[:first]), math.prod(sizes[first : first + len(self.heads)])
+        return x.reshape(batch, heads, math.prod(sizes[first + len(self.heads) :]) * x.shape[-2], x.shape[-1])
+
+    def undo(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Back to ``shape``, from ``(batch, heads, queries, width)``.
+
+        >>> reading = read_axes((2, 3, 5, 4, 8), 8, AxisEvidence(stated=3))
+        >>> x = torch.randn(2, 3, 5, 4, 8)
+        >>> reading.arrange(x).shape, torch.equal(reading.undo(reading.arrange(x), (2, 3, 5, 4, 8)), x)
+        (torch.Size([10, 3, 4, 8]), True)
+        """
+        if self.is_plain:
+            return x
+        order = self.order
+        x = x.reshape(*(self.lead[axis] for axis in order), *shape[-2:])
+        return x.permute(*(order.index(axis) for axis in range(len(order))), -2, -1).reshape(shape)
+
+
+def read_axes(
+    shape: tuple[int, ...], width: int, evidence: AxisEvidence, *, per_query: bool = False, documented: bool = False
+) -> AxisReading:
+    """The reading of weights ``(…, queries, keys)`` that the evidence supports.
+
+    Args:
+        width: of the values.
+        per_query: whether every leading axis is also one of the values, so that it may be that of the queries.
+        documented: whether the function's documentation calls the second of four axes heads.
+
+    >>> read_axes((8, 49, 3, 64, 64), 32, AxisEvidence(stated=3)).heads, read_axes((8, 3, 49, 64, 64), 32, AxisEvidence(3)).heads
+    ((2,), (1,))
+    >>> read_axes((8, 3, 3, 64, 64), 32, AxisEvidence(stated=3)).certainty
+    'ambiguous'
+    """
+    lead, rows = tuple(shape[:-2]), shape[-2]
+    readings = list(_readings(lead, evidence, gathered=per_query and rows == 1))
+    if len(readings) == 1:
+        certainty: Certainty = "known" if _score(readings[0], shape, width, evidence) > 0 or not lead else "inferred"
+        return _channels(replace(readings[0], certainty=certainty), shape, width, evidence)
+    scores = [_score(reading, shape, width, evidence) for reading in readings]
+    best = max(scores)
+    fitting = [reading for reading, score in zip(readings, scores, strict=True) if score == best]
+    if len(fitting) == 1 and best > 0:
+        return _channels(fitting[0], shape, width, evidence)
+    usual = AxisReading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
+    gathered_too = any(reading.queries for reading in fitting)
+    fits = usual is not None and any(x.heads == (1,) and not x.queries and x.split is None for x in fitting)
+    # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
+    if usual is not None and fits and (best > 0 or documented or not gathered_too):
+        return _channels(usual, shape, width, evidence)
+    return _channels(AxisReading(lead, certainty="ambiguous"), shape, width, evidence)
+
+
+def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> list[AxisReading]:
+    """All readings that differ. Axes of size 1 make no difference."""
+    found = [AxisReading(lead)]
+    axes = [axis for axis, size in enumerate(lead) if size > 1]
+    if len(lead) == 1:
+        found += [
+            AxisReading((lead[0] // count, count), heads=(1,), split=count)
+            for count in sorted(evidence.counts)
+            if lead[0] % count == 0 and lead[0] > 0
+        ]
+        return found
+    if len(lead) == 2 and lead[1] == 1:
+        found = [AxisReading(lead, heads=(1,))]
+    found += [AxisReading(lead, heads=(axis,)) for axis in axes]
+    pairs = pairwise(axes) if len(lead) > 2 else ()  # the batch must have an axis
+    found += [AxisReading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
+    if gathered and axes:
+        last = axes[-1]
+        found += [AxisReading(lead, heads=(axis,), queries=(last,), over="samples") for axis in axes[:-1]]
+        found += [AxisReading(lead, heads=(last,), queries=(axis,), over="samples") for axis in axes[-2:-1]]
+        found.append(AxisReading(lead, queries=(last,), over="samples"))
+        found += [
+            AxisReading((lead[0] // count, count, *lead[1:]), (1,), (last + 1,), count, over="samples")
+            for count in sorted(evidence.counts)
+            if last > 0 and lead[0] % count == 0 and lead[0] > count
+        ]
+    return found
+
+
+def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> int:
+    """How much of the evidence supports this reading, less what contradicts it."""
+    score, rows = 0, shape[-2]
+    folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
+    if not folded:  # one head at a time may run in a module that states several
+        for count in (evidence.stated, evidence.projected):
+            if count is not None:
+                score += 1 if count == reading.head_count else -1
+    if evidence.tokens:
+        queries = math.prod(reading.lead) // max(1, reading.head_count) * rows
+        fits = any(queries == count for count, _ in evidence.tokens) or bool(_across(reading, shape, width, evidence))
+        score += 1 if fits else -1
+    if evidence.sequences is not None:  # either may come first
+        batch = math.prod(reading.lead) // max(1, reading.head_count * reading.query_count)
+        score += sorted((batch, reading.query_count * rows)) == sorted(evidence.sequences)
+    if evidence.beside is not None:
+        inside = evidence.beside == 0 if reading.split is not None else evidence.beside in reading.heads
+        # Samples lie there too if tokens come first and there is one head: it weighs more if the size fits as well.
+        fits = len(reading.lead) == 1 or reading.split is not None or reading.lead[evidence.beside] in evidence.counts
+        score += (2 if fits else 1) * (1 if inside else -1)
+    return score
+
+
+def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> AxisReading:
+    """Marked as attention over channels if the tokens of the module's input are the width, and not the queries."""
+    across = _across(reading, shape, width, evidence)
+    batch = math.prod(reading.lead) // max(1, reading.head_count)
+    along = [tokens for tokens, _ in evidence.tokens if batch * shape[-2] == tokens]
+    if across and (not along or evidence.keys_beside):
+        return replace(reading, over="channels", certainty="inferred" if along else reading.certainty)
+    return reading
+
+
+def _across(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> list[int]:
+    """The numbers of tokens that fit the width, if the numbers of channels fit queries and keys."""
+    rows, keys = shape[-2:]
+    if reading.queries or rows != keys:
+        return []
+    heads = reading.head_count
+    batch = math.prod(reading.lead) // max(1, heads)
+    return [tokens for tokens, channels in evidence.tokens if batch * width == tokens and heads * rows == channels]
+
+
+def rows_are_features(reading: AxisReading, shape: tuple[int, ...], evidence: AxisEvidence) -> bool:
+    """Whether rows are the channels of a head and keys are the tokens of the module's input, as in linear attention:
+    q · (softmax(k)ᵀ v).
+
+    >>> rows_are_features(AxisReading((2, 4), (1,)), (2, 4, 8, 9), AxisEvidence(4, tokens=((18, 32),)))
+    True
+    """
+    rows, keys = shape[-2:]
+    heads = reading.head_count
+    batch = math.prod(reading.lead) // max(1, heads)
+    return any(
+        batch * keys == tokens and heads * rows == channels and batch * rows != tokens
+        for tokens, channels in evidence.tokens
+    )

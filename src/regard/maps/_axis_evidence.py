@@ -1,0 +1,114 @@
+"""The evidence for the meaning of axes: what a module states, and what lies in its memory and in its arguments."""
+
+import re
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps._axes import AxisEvidence
+from regard.maps._module_names import CallSite
+
+_HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
+_OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
+_FIRST = ("hidden_states", "query", "x", "q")
+
+
+def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inputs: Tensor) -> AxisEvidence:
+    """What tells the axes of an attention apart.
+
+    Args:
+        width: of the values.
+        output_shape: ``(…, queries, width)``, in the model's layout.
+        inputs: queries, keys and values in the model's layout, with all leading axes.
+    """
+    stated, projected, arguments = None, None, None
+    for module, frame in _running_modules(site):
+        stated = heads_of(module)
+        if stated is not None or arguments is None:
+            arguments = frame
+        projected = _projected(module, width) if module is site.module else projected
+        if stated is not None:
+            break
+    first = None if arguments is None else _first_input(arguments)
+    own = first is not None and tuple(first.shape) != output_shape
+    like = [x for x in inputs if x.ndim == len(output_shape)]
+    beside = {axis for x in like if (axis := _beside_width(x)) is not None}
+    return AxisEvidence(
+        stated,
+        projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
+        _tokens(first, output_shape, stated),
+        (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 and own else None,
+        beside.pop() if len(beside) == 1 else None,
+        bool(like) and like[-1].stride(-2) == 1 < like[-1].stride(-1) and like[-1].shape[-2] > 1,
+    )
+
+
+def heads_of(module: nn.Module | None) -> int | None:
+    """The number of heads that a module states under one of the usual names, else None."""
+    for attribute in _HEADS:
+        count = getattr(module, attribute, None)
+        if isinstance(count, int) and not isinstance(count, bool):
+            return count
+    return None
+
+
+def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
+    """The module of the call and the one around it, with the frames of their calls."""
+    found: list[tuple[nn.Module, FrameType]] = []
+    for frame in site.frames:
+        if frame.f_code.co_name == "_wrapped_call_impl":
+            module = frame.f_locals.get("self")
+            if isinstance(module, nn.Module) and (found or module is site.module):
+                found.append((module, frame))
+        if len(found) == 2:
+            break
+    return found
+
+
+def _projected(module: nn.Module, width: int) -> int | None:
+    """How many heads of this width the layer's output projection takes; None if it has none, or several that differ."""
+    counts = set()
+    for name, child in module.named_modules():
+        if isinstance(child, nn.Linear) and _OUTPUT.search(name) and width > 0 and child.in_features % width == 0:
+            counts.add(child.in_features // width)
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _first_input(frame: FrameType) -> Tensor | None:
+    """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it."""
+    args: Any = frame.f_locals.get("args", ())
+    kwargs: Any = frame.f_locals.get("kwargs", {})
+    named = [kwargs[name] for name in _FIRST if name in kwargs]
+    for x in (*args, *named, *kwargs.values()):
+        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 2:
+            return x
+    return None
+
+
+def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None) -> tuple[tuple[int, int], ...]:
+    """Possible numbers of tokens and channels of the module's input: channels are last, or second (images)."""
+    if x is None or x.numel() == 0 or tuple(x.shape) == output_shape:
+        return ()
+    shape, width = tuple(x.shape), output_shape[-1]
+    if len(shape) >= 4 and shape[-1] == width and stated is not None and stated in shape[:-2]:
+        return ((x.numel() // (width * stated), width * stated),)  # it is divided into heads already
+    if len(shape) >= 4 and shape[:-1] == output_shape[:-1]:
+        return ()  # it seems to be
+    found = [(x.numel() // shape[-1], shape[-1])]
+    if len(shape) == 4 and shape[1] != shape[-1]:
+        found.append((x.numel() // shape[1], shape[1]))
+    return tuple(found)
+
+
+def _beside_width(x: Tensor) -> int | None:
+    """The leading axis of ``(…, tokens, width)`` whose neighbors are nearer in memory than tokens are."""
+    width, tokens = x.shape[-1], x.shape[-2]
+    if x.layout is not torch.strided or x.ndim < 3 or tokens < 2 or x.stride(-1) != 1:
+        return None
+    step = x.stride(-2)
+    near = [axis for axis in range(x.ndim - 2) if x.shape[axis] > 1 and width <= x.stride(axis) < step]
+    if x.ndim == 3:  # tokens that come first in memory have a stride too: only neighbors of the width are heads
+        near = [axis for axis in near if x.stride(axis) == width]
+    return min(near, key=x.stride) if near else None

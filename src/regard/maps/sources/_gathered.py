@@ -1,0 +1,50 @@
+"""Attention whose queries have keys and values of their own (deformable, neighborhood and other gathered attention).
+
+Such a layer computes one attention with a single query for each query.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import Selection
+from regard.maps._record import AttentionRecord
+
+
+def gathered(record: AttentionRecord, queries: int) -> AttentionRecord:
+    """The record ``(batch, heads, queries, keys)`` of one that has ``(batch · queries, heads, 1, keys)``."""
+    inner = record.running
+    _, count, _, keys = record.shape
+
+    def together(x: Tensor) -> Tensor:
+        return x.unflatten(0, (-1, queries)).transpose(1, 2).squeeze(3)
+
+    def apart(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(0, 1).unsqueeze(2)
+
+    def weights(rows: Selection, heads: Selection) -> tuple[Tensor, None]:
+        return together(inner.weights(slice(None), heads)[0])[:, :, rows], None
+
+    def compare(built: Tensor, rows: Selection, heads: Selection) -> Tensor:
+        whole = together(inner.weights(slice(None), heads)[0])
+        whole[:, :, rows] = built
+        error = inner.error(apart(whole), slice(None), heads)
+        return torch.zeros(()) if error is None else error
+
+    restore = inner.restore
+    return replace(
+        record,
+        shape=(record.shape[0] // queries, count, queries, keys),
+        computation=replace(
+            inner,
+            weights=weights,
+            output=None if inner.output is None else together(inner.output),
+            value=None,
+            expected=None,
+            compare=compare,
+            compared=inner.value,
+            logsumexp=None,
+            restore=None if restore is None else (lambda new: restore(apart(new))),
+        ),
+    )

@@ -1,0 +1,166 @@
+"""Recipes, tasks, networks and optimizers of your own: from a Python file or an importable module."""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from regard.data import data_folder
+from regard.support.checks import UnusableInputError
+from regard.support.files import write_atomic
+from regard.training._recipe import Recipe
+
+REMEMBERED = "own_code.json"
+_FILES: dict[str, ModuleType] = {}
+
+
+class OwnCodeError(UnusableInputError):
+    """A file or module of yours that could not be used."""
+
+
+def import_code(source: str) -> ModuleType:
+    """Import a module by its name, or a Python file by its path. Its classes can then be parts of a recipe.
+
+    >>> import_code("my_package.nothing")
+    Traceback (most recent call last):
+    regard.training._own_code.OwnCodeError: no module is called 'my_package.nothing' (No module named 'my_package'): ...
+    """
+    try:
+        return _import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except OwnCodeError:
+        raise
+    except ModuleNotFoundError as missing:
+        if missing.name and source.startswith(missing.name):
+            raise OwnCodeError(
+                f"no module is called {source!r} ({missing}): is its folder on PYTHONPATH, or the package installed?"
+            ) from missing
+        raise OwnCodeError(f"{source} needs a module that is missing: {missing}") from missing
+    except Exception as error:  # whatever the user's code raises
+        raise OwnCodeError(f"{source} raises {type(error).__name__}: {error}") from error
+
+
+def load_recipe(source: str) -> Recipe:
+    """The recipe of ``my_recipe.py``, which has one function that returns a :class:`Recipe`; ``my_recipe.py:name`` is one of
+    several. Underscores and dashes in the name are the same."""
+    path, _, name = source.partition(".py")
+    path, name = f"{path}.py", name.removeprefix(":")
+    module = import_code(path)
+    functions = recipes_in(module)
+    if name:
+        wanted = name.replace("-", "_")
+        if wanted not in functions:
+            raise OwnCodeError(f"{path} has no recipe {name!r}; {_known(functions)}")
+    elif len(functions) != 1:
+        raise OwnCodeError(f"{path} has {len(functions)} recipes; {_known(functions, path)}")
+    else:
+        wanted = next(iter(functions))
+    try:
+        recipe = functions[wanted]()
+    except Exception as error:  # whatever the user's code raises
+        raise OwnCodeError(f"{wanted}() in {path} raises {type(error).__name__}: {error}") from error
+    if not isinstance(recipe, Recipe):
+        raise OwnCodeError(f"{wanted}() in {path} must return a regard.training.Recipe, not {type(recipe).__name__}")
+    return recipe
+
+
+def recipes_in(module: ModuleType) -> dict[str, Callable[[], Any]]:
+    """The public functions of a module that are annotated to return a Recipe; without any such, those without arguments."""
+    own: dict[str, Callable[..., Any]] = {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+    own = {name: value for name, value in own.items() if not _needed(value)}
+    said = {name: value for name, value in own.items() if "Recipe" in str(value.__annotations__.get("return", ""))}
+    return said or own
+
+
+def sources_of(recipe: Recipe) -> list[str]:
+    """Where the classes of a recipe's parts come from: modules by name, files by path. Those of regard are left out."""
+    parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
+    modules = dict.fromkeys(type(part).__module__ for part in parts)
+    files = {module.__name__: path for path, module in _FILES.items()}
+    return [files.get(name, name) for name in modules if name.partition(".")[0] != "regard" and name != "__main__"]
+
+
+def import_sources(sources: Sequence[Any], where: str) -> None:
+    """Import again what a run was trained with, or say what is missing.
+
+    A run may come from a stranger, and importing executes code: only what was trained with on this machine is imported
+    without being asked for.
+    """
+    for source in sources:
+        if str(source) in _FILES or str(source) in sys.modules:
+            continue
+        if str(source) not in _remembered():
+            raise OwnCodeError(
+                f"{where} was trained with code from {source}, which has not been used on this machine: "
+                f"if you trust it, import it first (--import {source})"
+            )
+        try:
+            import_code(str(source))
+        except OwnCodeError as error:
+            raise OwnCodeError(
+                f"{where} was trained with code from {source}, which cannot be used now: {error}"
+            ) from error
+
+
+def remember(sources: Sequence[str]) -> None:
+    """Note on this machine that these sources were trained with."""
+    known = _remembered()
+    if new := [source for source in sources if source not in known]:
+        with suppress(OSError, ImportError):  # without the note, a run asks for --import
+            data_folder().mkdir(parents=True, exist_ok=True)
+            write_atomic(data_folder() / REMEMBERED, json.dumps([*known, *new], indent=1) + "\n")
+
+
+def _remembered() -> list[str]:
+    try:
+        found = json.loads((data_folder() / REMEMBERED).read_text(encoding="utf-8"))
+    except (OSError, ImportError, ValueError):
+        return []
+    return [str(source) for source in found] if isinstance(found, list) else []
+
+
+def _import_file(path: Path) -> ModuleType:
+    path = path.expanduser().absolute()
+    if str(path) in _FILES:
+        return _FILES[str(path)]
+    if not path.is_file():
+        raise OwnCodeError(f"there is no file {path}")
+    name = f"{path.stem.replace('-', '_')}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # the name ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(path.parent)
+    sys.path.insert(0, folder)  # as for a script, modules beside it can be imported
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+    _FILES[str(path)] = module
+    return module
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+
+
+def _known(functions: dict[str, Any], path: str = "") -> str:
+    if not functions:
+        return "a function that takes no arguments and returns a regard.training.Recipe would fit"
+    names = ", ".join(f"{path}:{name}" if path else name for name in functions)
+    return f"there is {names}" if len(functions) == 1 else f"choose one of {names}"

@@ -1,0 +1,118 @@
+"""How each head attends, in numbers: how structured it is, how spread out, how far and how locally it looks."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOST_ROWS = 256  # of a long map; numbers for choosing a head need no more
+EVEN = 0.05  # bits; below it a head is as good as uniform
+
+
+def visible_keys(weights: Tensor, kind: str = "given") -> tuple[Tensor, Tensor | None]:
+    """How many keys each query may see, ``(queries,)``, and which, ``(queries, keys)``; None for all of them.
+
+    Masks are not recorded, so they are read off zeros: an empty upper triangle is a causal mask, zeros that all heads
+    share are a mask, and a key that nobody looks at is padding. A Gaussian head underflows far away and has no mask.
+
+    >>> visible_keys(torch.full((2, 3, 3), 1 / 3).tril())[0].tolist()
+    [1, 2, 3]
+    """
+    _, queries, keys = weights.shape
+    whole = torch.full((queries,), keys, dtype=torch.int32)
+    if kind == "gaussian":
+        return whole, None
+    seen = weights != 0
+    some, offset = seen.any(0), keys - queries
+    if queries > 1 and offset >= 0 and not bool(some.triu(offset + 1).any()):
+        mask = torch.ones_like(some).tril(offset) & some.any(0)
+    elif len(weights) > 1 and bool((seen.all(0) == some).all()) and float(some.sum(-1).float().mean()) >= 2:
+        mask = some
+    else:
+        mask = some.any(0).expand(queries, keys)
+    if bool(mask.all()) or not bool(mask.any()):
+        return whole, None
+    return mask.sum(-1).clamp_min(1).to(torch.int32), mask
+
+
+def statistics(
+    weights: Tensor, visible: Tensor, mask: Tensor | None, positions: Tensor | None = None
+) -> dict[str, list[float | None]]:
+    """Numbers of each head, by name, each a list over heads. ``positions`` is ``(tokens, axes)``, NaN where unknown.
+
+    - structure: mean KL(row ‖ uniform) − KL(mean row ‖ mean uniform), in bits. Without a mask that is the mutual
+      information of query and key. It is 0 for uniform attention and for a head that looks at one key from everywhere.
+    - surprise: mean KL(row ‖ uniform), in bits.
+    - entropy: of a row, as a share of the entropy of uniform attention.
+    - distance: from a query to what it looks at, in tokens (or patches).
+    - locality: the share of the weight on the query itself and its neighbors.
+
+    >>> weights = torch.stack([torch.eye(4), torch.full((4, 4), 0.25)])
+    >>> statistics(weights, torch.full((4,), 4), None)["structure"]
+    [2.0, 0.0]
+    """
+    step = math.ceil(weights.shape[1] / MOST_ROWS)
+    rows, n = weights[:, ::step].abs(), visible[::step].double()
+    share = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
+    entropy = torch.special.entr(share).sum(-1).double()  # (heads, rows), in nats
+    surprise = (n.log() - entropy).clamp_min(0).mean(-1)
+    even = (torch.ones_like(share[0]) if mask is None else mask[::step].to(share.dtype)) / n[:, None]
+    common, expected = share.mean(1).double(), even.mean(0)
+    shared = (common * (common.clamp_min(1e-30) / expected.clamp_min(1e-30)).log()).sum(-1)
+    several = n > 1
+    spread = (
+        (entropy / n.log().clamp_min(1e-30))[:, several].mean(-1) if bool(several.any()) else torch.ones_like(surprise)
+    )
+    found: dict[str, Tensor | None] = {
+        "structure": (surprise - shared).clamp_min(0) / math.log(2),
+        "surprise": surprise / math.log(2),
+        "entropy": spread,
+        "distance": None,
+        "locality": None,
+    }
+    if positions is not None and len(positions) == weights.shape[1] == weights.shape[2]:
+        apart = (positions[::step, None] - positions[None]).float()
+        known = ~apart.isnan().any(-1)
+        apart = apart.nan_to_num()
+        inside = (share * known).sum((1, 2)).clamp_min(1e-30)
+        found["distance"] = (share * apart.norm(dim=-1)).sum((1, 2)) / inside
+        found["locality"] = (share * (known & (apart.abs().amax(-1) <= 1))).sum((1, 2)) / inside
+    none: list[float | None] = [None] * len(weights)
+    return {name: none if each is None else _rounded(each) for name, each in found.items()}
+
+
+def _rounded(values: Tensor) -> list[float | None]:
+    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def token_positions(count: int, grid: list[int] | None, prefix: int) -> Tensor:
+    """Where each token lies, ``(count, axes)``: on its grid, or else in its sequence; NaN for prefix tokens.
+
+    >>> token_positions(5, [2, 2], 1)[:, 0].tolist()
+    [nan, 0.0, 0.0, 1.0, 1.0]
+    """
+    if grid is None or math.prod(grid) + prefix != count:
+        return torch.arange(count, dtype=torch.float32)[:, None]
+    places = torch.cartesian_prod(*(torch.arange(side, dtype=torch.float32) for side in grid)).reshape(-1, len(grid))
+    return torch.cat([torch.full((prefix, len(grid)), math.nan), places])
+
+
+def opening(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The head that a view opens on, and why: the most structured one, or where every row is alike the least uniform.
+
+    >>> opening([{"name": "a", "heads": [0, 1], "statistics": {"structure": [0.1, 2.0], "surprise": [1.0, 2.0]}}])
+    {'layer': 0, 'head': 1, 'why': 'the most structured head: what it looks at depends most on the query (2.0 bits)'}
+    """
+    for name, why in (
+        ("structure", "the most structured head: what it looks at depends most on the query"),
+        ("surprise", "the head furthest from uniform attention"),
+    ):
+        score, layer, head = max(
+            (value or 0.0, -number, -head)
+            for number, about in enumerate(layers)
+            for head, value in enumerate(about["statistics"][name])
+        )
+        if score > EVEN:
+            return {"layer": -layer, "head": -head, "why": f"{why} ({score:.1f} bits)"}
+    return {"layer": len(layers) - 1, "head": 0, "why": "the last layer's first head: all heads are nearly uniform"}

@@ -1,0 +1,129 @@
+"""A view as a static figure: one head, labeled, with a color bar, for a paper."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.figures import weight_image, weight_map
+from regard.figures.style import COLORS, GRAY, Figure, new_figure, tidy
+from regard.support.checks import describe
+from regard.views._payload import Payload
+
+FORMATS = (".svg", ".pdf", ".png")
+
+
+def figure(
+    payload: Payload,
+    *,
+    layer: int | str | None = None,
+    head: int | str | None = None,
+    query: int | None = None,
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """The figure of maps or of where heads look.
+
+    Args:
+        payload: the view's data.
+        layer: a name or a place among the layers; default: that of the most structured head.
+        head: its number, or ``"mean"``; default: the most structured one.
+        query: on an image, the number of the query that looks; default: the first.
+        width: in inches; default: one column.
+        title: default: the layer and the head.
+    """
+    size = {} if width is None else {"width": float(width)}
+    if payload.view == "heads":
+        return _heads(payload, title, **size)
+    if payload.view not in ("tokens", "image"):
+        raise ValueError(f"the view {payload.view!r} has no static figure: save it as .html")
+    layers = payload.meta["layers"]
+    number = _layer(layers, layer, payload.meta["opening"]["layer"])
+    about = layers[number]
+    weights, name = _weights(payload, number, layer, head)
+    seen = payload.arrays.get(f"visible{number}")
+    visible = seen if isinstance(seen, Tensor) else torch.full((about["queries"],), about["visible"])
+    words = f"{about['name']} · {name}" if title is None else title
+    if payload.view == "image":
+        return _on_image(payload, about, weights, visible, query, words, size)
+    if query is not None:
+        raise ValueError(f"query goes with an image; this figure shows all queries, got query={query}")
+    lists = payload.meta["tokens"]
+    rows = about["rows"] or range(about["queries"])
+    asks, reads = (None if about[side] is None else lists[about[side]] for side in ("asks", "reads"))
+    queries = [str(row) if asks is None else asks[row] for row in rows]
+    return weight_map(weights, visible, queries=queries, keys=reads, title=words, **size)
+
+
+def _layer(layers: list[dict[str, Any]], asked: int | str | None, opening: int) -> int:
+    if asked is None:
+        return opening
+    names = [about["name"] for about in layers]
+    if isinstance(asked, str) and asked in names:
+        return names.index(asked)
+    if isinstance(asked, int) and -len(layers) <= asked < len(layers):
+        return asked % len(layers)
+    raise ValueError(f"layer must be one of {', '.join(names)}, or a number below {len(names)}, got {describe(asked)}")
+
+
+def _weights(payload: Payload, number: int, layer: Any, head: int | str | None) -> tuple[Tensor, str]:
+    """The map that is asked for, (queries, keys), and its name."""
+    about, stored = payload.meta["layers"][number], payload.arrays[f"map{number}"]
+    values = stored if isinstance(stored, Tensor) else stored.values
+    if head == "mean":
+        return values.mean(0), "mean over heads"
+    if head is None:
+        scores = about["statistics"]["structure"]
+        best = payload.meta["opening"]["head"] if layer is None else scores.index(max(scores))
+        return values[best], f"head {about['heads'][best]}"
+    if head not in about["heads"]:
+        raise ValueError(f'head must be "mean" or one of {about["heads"]}, got {describe(head)}')
+    return values[about["heads"].index(head)], f"head {head}"
+
+
+def _on_image(
+    payload: Payload, about: dict[str, Any], weights: Tensor, visible: Tensor, query: int | None, words: str, size: Any
+) -> Figure:
+    rows = about["rows"] or list(range(about["queries"]))
+    asked = rows[0] if query is None else query
+    if asked not in rows:
+        raise ValueError(f"query must be one of the {len(rows)} captured, up to {rows[-1]}, got {asked}")
+    at = rows.index(asked)
+    patches = weights[at, about["prefix"] :].reshape(about["grid"])
+    place = None
+    if about["query_grid"] is not None and asked >= about["query_prefix"]:
+        place = divmod(asked - about["query_prefix"], about["query_grid"][1])
+    image = payload.arrays.get("image")
+    shown = image if isinstance(image, Tensor) else None
+    mark = place if about["query_grid"] == about["grid"] else None
+    return weight_image(patches, int(visible[at]), image=shown, query=mark, title=f"{words} · query {asked}", **size)
+
+
+def _heads(payload: Payload, title: str | None, width: float = 3.4) -> Figure:
+    """Where the heads of each layer look at the last step, and how they got there."""
+    layers = payload.meta["layers"]
+    made, panels = new_figure(
+        1, len(layers), width=max(width / len(layers), 1.4), height=max(width / len(layers), 1.4) + 0.4
+    )
+    for number, (panel, about) in enumerate(zip(panels, layers, strict=True)):
+        center = payload.arrays[f"center{number}"]
+        if not isinstance(center, Tensor):
+            raise TypeError(f"center{number} must be a tensor, got {describe(center)}")
+        for head in range(center.shape[1]):
+            path = center[:, head].double()
+            across = path[:, -1]
+            down = path[:, 0] if about["axes"] == 2 else torch.full_like(across, head)
+            color = COLORS[head % len(COLORS)]
+            panel.plot(across.numpy(), down.numpy(), color=color, linewidth=0.6, alpha=0.6)
+            panel.plot(across[-1:].numpy(), down[-1:].numpy(), "o", color=color, markersize=3)
+            panel.annotate(str(about.get("numbers", range(center.shape[1]))[head]), (across[-1], down[-1]), fontsize=5)
+        panel.axhline(0, color=GRAY, linewidth=0.4)
+        panel.axvline(0, color=GRAY, linewidth=0.4)
+        panel.invert_yaxis()
+        tidy(panel, title=about["name"], x="columns away", y="rows away" if about["axes"] == 2 else "head")
+        panel.title.set_fontsize(7)
+        panel.xaxis.label.set_fontsize(7)
+        panel.yaxis.label.set_fontsize(7)
+    if title:
+        made.suptitle(title, fontsize=8)
+    return made

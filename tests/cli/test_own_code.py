@@ -1,0 +1,108 @@
+"""Recipes and networks of one's own, in a file or a module."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.cli import main
+from regard.training import OwnCodeError, load_recipe
+
+OPTIONS = ["--accelerator", "cpu", "--no-tensorboard"]
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "your_recipe.md"
+
+
+@pytest.fixture(autouse=True)
+def own_notes(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    """The complete example of the guide."""
+    [text] = re.findall(r"```python title=\"my_recipe.py\"\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert len(text.splitlines()) <= 31
+    path = tmp_path / "my_recipe.py"
+    path.write_text(text)
+    return path
+
+
+def fresh(*words):
+    """The command in another process, which has imported nothing yet."""
+    return subprocess.run([sys.executable, "-m", "regard.cli", *words], capture_output=True, text=True, check=False)
+
+
+def test_the_guides_example_trains_and_every_command_knows_the_run(recipe_file, tmp_path):
+    assert main(["train", "my_recipe.py", *OPTIONS, "--folder", "run", "--epochs", "1"]) == 0
+    assert regard.load_run("run").summary["steps"] > 0
+    done = fresh("evaluate", "run", "--accelerator", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout
+    recipe_file.rename(tmp_path / "moved.py")
+    gone = fresh("evaluate", "run", "--accelerator", "cpu")
+    assert gone.returncode == 2
+    assert f"trained with code from {recipe_file}" in gone.stderr
+    assert len(gone.stderr.strip().splitlines()) == 1
+
+
+def test_a_strangers_run_executes_nothing(recipe_file, tmp_path, monkeypatch):
+    assert main(["train", "my_recipe.py", *OPTIONS, "--folder", "run", "--epochs", "1"]) == 0
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "other-machine"))
+    (tmp_path / "my_recipe.py").write_text("print('executed')\n" + recipe_file.read_text())
+    refused = fresh("evaluate", "run", "--accelerator", "cpu")
+    assert refused.returncode == 2
+    assert "executed" not in refused.stdout
+    assert f"--import {recipe_file}" in refused.stderr
+    trusted = fresh("evaluate", "run", "--accelerator", "cpu", "--import", str(recipe_file))
+    assert trusted.returncode == 0, trusted.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("1 / 0", "", "raises ZeroDivisionError: division by zero"),
+        ("def a():\n    raise KeyError('x')", "", r"a\(\) in .* raises KeyError: 'x'"),
+        ("def a():\n    return 3", "", "must return a regard.training.Recipe, not int"),
+        ("def a():\n    return 3\ndef b():\n    return 4", "", "has 2 recipes; choose one of .*:a, .*:b"),
+        ("def a():\n    return 3", ":c", "has no recipe 'c'; there is a"),
+        ("x = 1", "", "a function that takes no arguments and returns"),
+        ("import nothing_of_this_name", "", "needs a module that is missing"),
+    ],
+)
+def test_bad_recipes_are_one_sentence(tmp_path, text, name, message, capsys, user_errors):
+    (tmp_path / "bad.py").write_text(text)
+    assert main(["train", f"bad.py{name}", *OPTIONS]) == 2
+    found = capsys.readouterr().err
+    assert re.search(message, found)
+    assert len(found.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_of_several_by_name(tmp_path):
+    (tmp_path / "two.py").write_text(
+        "import dataclasses, regard\n"
+        "from regard.training import Recipe\n"
+        "def small_one() -> Recipe:\n    return dataclasses.replace(regard.recipes.get('demo'), epochs=3)\n"
+        "def other() -> Recipe:\n    return regard.recipes.get('demo')\n"
+        "def helper(x):\n    return x\n"
+    )
+    assert load_recipe("two.py:small-one").epochs == 3
+    with pytest.raises(OwnCodeError, match="2 recipes"):
+        load_recipe("two.py")
+
+
+def test_smoke_sizes_follow_the_typed_ones(capsys):
+    """The width that ``--smoke`` chooses fits the heads that were typed."""
+    assert main(["train", "fashion-vit", "--smoke", *OPTIONS, "--folder", "run", "--network.heads", "3"]) == 0
+    network = regard.load_run("run").recipe.network
+    assert (network.heads, network.dim) == (3, 12)
+
+
+def test_import_needs_a_name_that_exists(capsys, user_errors):
+    assert main(["train", "demo", "--import", "no_such_package.module"]) == 2
+    assert "no module is called 'no_such_package.module'" in capsys.readouterr().err
+    assert main(["train", "demo", "--import"]) == 2

@@ -1,0 +1,123 @@
+"""Attention and softargmax at the edge of their dtypes: documented results, never NaN, the same with and without the map."""
+
+import math
+
+import pytest
+import torch
+
+from regard import attention, softargmax
+
+HALF = torch.float16
+
+
+def both(*inputs, **options):
+    """With and without the map, which agree."""
+    fused = attention(*inputs, **options)
+    by_hand, weights = attention(*inputs, **options, return_weights=True)
+    torch.testing.assert_close(fused, by_hand, atol=2e-3, rtol=2e-3)
+    assert not weights.isnan().any()
+    return fused
+
+
+def test_without_keys_large_float16_queries_give_zeros():
+    query = torch.full((1, 2, 3, 4), 6e4, dtype=HALF)
+    key, value = torch.zeros(1, 2, 0, 4, dtype=HALF), torch.zeros(1, 2, 0, 5, dtype=HALF)
+    for beta in (None, 1e6, torch.full((1,), 100.0)):
+        assert (both(query, key, value, beta=beta) == 0).all()
+
+
+@pytest.mark.parametrize(("size", "beta"), [(600.0, 500.0), (1.0, 9e4), (6e4, 6e4)])
+def test_tensor_temperatures_may_overflow_float16(size, beta):
+    query, key, value = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    query = query.clamp(-1, 1) * size
+    found = both(query.to(HALF), key.to(HALF), value.to(HALF), beta=torch.full((3, 1, 1), beta))
+    expected = attention(query.to(HALF).double(), key.to(HALF).double(), value.to(HALF).double(), beta=beta)
+    torch.testing.assert_close(found.double(), expected, atol=2e-2, rtol=2e-2)
+
+
+def test_temperature_zero_ignores_infinite_scores():
+    query, key, value = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4)
+    query[0, 0, 0, 0] = key[0, 0, 1, 2] = math.inf
+    for beta in (0.0, torch.zeros(1)):
+        torch.testing.assert_close(both(query, key, value, beta=beta), value.mean(-2, keepdim=True).expand(1, 1, 2, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_beyond_the_range(dtype):
+    """The largest score wins, as in exact arithmetic."""
+    large = torch.finfo(dtype).max ** 0.75
+    query, key, value = (torch.randn(2, 2, 5, 4, dtype=dtype) for _ in range(3))
+    expected = attention(query, key, value, beta=math.inf)
+    torch.testing.assert_close(both(query * large, key * large, value), expected)
+
+
+def test_infinite_entries_count_as_the_largest_number():
+    query, key, value = torch.ones(1, 2), torch.tensor([[1.0, 0.0], [math.inf, 0.0], [2.0, 0.0]]), torch.eye(3)
+    assert both(query, key, value).tolist() == [[0.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("by", ["keep", "bias"])
+def test_what_hidden_keys_hold_has_no_effect(bad, by):
+    query, key, value = (torch.randn(2, 3, 4, 8, dtype=torch.float64) for _ in range(3))
+    keep = torch.ones(4, 4, dtype=torch.bool)
+    keep[:, 1] = False
+    mask = {"keep": keep} if by == "keep" else {"bias": torch.zeros(4, 4).double().masked_fill(~keep, -math.inf)}
+    expected = attention(query, key, value, **mask)
+    key[:, :, 1], value[:, :, 1] = bad, bad
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    found = both(*inputs, **mask)
+    torch.testing.assert_close(found, expected)
+    assert all(x[:, :, [0, 2, 3]].isfinite().all() for x in torch.autograd.grad(found.sum(), inputs))
+
+
+def test_a_value_reaches_those_who_look_at_it_alone():
+    query, key, value = torch.randn(2, 4), torch.randn(3, 4), torch.randn(3, 4)
+    value[1] = math.nan
+    keep = torch.tensor([[True, True, True], [True, False, True]])
+    found = attention(query, key, value, keep=keep)
+    assert found[0].isnan().all()
+    assert found[1].isfinite().all()
+
+
+def test_a_bias_of_infinity_takes_all_the_weight():
+    bias = torch.tensor([[0.0, math.inf, math.inf]])
+    assert both(torch.randn(1, 4), torch.randn(3, 4), torch.eye(3), bias=bias).tolist() == [[0.0, 0.5, 0.5]]
+
+
+@pytest.mark.usefixtures("user_errors")  # signatures say float
+@pytest.mark.parametrize("beta", [10**30, 10**400])
+def test_integers_beyond_float_are_numbers_too(beta):
+    query, key, value = (torch.randn(5, 4) for _ in range(3))
+    torch.testing.assert_close(both(query, key, value, beta=beta), attention(query, key, value, beta=math.inf))
+    assert softargmax(torch.tensor([1.0, 3.0, 2.0]), beta).tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_a_negative_integer_without_a_text():
+    with pytest.raises(ValueError, match=r"beta must lie in \[0, ∞\]"):
+        softargmax(torch.zeros(2), -(10**5000))
+
+
+def test_empty_sequences_with_sliced_heads():
+    full, empty, nobody = (
+        torch.randn(2, 6, 5, 4)[:, ::2],
+        torch.randn(2, 6, 0, 4)[:, ::2],
+        torch.randn(0, 6, 5, 4)[:, ::2],
+    )
+    assert both(empty, full, full).shape == (2, 3, 0, 4)
+    assert (both(full, empty, empty) == 0).all()
+    assert both(nobody, nobody, nobody).shape == (0, 3, 5, 4)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0, math.inf, 1e30, torch.tensor([3e38]), torch.tensor([math.inf])])
+def test_infinite_scores_share_the_weight(beta):
+    scores = torch.tensor([1.0, math.inf, 2.0, math.inf], requires_grad=True)
+    found = softargmax(scores, beta)
+    assert found.tolist() == [0.0, 0.5, 0.0, 0.5]
+    assert torch.autograd.grad(found.square().sum(), scores)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("beta", [0.0, torch.tensor([0.0])])
+def test_temperature_zero_ignores_them(beta):
+    assert softargmax(torch.tensor([1.0, math.inf]), beta).tolist() == [0.5, 0.5]

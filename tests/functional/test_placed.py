@@ -1,0 +1,128 @@
+"""Content and place on the fused kernel: as the score's own formula, with class tokens, masks and causality."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard import reference
+from regard.functional import _placed, attention, gaussian_attention, placed_attention
+from regard.layers import MultiHeadAttention, PlacedAttention
+
+
+def problem(grid, prefix, seed, dtype=torch.float64, heads=2, width=4, batch=2):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    tokens, axes = prefix + math.prod(grid), len(grid)
+    root = draw(heads, axes, axes)
+    inputs = [*(draw(batch, heads, tokens, width) for _ in range(3)), draw(heads, axes)]
+    keep = torch.rand(batch, tokens, generator=generator) > 0.3
+    return inputs, root @ root.mT, keep
+
+
+def by_formula(query, key, value, center, sharpness, grid, prefix, keep, causal):
+    """The score written out: content, and minus the squared distance for pairs that both have a position."""
+    bias = torch.zeros(center.shape[0], query.shape[2], query.shape[2], dtype=query.dtype)
+    bias[:, prefix:, prefix:] = reference.gaussian_scores(center, sharpness, grid)
+    hidden = None if keep is None else keep[:, None, None, :].expand(-1, center.shape[0], query.shape[2], -1)
+    return attention(query, key, value, bias=bias[None], keep=hidden, causal=causal)
+
+
+@settings(max_examples=25)
+@given(
+    grid=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    prefix=st.integers(0, 2),
+    masked=st.booleans(),
+    causal=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_equals_the_formula_values_and_gradients(grid, prefix, masked, causal, seed):
+    inputs, sharpness, keep = problem(grid, prefix, seed)
+    if masked:
+        keep[0] = False  # nothing to attend to
+    keep = keep if masked else None
+    inputs = [x.requires_grad_() for x in (*inputs, sharpness)]
+    found = placed_attention(*inputs, grid, prefix=prefix, keep=keep, causal=causal)
+    expected = by_formula(*inputs, grid, prefix, keep, causal)
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6)
+    with_map, weights = placed_attention(*inputs, grid, prefix=prefix, keep=keep, causal=causal, return_weights=True)
+    torch.testing.assert_close(with_map, expected, atol=1e-8, rtol=1e-6)
+    assert weights.shape == (2, 2, found.shape[2], found.shape[2])
+    ours, theirs = (torch.autograd.grad(x.square().sum(), inputs, allow_unused=True) for x in (found, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    if masked:
+        assert (found[0] == 0).all()
+
+
+@pytest.mark.parametrize("sharpness", [0.01, 0.3, 10.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_near_as_content_alone(sharpness, dtype):
+    """Against float64 on the same inputs, beside the same kernel without a position."""
+    grid = (24, 24)
+    (query, key, value, center), _, _ = problem(grid, 0, 3, torch.float32, width=64)
+    half = [x.to(dtype) for x in (query, key, value)]
+    exact = [x.double() for x in half]
+    matrix = sharpness * torch.eye(2).expand(2, -1, -1)
+    found = placed_attention(*half, center, matrix, grid)
+    expected = placed_attention(*exact, center.double(), matrix.double(), grid)
+    error = ((found.double() - expected).norm() / expected.norm()).item()
+    plain = attention(*exact)
+    without = ((attention(*half).double() - plain).norm() / plain.norm()).item()
+    assert error <= 1.5 * without
+
+
+def test_class_tokens_are_weighed_against_the_grid():
+    """Without the row's own term a key that has no position would win or lose everything."""
+    (query, key, value, center), sharpness, _ = problem((5, 6), 1, 0)
+    _, weights = placed_attention(query, key, value, center, sharpness, (5, 6), prefix=1, return_weights=True)
+    out = placed_attention(query, key, value, center, sharpness, (5, 6), prefix=1)
+    torch.testing.assert_close(out, weights @ value)
+    assert 0.01 < weights[..., 1:, 0].mean().item() < 0.9
+
+
+def test_full_covariance_takes_this_road_where_maps_would_not_fit(monkeypatch):
+    (_, _, value, center), sharpness, _ = problem((7, 9), 0, 1)
+    inputs = [x.requires_grad_() for x in (value, center, sharpness)]
+    expected = gaussian_attention(*inputs, (7, 9))
+    monkeypatch.setattr(_placed, "LARGE_MAPS", 1)
+    found = gaussian_attention(*inputs, (7, 9))
+    assert not found.equal(expected)  # another road
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(*(torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+class TestLayer:
+    def test_exchange_with_multi_head_attention(self):
+        content = MultiHeadAttention(16, 4).eval()
+        layer, x = PlacedAttention.from_multi_head(content, sharpness=1e-9), torch.randn(2, 21, 16)
+        torch.testing.assert_close(layer(x, (4, 5), prefix=1), content(x), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(layer.to_multi_head()(x), content(x))
+
+    def test_capture_sees_the_map(self):
+        layer, x = PlacedAttention(16, 4, sharpness=0.5).eval(), torch.randn(2, 21, 16)
+        out, weights = layer(x, (4, 5), prefix=1, return_weights=True)
+        with regard.capture(layer) as maps:
+            torch.testing.assert_close(layer(x, (4, 5), prefix=1), out, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(maps[-1].weights.float(), weights, atol=1e-5, rtol=1e-5)
+
+    def test_every_parameter_learns(self):
+        layer = PlacedAttention(16, 4)
+        layer(torch.randn(2, 12, 16), (3, 4)).square().mean().backward()
+        assert all(parameter.grad.isfinite().all() and parameter.grad.any() for parameter in layer.parameters())
+
+    @pytest.mark.usefixtures("user_errors")
+    def test_what_cannot_be_exchanged_is_refused(self):
+        with pytest.raises(ValueError, match="layer must be self-attention"):
+            PlacedAttention.from_multi_head(MultiHeadAttention(16, 4, key_value_heads=2))
+        with pytest.raises(
+            ValueError, match=r"query and key have 12 and 12 tokens, but prefix 1 and grid \(3, 4\) make 13"
+        ):
+            PlacedAttention(16, 4)(torch.randn(2, 12, 16), (3, 4), prefix=1)

@@ -1,0 +1,127 @@
+"""Attention whose score is a sum over axes: as its formula, whatever the profiles, the grid and the plan."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard import reference
+from regard.functional import DecayProfile, GaussianProfile, TableProfile, gaussian_attention, separable_attention
+from regard.layers import SeparableAttention
+
+SIDES = ["both", "before", "after"]
+
+
+def hide(scores, offset, side):
+    if side == "both":
+        return scores
+    return scores.masked_fill(offset > 0 if side == "before" else offset < 0, -math.inf)
+
+
+def profile_and_formula(kind, side, size, heads, generator):
+    """A profile with its parameters, and its score as a function of the offset."""
+
+    def draw(*shape):
+        return torch.rand(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    if kind == "gaussian":
+        center, sharpness = draw(heads), draw(heads)
+        return (
+            GaussianProfile(center, sharpness),
+            lambda d: -sharpness[:, None, None] * (d - center[:, None, None]) ** 2,
+            [center, sharpness],
+        )
+    if kind == "decay":
+        rate = draw(heads)
+        return DecayProfile(rate, side), lambda d: hide(-rate[:, None, None] * d.abs(), d, side), [rate]
+    table = draw(heads, 2 * size + 1)
+    return TableProfile(table, side), lambda d: hide(table[:, d.long() + size], d, side), [table]
+
+
+@settings(max_examples=25)
+@given(
+    grid=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    kinds=st.lists(st.sampled_from(["gaussian", "decay", "table"]), min_size=3, max_size=3),
+    side=st.sampled_from(SIDES),
+    plan=st.sampled_from(["auto", "matrices", "scans"]),
+    seed=st.integers(0, 999),
+)
+def test_equals_the_reference_values_and_gradients(grid, kinds, side, plan, seed):
+    generator = torch.Generator().manual_seed(seed)
+    made = [profile_and_formula(kind, side, n, 2, generator) for kind, n in zip(kinds, grid, strict=False)]
+    value = torch.randn(2, 2, math.prod(grid), 3, generator=generator, dtype=torch.float64).requires_grad_()
+    inputs = [value, *(x for _, _, parameters in made for x in parameters)]
+    found = separable_attention(value, [profile for profile, _, _ in made], grid, plan=plan)
+    expected, _ = reference.separable_attention(value, [formula for _, formula, _ in made], grid)
+    torch.testing.assert_close(found, expected)
+    by_us, by_reference = (torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected))
+    for a, b in zip(by_us, by_reference, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+def test_gaussian_attention_is_a_case():
+    value, center, sharpness = torch.randn(1, 3, 20, 4), torch.randn(3, 2), torch.rand(3, 2)
+    profiles = [GaussianProfile(center[:, a], sharpness[:, a]) for a in range(2)]
+    expected = gaussian_attention(value, center, sharpness, (4, 5))
+    torch.testing.assert_close(regard.separable_attention(value, profiles, (4, 5)), expected)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 0.03, 5.0, 1e4])
+@pytest.mark.parametrize("side", SIDES)
+def test_scans_stay_stable_on_long_axes(rate, side):
+    """A hundred thousand tokens in float32: as near to float64 as rounding allows, with finite gradients."""
+    value = torch.rand(1, 1, 100_000, 1)
+    decay = torch.tensor([rate], requires_grad=True)
+    found = separable_attention(value, [DecayProfile(decay, side)], (100_000,))
+    exact = separable_attention(value.double(), [DecayProfile(decay.double(), side)], (100_000,), plan="scans")
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
+    assert torch.autograd.grad(found.square().sum(), decay)[0].isfinite().all()
+
+
+def test_one_sided_decay_is_causal_attention_with_alibi():
+    """softmax(−λ (q − k)) over keys up to the query, as ALiBi biases causal attention without content."""
+    value, rate = torch.randn(1, 4, 33, 5), 2.0 ** (-8 * torch.arange(1, 5) / 4)
+    place = torch.arange(33.0)
+    bias = -rate[:, None, None] * (place[:, None] - place).clamp_min(0)
+    expected = regard.attention(torch.zeros(1, 4, 33, 1), torch.zeros(1, 4, 33, 1), value, bias=bias[None], causal=True)
+    found = separable_attention(value, [DecayProfile(rate, "before")], (33,))
+    torch.testing.assert_close(found, expected)
+
+
+def test_one_sided_on_a_plane_is_a_quadrant():
+    zeros = torch.zeros(1)
+    weights = regard.functional.separable_weights([DecayProfile(zeros, "before")] * 2, (3, 3))
+    assert (weights[0, 4].reshape(3, 3) > 0).tolist() == [[True, True, False], [True, True, False], [False] * 3]
+
+
+@pytest.mark.parametrize(("axes", "grid"), [(1, (11,)), (2, (4, 5))])
+@pytest.mark.parametrize("tables", [False, True])
+def test_the_layer_shows_the_map_it_computes(axes, grid, tables):
+    layer = SeparableAttention(8, 4, axes=axes, extent=grid if tables else None)
+    x = torch.randn(2, *grid, 8)
+    out, weights = layer(x, return_weights=True)
+    with regard.capture(layer) as maps:
+        torch.testing.assert_close(layer(x), out)
+    torch.testing.assert_close(maps[-1].weights[0].float(), weights[0])
+    out.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize(
+    ("profiles", "grid", "message"),
+    [
+        ([DecayProfile(torch.ones(2))], (2, 3), "profiles has 1 entries but grid"),
+        ([DecayProfile(-torch.ones(2))], (6,), "rate must be finite and 0 or more"),
+        ([DecayProfile(torch.ones(2), "left")], (6,), "side must be one of"),
+        ([TableProfile(torch.ones(2, 9))], (6,), "reaches offsets of 4, but its axis has 6 tokens"),
+        ([DecayProfile(torch.ones(3))], (6,), "value has 2 heads but the profiles have 3"),
+        ([DecayProfile(torch.ones(2))], (5,), "value has 6 tokens but grid"),
+    ],
+)
+def test_what_does_not_fit_is_named(profiles, grid, message):
+    with pytest.raises(ValueError, match=message):
+        separable_attention(torch.zeros(1, 2, 6, 3), profiles, grid)

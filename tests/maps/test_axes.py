@@ -1,0 +1,286 @@
+"""Axes: what is called heads are the heads, and where that cannot be known, nothing is called heads."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+from regard.maps import Maps
+
+
+def hand(q, k, v):
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+PRODUCTS = {"sdpa": F.scaled_dot_product_attention, "by hand": hand}
+
+
+def captured(model, *args):
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(*args)
+    return maps
+
+
+class Projected(nn.Module):
+    def __init__(self, heads=4, dim=16, product=hand):
+        super().__init__()
+        self.heads, self.product = heads, product
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def split(self, x):
+        """(3, …, heads, tokens, width)"""
+        return self.qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
+
+    def expected(self, x):
+        q, k, _ = self.split(x)
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+
+
+class Windows(Projected):
+    """As many windows as heads, which come first."""
+
+    heads_first = True
+
+    def forward(self, x):  # (batch, windows, tokens, dim)
+        q, k, v = self.split(x)
+        if self.heads_first:
+            q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+        out = self.product(q, k, v)
+        out = out.transpose(1, 2) if self.heads_first else out
+        return self.proj(out.transpose(-2, -3).flatten(-2))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_as_many_windows_as_heads_are_not_exchanged(product, heads_first):
+    torch.manual_seed(0)
+    layer = Windows(product=PRODUCTS[product])
+    layer.heads_first = heads_first
+    x = torch.randn(2, 4, 6, 16)
+    found = captured(layer, x)["Windows"]
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, layer.expected(x).flatten(0, 1))
+
+
+def test_windows_and_heads_that_nothing_tells_apart_are_not_folded():
+    class Unknown(nn.Module):
+        num_heads = 4
+
+        def forward(self, q, k, v):
+            return hand(q, k, v)
+
+    qkv = [torch.randn(2, 4, 4, 6, 8) for _ in range(3)]
+    found = captured(Unknown(), *qkv)["Unknown"]
+    assert found.axes == "ambiguous"
+    assert found.weights.shape == (32, 1, 6, 6)
+    assert found.agrees
+
+
+class Loop(Projected):
+    """One head at a time, in three axes."""
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        each = [self.product(*(y[:, head].clone() for y in (q, k, v))) for head in range(self.heads)]
+        return self.proj(torch.cat(each, -1))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_samples_of_heads_one_after_the_other_are_no_heads(product):
+    torch.manual_seed(0)
+    layer, x = Loop(product=PRODUCTS[product]), torch.randn(8, 5, 16)
+    maps = captured(layer, x)
+    expected = layer.expected(x)
+    assert list(maps) == ["Loop", "Loop#2", "Loop#3", "Loop#4"]
+    for head, found in enumerate(maps.values()):
+        assert found.axes == "known"
+        torch.testing.assert_close(found.weights, expected[:, head : head + 1])
+
+
+class Folded(Projected):
+    def forward(self, x):
+        q, k, v = (y.flatten(0, 1) for y in self.split(x))
+        return self.proj(self.product(q, k, v).unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_heads_that_are_folded_into_the_batch_are_heads(product, batch):
+    torch.manual_seed(0)
+    layer, x = Folded(product=PRODUCTS[product]), torch.randn(batch, 5, 16)
+    found = captured(layer, x)["Folded"]
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, layer.expected(x))
+
+
+class Gathered(Projected):
+    """Each query attends to the tokens around it, which are gathered for it."""
+
+    def forward(self, x):  # (batch, tokens, dim)
+        q, k, v = self.split(x)
+        near = (torch.arange(x.shape[1])[:, None] + torch.arange(-1, 2)) % x.shape[1]
+        out = self.product(q.unsqueeze(-2), k[:, :, near], v[:, :, near]).squeeze(-2)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+    def expected(self, x):
+        q, k, _ = self.split(x)
+        near = (torch.arange(x.shape[1])[:, None] + torch.arange(-1, 2)) % x.shape[1]
+        return (torch.einsum("bhqd,bhqkd->bhqk", q, k[:, :, near]) * q.shape[-1] ** -0.5).softmax(-1)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("tokens", [4, 5])
+def test_queries_with_values_of_their_own_are_queries(product, tokens):
+    torch.manual_seed(0)
+    layer, x = Gathered(product=PRODUCTS[product]), torch.randn(2, tokens, 16)
+    found = captured(layer, x)["Gathered"]
+    if tokens == layer.heads:
+        assert found.axes == "ambiguous"
+        assert found.weights.shape == (2 * 4 * 4, 1, 1, 3)
+        return
+    assert found.over == "samples"
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, layer.expected(x))
+    assert found.agrees
+    with torch.no_grad(), regard.capture(layer, rows=[1, 2], heads=[3]) as part:
+        layer(x)
+    torch.testing.assert_close(part["Gathered"].weights, layer.expected(x)[:, 3:, 1:3])
+
+
+class Deformable(nn.Module):
+    """Weights of a projection, values sampled for each query, batch and heads folded, as DETR's successors write it."""
+
+    def __init__(self, heads=4, dim=16, points=3):
+        super().__init__()
+        self.n_heads, self.points = heads, points
+        self.attention_weights, self.value_proj = nn.Linear(dim, heads * points), nn.Linear(dim, dim)
+        self.output_proj = nn.Linear(dim, dim)
+
+    def expected(self, x):
+        return self.attention_weights(x).unflatten(-1, (self.n_heads, self.points)).softmax(-1).transpose(1, 2)
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        weights = self.attention_weights(x).view(batch, tokens, self.n_heads, self.points).softmax(-1)
+        weights = weights.transpose(1, 2).reshape(batch * self.n_heads, 1, tokens, self.points)
+        value = self.value_proj(x).unflatten(-1, (self.n_heads, -1)).permute(0, 2, 3, 1).flatten(0, 1)
+        near = (torch.arange(tokens)[:, None] + torch.arange(self.points)) % tokens
+        out = (value[:, :, near] * weights).sum(-1)  # (batch · heads, width, queries)
+        return self.output_proj(out.unflatten(0, (batch, -1)).permute(0, 3, 1, 2).flatten(2))
+
+
+def test_queries_of_deformable_attention_are_no_heads():
+    torch.manual_seed(0)
+    layer, x = Deformable(), torch.randn(2, 7, 16)
+    found = captured(layer, x)["Deformable"]
+    assert (found.axes, found.over) == ("known", "samples")
+    torch.testing.assert_close(found.weights, layer.expected(x))
+
+
+class Blocked(Projected):
+    """Blocks of tokens attend to their own and to the neighboring blocks; heads come after the blocks."""
+
+    size = 4
+
+    def forward(self, x):  # (batch, tokens, dim), tokens = heads · size, so that there are as many blocks as heads
+        q, k, v = (y.unflatten(-2, (-1, self.size)) for y in self.split(x))  # (batch, heads, blocks, size, width)
+        k, v = (torch.cat([y.roll(1, 2), y], -2) for y in (k, v))
+        q, k, v = (y.transpose(1, 2).contiguous() for y in (q, k, v))
+        out = self.product(q, k, v).transpose(2, 3).flatten(1, 2)
+        return self.proj(out.flatten(-2))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("blocks", [3, 4])
+def test_blocks_of_local_attention_are_no_heads(product, blocks):
+    torch.manual_seed(0)
+    layer, x = Blocked(product=PRODUCTS[product]), torch.randn(2, 4 * blocks, 16)
+    found = captured(layer, x)["Blocked"]
+    assert found.agrees
+    if blocks == layer.heads:
+        assert found.axes == "ambiguous"
+        assert found.weights.shape == (2 * blocks * 4, 1, 4, 8)
+    else:
+        assert found.axes == "known"
+        assert found.weights.shape == (2 * blocks, 4, 4, 8)
+
+
+def test_grouped_heads_in_two_axes_are_all_heads():
+    class Grouped(Projected):
+        def forward(self, x):
+            q, k, v = self.split(x)
+            q = q.unflatten(1, (2, 2))
+            k, v = (y[:, ::2].unsqueeze(2) for y in (k, v))
+            return self.proj(self.product(q, k, v).flatten(1, 2).transpose(1, 2).flatten(2))
+
+    layer, x = Grouped(), torch.randn(3, 5, 16)
+    found = captured(layer, x)["Grouped"]
+    q, k, _ = layer.split(x)
+    expected = (q @ k[:, ::2].repeat_interleave(2, 1).mT / 2).softmax(-1)
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, expected)
+
+
+def test_ordinary_layers_are_known_and_files_remember_it(tmp_path):
+    layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    for batch in (1, 3, 4):
+        found = captured(layer, torch.randn(batch, 5, 16))[0]
+        assert (found.axes, found.shape) == ("known", (batch, 4, 5, 5))
+    maps = captured(Loop(), torch.randn(8, 5, 16))
+    again = Maps.load(maps.save(tmp_path / "maps"))
+    assert [found.axes for found in again.values()] == ["known"] * 4
+
+
+class CrossCovariance(Projected):
+    """XCiT: channels attend to channels."""
+
+    def forward(self, x):
+        q, k, v = (y.mT for y in self.split(x))
+        weights = (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1)
+        return self.proj((weights @ v).permute(0, 3, 1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("tokens", [9, 4])
+def test_attention_over_channels_is_marked_and_refused_by_analyses_of_tokens(tokens):
+    maps = captured(CrossCovariance(), torch.randn(2, tokens, 16))
+    assert maps[0].over == "channels"
+    with pytest.raises(ValueError, match="channels"):
+        regard.rollout(maps)
+    with pytest.raises(ValueError, match="channels"):
+        regard.locality(maps, grid=(2, 2))
+
+
+def test_features_that_attend_to_tokens_are_linear_attention_and_no_map():
+    """As in CoaT: q · (softmax(k)ᵀ v)."""
+
+    class SelfAttention(Projected):
+        def forward(self, x):
+            q, k, v = self.split(x)
+            return self.proj((q @ (k.softmax(-2).mT @ v)).transpose(1, 2).flatten(2))
+
+    layer = SelfAttention()
+    with pytest.warns(UserWarning, match="linear attention"):
+        maps = captured(layer, torch.randn(2, 9, 16))
+    assert not maps
+    assert [missed.name for missed in maps.missed] == ["SelfAttention"]
+
+
+def test_a_batch_never_becomes_heads_where_channels_attend():
+    """With as many tokens as make the width of the output projection fit batch · heads heads."""
+    maps = captured(CrossCovariance(4, 128), torch.randn(2, 16, 128))
+    assert (maps[0].over, maps[0].shape) == ("channels", (2, 4, 32, 32))
+
+
+def test_values_that_all_blocks_share_are_values():
+    """As in BigBird's first block: one axis more in the weights than in the values."""
+
+    class Shared(Projected):
+        def forward(self, x):
+            q, k, v = self.split(x)
+            weights = (q.unflatten(2, (3, 2)) @ k.unsqueeze(2).mT).softmax(-1)
+            return torch.einsum("bhlqk,bhkd->bhlqd", weights, v)
+
+    found = captured(Shared(), torch.randn(2, 6, 16))["Shared"]
+    assert found.agrees
+    assert found.shape == (6, 4, 2, 6)
