@@ -1,13 +1,20 @@
 """The studio in a browser: the time to the first picture, and the frame rate of the pages that compute.
 
     python benchmarks/studio.py
+    python benchmarks/studio.py --clients 200      how it stands 200 clients for a minute, without a browser
 
 ``regard studio`` runs in a separate process, with the example of the package and a case-conversion run trained for a few
 steps. A headless Chromium without a GPU opens each page without a cache. The time to the first picture counts from the
 start of the navigation; the bar is one second. On pages whose numbers the browser computes, a slider then moves with
 every frame; the bar is 30 frames per second.
+
+With ``--clients``, so many clients ask one thing after the other on connections of their own, and another 100 connections
+send half a request. The bars: no answer of 5xx, no lost connection of a whole request, and memory that is flat after the
+first quarter of the time.
 """
 
+import asyncio
+import collections
 import os
 import re
 import shutil
@@ -60,18 +67,20 @@ PAGES = {
 }
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """The command itself, and the address that it prints."""
+def start(folder: Path) -> tuple[subprocess.Popen[str], str, str]:
+    """The command itself, and the address and the token that it prints."""
     command = [sys.executable, "-u", "-m", "regard.cli", "studio", str(folder), "--port", "0", "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     for line in process.stdout or ():
-        if found := re.search(r"http://\S+", line):
-            return process, found[0]
+        if found := re.search(r"(http://\S+/)\?token=(\S+)", line):
+            return process, found[1], found[2]
     raise SystemExit("regard studio did not start")
 
 
-def measure(browser: Any, address: str, slides: bool, frames: int) -> dict[str, float]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+def measure(browser: Any, address: str, token: str, slides: bool, frames: int) -> dict[str, float]:
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, extra_http_headers={"authorization": f"Bearer {token}"}
+    )
     page = context.new_page()
     page.add_init_script(FIRST)
     page.goto(address)
@@ -84,10 +93,109 @@ def measure(browser: Any, address: str, slides: bool, frames: int) -> dict[str, 
     return found
 
 
+# What the clients ask for, in turn.
+ASKED = (
+    "",
+    "studio.js",
+    "api/runs",
+    "api/runs/case",
+    "api/runs/case/metrics",
+    "api/runs/example/heads",
+    "api/about",
+    "api/none",
+)
+
+
+async def client(
+    port: int, token: str, number: int, until: float, found: "collections.Counter[str]", times: list[float]
+) -> None:
+    """One client: whole requests on one connection, one after the other."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    asked, clock = number, asyncio.get_running_loop().time
+    while clock() < until:
+        path, asked, begin = ASKED[asked % len(ASKED)], asked + 1, clock()
+        head = f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+        try:
+            writer.write(head.encode())
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            await reader.readexactly(int(re.search(r"content-length: (\d+)", answer)[1]))  # type: ignore[index]
+        except (OSError, asyncio.IncompleteReadError):
+            found["lost"] += 1
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            continue
+        found[answer.split()[1]] += 1
+        times.append(clock() - begin)
+        await asyncio.sleep(0.2)  # a person, or a page that asks again
+    writer.close()
+
+
+async def half(port: int, until: float) -> None:
+    """A connection that sends half a request, again and again."""
+    while asyncio.get_running_loop().time() < until:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: ")
+            await asyncio.wait_for(reader.read(1), 15)
+            writer.close()
+        except (OSError, TimeoutError):
+            await asyncio.sleep(0.5)
+
+
+async def memory(process: int, until: float, seen: list[float]) -> None:
+    """Resident megabytes of the server, once a second."""
+    while asyncio.get_running_loop().time() < until:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        seen.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+        await asyncio.sleep(1)
+
+
+def load(options: Any) -> None:
+    """How the server stands many clients."""
+    found: collections.Counter[str] = collections.Counter()
+    times: list[float] = []
+    seen: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = recipes.get("case-rnn-attention").smoke()
+        regard.train(recipe, folder=Path(folder) / "case", accelerator="cpu", tensorboard=False, progress=False)
+        process, address, token = start(Path(folder))
+        port = int(address.rstrip("/").rpartition(":")[2])
+
+        async def everybody() -> None:
+            until = asyncio.get_running_loop().time() + options.seconds
+            whole = (client(port, token, number, until, found, times) for number in range(options.clients))
+            await asyncio.gather(memory(process.pid, until, seen), *whole, *(half(port, until) for _ in range(100)))
+
+        try:
+            asyncio.run(everybody())
+        finally:
+            process.terminate()
+            process.wait(20)
+    times.sort()
+    early, late = max(seen[: len(seen) // 4]), max(seen[len(seen) // 4 :])
+    row = {
+        "clients": options.clients,
+        "seconds": options.seconds,
+        "answers": sum(found.values()) - found["lost"],
+        "of_5xx": sum(count for status, count in found.items() if status.startswith("5")),
+        "lost": found["lost"],
+        "median_ms": round(1000 * times[len(times) // 2], 1),
+        "slowest_ms": round(1000 * times[-1], 1),
+        "memory_first_quarter_mb": round(early, 1),
+        "memory_later_mb": round(late, 1),
+    }
+    row["within"] = row["of_5xx"] == 0 and row["lost"] == 0 and late <= 1.1 * early
+    print_table([row], list(row))
+    print(f"written to {write('studio-clients', options, [row])}")
+
+
 def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=5, threads=1)
     parser.add_argument("--frames", type=int, default=120, help="frames of moving a slider in each round")
+    parser.add_argument("--clients", type=int, default=0, help="measure so many clients at once instead")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for so long")
     options = parser.parse_args()
+    if options.clients:
+        return load(options)
     from playwright.sync_api import sync_playwright
 
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -97,14 +205,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         recipe = recipes.get("case-rnn-attention").smoke()
         regard.train(recipe, folder=Path(folder) / "case", accelerator="cpu", tensorboard=False, progress=False)
-        process, address = start(Path(folder))
+        process, address, token = start(Path(folder))
         try:
             switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
             browser = playwright.chromium.launch(executable_path=path, args=switches)
             version = browser.version
             for name, (place, slides) in PAGES.items():
                 rounds = [
-                    measure(browser, f"{address}#/{place}", slides, options.frames) for _ in range(options.rounds)
+                    measure(browser, f"{address}#/{place}", token, slides, options.frames)
+                    for _ in range(options.rounds)
                 ]
                 # Other processes only ever slow a browser down. The first round is also what a person meets first.
                 row: dict[str, Any] = {"page": name, "first_time_ms": rounds[0]["first_picture_ms"]}

@@ -21,6 +21,11 @@ def toy():
     return _load("toy_training")
 
 
+@pytest.fixture(scope="session")
+def power_loss():
+    return _load("power_loss")
+
+
 @pytest.fixture
 def train_toy(toy, tmp_path):
     """Train the toy recipe with some of its fields changed, quietly, on the CPU."""

@@ -98,6 +98,7 @@ class Checkpoints:
             try:
                 _remove(aside)
                 aside.mkdir(parents=True)
+                sync_folder(self.folder.parent)  # where the folder of checkpoints may be new
                 write_synced(aside / _TENSORS, content)
                 whole = {"digest": checksum(text.encode()), "state": described}
                 write_synced(aside / _STATE, json.dumps(whole).encode())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.support.files import reporting_full_disk
+from regard.support.files import reporting_full_disk, sync_folder
 from regard.support.reading import LARGEST_JSON, UnreadableError, check_regular, parse_json
 
 
@@ -65,6 +65,7 @@ class JsonLines:
         if self.path.exists():
             with self.path.open("rb+") as file:  # Windows flushes only what is open for writing
                 os.fsync(file.fileno())
+            sync_folder(self.path.parent)  # its name too: a checkpoint counts on the file
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
