@@ -283,11 +283,8 @@ def _check_parts(record: AttentionRecord, weights: Tensor) -> None:
 
     if not fits(record.shape, 4) or weights.ndim != 4 or not weights.is_floating_point():
         raise ValueError(f"{record.name!r:.100} is {tuple(weights.shape)} of {record.shape}, which is no attention map")
-    for name, numbers, kept, whole in (
-        ("rows", record.rows, weights.shape[2], record.shape[2]),
-        ("heads", record.heads, weights.shape[1], record.shape[1]),
-    ):
-        if numbers is not None and not (fits(numbers, kept) and all(number < whole for number in numbers)):
+    for name, numbers, kept in (("rows", record.rows, weights.shape[2]), ("heads", record.heads, weights.shape[1])):
+        if numbers is not None and not fits(numbers, kept):
             raise ValueError(f"{record.name!r:.100} has {kept} {name}, which its list of {name} does not number")
     windows = record.windows
     if windows is not None:
