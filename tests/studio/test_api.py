@@ -26,7 +26,13 @@ def payload(answer):
     (length,) = struct.unpack("<I", body[:4])
     header = json.loads(body[4 : 4 + length])
     buffer = body[-(-(4 + length) // 8) * 8 :]
-    kinds = {"uint8": torch.uint8, "float32": torch.float32, "uint16": torch.uint16}
+    kinds = {
+        "uint8": torch.uint8,
+        "float32": torch.float32,
+        "uint16": torch.uint16,
+        "int32": torch.int32,
+        "int8": torch.int8,
+    }
     arrays = {
         name: torch.frombuffer(
             bytearray(buffer[about["offset"] : about["offset"] + about["length"]]), dtype=kinds[about["dtype"]]

@@ -1,6 +1,7 @@
 """What a run's folder has to show, for every kind of task."""
 
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,10 +108,11 @@ def test_what_does_not_attend_has_nothing_to_show(trained):
     assert run_views(trained(regard.recipes.get("case-rnn").smoke())) == {}
 
 
-def test_a_task_of_ones_own_shows_its_heads(trained):
+def test_a_task_of_ones_own_shows_its_heads(trained, monkeypatch):
     path = Path(__file__).parents[1] / "training" / "toy_training.py"
     spec = importlib.util.spec_from_file_location("toy_training_of_views", path)
     toy = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, toy)
     spec.loader.exec_module(toy)
     shown = run_views(trained(toy.toy_recipe()))
     assert list(shown) == ["heads", "tokens"]

@@ -115,7 +115,6 @@ class ConvolutionalAttention(nn.Module):
         self.padding, self.padding_mode = conv.padding, conv.padding_mode
         self.pads = conv_padding(conv)
         self.alpha = sharpness_for(tolerance, self.axes)
-        self._leak = shift_leak([self.alpha] * self.axes)
         self.train(conv.training)
 
     @property
@@ -138,7 +137,7 @@ class ConvolutionalAttention(nn.Module):
     @property
     def leak(self) -> float:
         """The L1 distance of a row of weights from the exact shift, at most; half of it is attention that lies elsewhere."""
-        return self._leak
+        return shift_leak([self.alpha] * self.axes)
 
     def offsets(self) -> list[Tensor]:
         """The coordinate each tap reads relative to its query, per axis."""

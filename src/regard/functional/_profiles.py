@@ -21,7 +21,7 @@ CHUNK = 64  # outputs of a scan that share one product
 class GaussianProfile(NamedTuple):
     r"""A bump around an offset: :math:`f(\delta) = -\alpha (\delta - \Delta)^2`, with δ = key − query.
 
-    Args:
+    Attributes:
         center: Δ, ``(heads,)``.
         sharpness: α ≥ 0, ``(heads,)``.
     """
@@ -53,7 +53,7 @@ class DecayProfile(NamedTuple):
     With one axis and ``side="before"`` this is causal attention with ALiBi's bias. Over a plane the distance is the L1
     one, and one-sided axes make a quadrant (keys above *and* to the left), not raster order.
 
-    Args:
+    Attributes:
         rate: λ ≥ 0, ``(heads,)``.
         side: which keys are seen: ``both``, those ``before`` the query (itself included), or those ``after`` it.
     """
@@ -101,7 +101,7 @@ class DecayProfile(NamedTuple):
 class TableProfile(NamedTuple):
     r"""A learned score for every offset: :math:`f(\delta) = t_\delta`.
 
-    Args:
+    Attributes:
         scores: ``(heads, 2 · extent − 1)`` for offsets 1 − extent … extent − 1, for axes of up to ``extent`` tokens.
         side: as for :class:`DecayProfile`.
     """
