@@ -275,10 +275,22 @@ class TestNothingStale:
 def test_the_token_leaves_the_address(stray, runs):
     with serving(runs, token="a-secret") as address:
         assert stray.goto(address).status == 401
+        assert "complete address" in stray.text_content("body")
         stray.goto(f"{address}?token=a-secret")
         stray.wait_for_selector(".regard canvas")
         assert stray.url == address
         assert stray.evaluate("document.cookie") == ""
+
+
+def test_the_file_that_the_browser_is_given_leads_in(stray, runs, monkeypatch):
+    """From a file on the disk, which is another site to a browser: the cookie must be sent all the same."""
+    from regard.studio import _serve
+
+    monkeypatch.setattr(_serve.webbrowser, "open", lambda address: None)
+    with serving(runs, token="a-secret") as address, _serve.entrance(f"{address}?token=a-secret") as file:
+        stray.goto(file)
+        stray.wait_for_selector(".regard canvas")
+        assert stray.url == address
 
 
 @pytest.mark.parametrize("place", ["run/gaussian/heads", "run/vit/image", "run/case-transformer/tokens", "claims"])
