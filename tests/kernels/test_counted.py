@@ -22,6 +22,6 @@ def test_kernels_are_counted_as_the_passes_they_do(size, monkeypatch):
 
 
 def test_nothing_of_a_network_with_kernels_is_uncounted():
-    found = cost(ImageEncoder(16, 3, dim=18, depth=1), (1, 3, 16, 16))
+    found = cost(ImageEncoder(16, 1, 3, dim=18, depth=1), (1, 3, 16, 16))
     assert any(name.startswith("regard.") for name in found.operations)
     assert not found.uncounted

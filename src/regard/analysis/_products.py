@@ -44,6 +44,11 @@ def _gaussian_plane(value: Any, center: Any, sharpness: Any, rows: int, columns:
     return _mix_plane(value, (center[0], rows, rows), (center[0], columns, columns))
 
 
+def _gaussian_grid(value: Any, center: Any, sharpness: Any, grid: Any, **options: Any) -> int:
+    """One pass along each axis, counted in full: how local the heads are is decided on the device."""
+    return 2 * value[0] * center[0] * value[3] * math.prod(grid) * sum(grid)
+
+
 _LACKING: dict[str, Formula] = {
     **dict.fromkeys(("aten::addmm_", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_"), _product(1)),
     **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), _product_with_vector(0)),
@@ -56,6 +61,7 @@ _LACKING: dict[str, Formula] = {
     "aten::_scaled_dot_product_fused_attention_overrideable": _attention,
     "regard::mix_plane": _mix_plane,
     "regard::gaussian_plane": _gaussian_plane,
+    "regard::gaussian_grid": _gaussian_grid,
 }
 
 
