@@ -724,8 +724,8 @@ class TestEveryView:
 
     def test_a_browser_that_is_too_old_is_told(self, new_page, text_maps, tmp_path):
         path = regard.show(text_maps, tokens=WORDS).save(tmp_path / "x.html")
-        path.write_text(path.read_text().replace("<body>", "<body><script>delete window.DecompressionStream</script>"))
         page = new_page()
+        page.add_init_script("delete window.DecompressionStream")
         page.goto(path.as_uri())
         page.get_by_text("This page needs a browser of 2023 or later").wait_for()
 

@@ -191,7 +191,7 @@ def test_tables_fit_beside_the_navigation(site, browser, name):
 @pytest.mark.browser
 def test_subscripts_are_low_whatever_the_font(site, browser):
     page = browser.new_page()
-    page.goto((site / "questions.html").as_uri())
+    page.goto((site / "questions" / "a6.html").as_uri())
     # How far the letters of each subscript reach below those of its base. (A sum sign itself reaches far down.)
     below = """all => all.map(one => {
         const bottom = element => element.getBoundingClientRect().bottom;
