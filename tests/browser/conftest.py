@@ -54,14 +54,15 @@ def offline(browser):
 def new_page(browser, offline):
     """``new_page(width=…, height=…, mode="light")``: a page without any network, checked at the end of the test.
 
-    With ``offline=False, allowed=("http://127.0.0.1:…",)`` it is one of its own that may ask for these addresses.
+    With ``offline=False, allowed=("http://127.0.0.1:…",)`` it is one of its own that may ask for these addresses. A test
+    that changes the page itself, and not only what it shows, asks for one of its own with ``own=True``.
     """
     opened = []
     shared = offline
 
-    def make(width=1200, height=900, mode="light", offline=True, allowed=(), **options):
+    def make(width=1200, height=900, mode="light", offline=True, allowed=(), own=False, **options):
         watched = shared
-        if not offline or options:
+        if own or not offline or options:
             context = browser.new_context(accept_downloads=True, offline=offline, **options)
             watched = Watched(context, tuple(allowed))
         opened.append(watched)
