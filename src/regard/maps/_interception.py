@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from regard.maps._layout import Layout, inferred_layout
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import outer_interceptors, overrides, patched, paused
+from regard.maps._positions import positions_of
 from regard.maps._record import AttentionRecord
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import SilentModules
@@ -175,6 +176,8 @@ class Interceptor(TorchFunctionMode):
         """How the tokens lie: as the layer declares it, as the model declares it, or as a module around it states it."""
         around, keys, grid = self.names.parents(site.name), record.shape[3], current_grid()
         record.windows = windows_of(record.shape, around, site)
+        if record.windows is None and record.axes.over == "tokens":
+            record.positions = positions_of(record.shape, site)
         if record.windows is not None:
             record.layout = Layout(record.windows.grid, 0)
         elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:

@@ -9,7 +9,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
+from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
 NOT_COMPARED = "nothing: the weights were given"
@@ -140,6 +141,7 @@ class AttentionRecord:
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
+        positions: where queries and keys lie in the whole sequence, if known.
         computation: how to build the map, while the model runs.
     """
 
@@ -154,6 +156,7 @@ class AttentionRecord:
     windows: Windows | None = None
     layout: Layout | None = None
     axes: MapAxes = field(default_factory=MapAxes)
+    positions: Positions | None = None
     computation: Computation | None = None
 
     @classmethod
@@ -247,6 +250,7 @@ class AttentionRecord:
             "windows": None if self.windows is None else asdict(self.windows),
             "axes": self.axes.certainty,
             "over": self.axes.over,
+            "positions": None if self.positions is None else asdict(self.positions),
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
@@ -269,6 +273,7 @@ class AttentionRecord:
             layout=layouts[0],
             # Files of before state neither.
             axes=MapAxes(fields.get("axes", "inferred"), fields.get("over", "tokens"), layouts[1]),
+            positions=None if fields.get("positions") is None else Positions(**fields["positions"]),
         )
         _check_parts(record, weights)
         return record
@@ -294,6 +299,11 @@ def _check_parts(record: AttentionRecord, weights: Tensor) -> None:
         rows, columns = (-(-side // window) for side, window in zip(windows.grid, windows.window, strict=True))
         if weights.shape[0] % (rows * columns) or weights.shape[3] != math.prod(windows.window):
             raise ValueError(f"{record.name!r:.100} has weights {tuple(weights.shape)}, which {windows} does not fit")
+    place = record.positions
+    if place is not None and not fits(astuple(place)[:5], 5):
+        raise ValueError(f"{record.name!r:.100} has the positions {place!r:.200}, which are no numbers of tokens")
+    if place is not None and (place.queries, place.keys) != record.shape[2:]:
+        raise ValueError(f"{record.name!r:.100} is {record.shape}, which {place!r:.200} does not fit")
     for layout in (record.layout, record.query_layout):
         if layout is not None and not (fits(layout.grid, len(layout.grid)) and type(layout.prefix) is int):
             raise ValueError(f"{record.name!r:.100} has the layout {layout!r:.100}, which is no grid of tokens")
