@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from _zoo.by_rule import small_configuration
+from _zoo.by_rule import PROFILES, small_configuration
 from _zoo.judge import Animal
 
 LARGEST = 60_000_000  # parameters
@@ -26,25 +26,40 @@ def animal(kind: str) -> Animal:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     configuration = CONFIG_MAPPING[kind]
-    why: Exception | None = None
-    for model_class in _classes(configuration):
-        for extra in ({}, {"image_size": 64}, {"patch_size": 4}):
+    classes = _classes(configuration)
+    if not classes:
+        raise LookupError(f"{configuration.__name__} is a part of other models")
+    why: list[Exception] = []
+    for profile in PROFILES:
+        for model_class in classes:
             try:
-                config = small_configuration(configuration, **extra)
+                config = small_configuration(configuration, profile)
                 model = _built(model_class, config)
+                inputs = _fitting(model, config, why)
+            except TimeoutError:
+                raise
             except Exception as error:
-                why = why or error
+                why.append(error)
                 continue
-            for inputs in _inputs(model, config):
-                try:
-                    torch.manual_seed(1)
-                    with torch.no_grad():
-                        model(**inputs)
-                except Exception as error:
-                    why = error
-                    continue
+            if inputs is not None:
                 return Animal("transformers", kind, model, inputs)
-    raise why or LookupError(f"no model class has the configuration {configuration.__name__}")
+    raise why[0]
+
+
+def _fitting(model: nn.Module, config: Any, why: list[Exception]) -> dict[str, Any] | None:
+    """The first inputs with which the model runs."""
+    for inputs in _inputs(model, config):
+        try:
+            torch.manual_seed(1)
+            with torch.no_grad():
+                model(**inputs)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            why.append(error)
+            continue
+        return inputs
+    return None
 
 
 def _classes(configuration: type) -> list[Any]:
@@ -64,7 +79,7 @@ def _classes(configuration: type) -> list[Any]:
         ending = next((i for i, end in enumerate(_ENDINGS) if x.__name__.endswith(end)), len(_ENDINGS))
         return ending, len(x.__name__)
 
-    return sorted(found, key=rank)[:3]
+    return sorted(found, key=rank)[:2]
 
 
 def _built(model_class: Any, config: Any) -> nn.Module:
@@ -119,7 +134,10 @@ def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
 
 
 def _packed(config: Any) -> list[dict[str, Any]]:
-    patch, channels = getattr(config, "patch_size", None), getattr(config, "in_channels", getattr(config, "num_channels", 3))
+    patch, channels = (
+        getattr(config, "patch_size", None),
+        getattr(config, "in_channels", getattr(config, "num_channels", 3)),
+    )
     if not isinstance(patch, int) or not isinstance(channels, int):
         return []
     frames = getattr(config, "temporal_patch_size", 1)

@@ -4,14 +4,14 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import regard
-from _zoo.witness import Seen, difference, witness
+from _zoo.witness import Seen, difference, formula, witness
 
 TOLERANCE = 2e-5
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
@@ -27,7 +27,7 @@ class Animal:
         model: in evaluation mode.
         inputs: passed by name; the first axis of each tensor is the batch, of 2.
         call: how to call the model, if not by ``model(**inputs)``.
-        expected: maps by name that the model must have, for the small modules that state them.
+        expected: computes the maps that the model must have, by name; None for a name that must be in ``missed``.
     """
 
     family: str
@@ -35,7 +35,7 @@ class Animal:
     model: nn.Module
     inputs: dict[str, Any]
     call: Callable[..., Any] | None = None
-    expected: dict[str, Tensor] | None = None
+    expected: Callable[[], dict[str, Tensor | None]] | None = None
 
     def run(self, inputs: dict[str, Any] | None = None) -> Any:
         torch.manual_seed(1)
@@ -44,49 +44,66 @@ class Animal:
             return self.model(**given) if self.call is None else self.call(self.model, **given)
 
 
+@dataclass
+class Comparison:
+    """Maps beside what the witness saw.
+
+    Attributes:
+        worst: the largest difference of maps that were seen.
+        unseen: names of maps that the witness did not see.
+        wrong: names of maps that differ from all that it saw in their module.
+        left: what it saw that is in no map.
+    """
+
+    worst: float = 0.0
+    unseen: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    left: list[Seen] = field(default_factory=list)
+
+
 def row(animal: Animal) -> dict[str, Any]:
     """What capture gives, compared with what the witness saw."""
-    maps = _captured(animal)
+    maps = captured(animal)
+    with formula():
+        same_formula = captured(animal)
     with witness(animal.model) as seen:
         animal.run()
-    seen = [part for part in seen if not _is_selection(part)]
-    records = [(found.name, call) for found in maps.values() for call in found.calls]
-    worst, unwitnessed, unordered = _compared(records, seen)
+    found = _compare(same_formula, [part for part in seen if part.weights.shape[-1] > 1])
     known = {name.partition("#")[0] for name in maps} | {missed.name.partition("#")[0] for missed in maps.missed}
-    silent = sorted({part.name for part in seen if not _related(part.name, known)})
-    quiet = _quiet(animal.model, known) if not maps and not maps.missed and not seen else []
-    together = _alone(animal, maps)
-    disagree = [name for name, found in maps.items() if not found.agrees]
-    wrong = [name for name, difference in unwitnessed if difference]
-    result = {
+    left = found.left if animal.expected is None else []
+    incomplete = sorted({part.name for part in left if not _accounted(part, maps, known)})
+    if not maps and not maps.missed:
+        incomplete += _quiet(animal.model)
+    alone = _alone(animal, maps)
+    # A module that states its maps may put anything on top of them, such as dropout.
+    wrong = [*(found.wrong if animal.expected is None else ()), *(name for name, one in maps.items() if not one.agrees)]
+    wrong += [] if list(maps) == list(same_formula) else ["other names with another kernel"]
+    wrong += ["a sample alone has other maps"] if alone == "differ" else []
+    wrong += _not_as_stated(animal, maps)
+    verdict = "complete" if maps else "no attention"
+    if maps.missed:
+        verdict = "complete, the rest in missed" if maps else "in missed"
+    if wrong or found.worst > TOLERANCE:
+        verdict = "silently wrong"
+    elif incomplete:
+        verdict = "silently incomplete"
+    return {
         "family": animal.family,
         "model": animal.name,
-        "maps": len(records),
+        "maps": len(maps),
         "missed": sum(missed.count for missed in maps.missed),
-        "witnessed": len(records) - len(unwitnessed),
-        "worst difference": worst,
-        "axes": dict(Counter(found.axes for found in maps.values())),
-        "over": dict(Counter(found.over for found in maps.values())),
-        "samples alone": together,
-        "reasons": sorted({f"{missed.reason}" for missed in maps.missed})[:4],
+        "witnessed": len(maps) - len(set(found.unseen)),
+        "worst difference": found.worst if len(maps) > len(set(found.unseen)) else None,
+        "axes": dict(Counter(one.axes for one in maps.values())),
+        "over": dict(Counter(one.over for one in maps.values())),
+        "sample alone": alone,
+        "verdict": verdict,
+        "reasons": sorted({missed.reason for missed in maps.missed})[:4],
+        "problems": [*wrong, *incomplete][:8],
     }
-    problems = []
-    if silent or quiet:
-        problems.append(("silently incomplete", (silent or quiet)[:6]))
-    if wrong or worst > TOLERANCE or together == "differ" or (disagree and not maps.missed):
-        problems.append(("silently wrong", (wrong or disagree)[:6]))
-    if _states_other_maps(animal, maps):
-        problems.append(("silently wrong", _states_other_maps(animal, maps)))
-    result["unwitnessed"] = [name for name, _ in unwitnessed][:6]
-    result["order not found"] = unordered
-    result["problems"] = problems
-    result["verdict"] = problems[0][0] if problems else "complete" if not maps.missed else "complete or in missed"
-    if not maps and not maps.missed and not seen:
-        result["verdict"] = "no attention" if not quiet else "silently incomplete"
-    return result
 
 
-def _captured(animal: Animal, inputs: dict[str, Any] | None = None) -> Any:
+def captured(animal: Animal, inputs: dict[str, Any] | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with regard.capture(animal.model, budget=None) as maps:
@@ -94,57 +111,41 @@ def _captured(animal: Animal, inputs: dict[str, Any] | None = None) -> Any:
     return maps
 
 
-def _is_selection(seen: Seen) -> bool:
-    """A single query, key and product is nothing to attend to."""
-    return seen.weights.shape[-1] <= 1
-
-
-def _compared(records: list[Any], seen: list[Seen]) -> tuple[float, list[tuple[str, bool]], int]:
-    """The worst difference of maps that were seen, the maps that were not, and how many lie in an unknown order."""
-    left, worst, unwitnessed, unordered = list(seen), 0.0, [], 0
-    for name, record in records:
-        if record.shape[-1] <= 1:
-            continue
-        path = name.partition("#")[0]
-        found = [(x, d) for x in left if _near(x.name, path) and (d := difference(record.stored, x.weights)) is not None]
-        if not found:
-            same = [x for x in seen if _near(x.name, path)]
-            unwitnessed.append((name, bool(same) and record.kind in ("sdpa", "fast path")))
-            continue
-        best, (distance, ordered) = min(found, key=lambda pair: pair[1][0])
-        left.remove(best)
-        if distance < 1e-3:
-            worst, unordered = max(worst, distance), unordered + (not ordered)
-        else:
-            unwitnessed.append((name, True))
-    # What was seen and is in no map is listed by its module, unless that module gave maps for it.
-    given = Counter(name.partition("#")[0] for name, _ in records)
-    counted: Counter[str] = Counter()
-    for part in list(seen):
-        if part not in left:
-            continue
-        counted[part.name] += 1
-    seen[:] = [part for part in left] if left else []
-    seen[:] = [part for part in seen if not (given and _covered(part, records))]
-    return worst, unwitnessed, unordered
-
-
-def _covered(part: Seen, records: list[Any]) -> bool:
-    """Whether a map of the same module contains these weights (blocks that were joined, a product done in parts)."""
-    return any(_near(part.name, name.partition("#")[0]) and record.kind == "joined" for name, record in records)
+def _compare(maps: Any, seen: list[Seen]) -> Comparison:
+    found = Comparison(left=list(seen))
+    for name, one in maps.items():
+        for record in one.calls:
+            if record.shape[-1] <= 1:
+                continue
+            near = [part for part in found.left if _near(part.name, name.partition("#")[0])]
+            pairs = [(part, d) for part in near if (d := difference(record.stored, part.weights)) is not None]
+            if not pairs:
+                found.unseen.append(name)
+                continue
+            part, distance = min(pairs, key=lambda pair: pair[1])
+            if distance < 1e-3:
+                found.left.remove(part)
+                found.worst = max(found.worst, distance)
+            elif record.kind in ("softmax", "sdpa"):
+                found.wrong.append(name)
+    return found
 
 
 def _near(one: str, other: str) -> bool:
+    """Whether one module is the other, or inside of it."""
     return one == other or one.startswith(other + ".") or other.startswith(one + ".") or not one or "." not in other
 
 
-def _related(name: str, known: set[str]) -> bool:
-    return any(_near(name, other) for other in known) and name in known or any(
-        name == other or name.startswith(other + ".") or other.startswith(name + ".") for other in known
-    )
+def _accounted(part: Seen, maps: Any, known: set[str]) -> bool:
+    """Whether what was seen is in ``missed``, or in a map that is made of several products."""
+    path = part.name
+    if any(path == other or path.startswith(other + ".") or other.startswith(path + ".") for other in known):
+        joined = any(one.kind != "softmax" for name, one in maps.items() if _near(path, name.partition("#")[0]))
+        return joined or any(_near(path, missed.name.partition("#")[0]) for missed in maps.missed)
+    return False
 
 
-def _quiet(model: nn.Module, known: set[str]) -> list[str]:
+def _quiet(model: nn.Module) -> list[str]:
     """Modules with attention in their class name, in a model of which nothing is known."""
     return [
         name
@@ -155,39 +156,58 @@ def _quiet(model: nn.Module, known: set[str]) -> list[str]:
 
 def _alone(animal: Animal, maps: Any) -> str:
     """Whether the maps of the first sample alone are the first of the batch: then the batch axis is what it says."""
-    first = {name: x[:1] if isinstance(x, Tensor) and x.ndim and x.shape[0] == 2 else x for name, x in animal.inputs.items()}
-    if all(first[name] is animal.inputs[name] for name in first):
+    batch = {name: x for name, x in animal.inputs.items() if isinstance(x, Tensor) and x.ndim and x.shape[0] == 2}
+    if not batch:
         return "not tried"
+    first = {**animal.inputs, **{name: x[:1] for name, x in batch.items()}}
     try:
-        alone = _captured(animal, first)
-    except Exception as error:
+        alone = captured(animal, first)
+        if not _same_first(animal.run(), animal.run(first)):
+            return "not tried (the model's own outputs depend on the batch)"
+    except Exception as error:  # the model's own
         return f"not tried ({type(error).__name__})"
     compared = 0
     for name, found in maps.items():
         other = alone.get(name)
-        if found.axes == "ambiguous" or other is None or len(other.calls) != len(found.calls):
+        if other is None or "ambiguous" in (found.axes, other.axes) or len(other.calls) != len(found.calls):
             continue
         whole, part = found.weights, other.weights
-        if whole.shape[0] != 2 * part.shape[0] or whole.shape[1:] != part.shape[1:]:
-            if whole.shape[1:] == part.shape[1:]:
-                continue  # tokens of all samples are packed into one sequence, or the batch is repeated
+        if whole.shape[1] != part.shape[1]:
             return "differ"
-        if float((whole[: part.shape[0]] - part).abs().max()) > 1e-4 and not _interleaved(whole, part):
+        if whole.shape != (2 * part.shape[0], *part.shape[1:]):
+            continue  # samples are packed into one sequence, or cut to other lengths
+        apart = min(float((rows - part).abs().max()) for rows in (whole[: part.shape[0]], whole[::2]))
+        if apart > 1e-3:
             return "differ"
         compared += 1
     return "same" if compared else "not tried"
 
 
-def _interleaved(whole: Tensor, part: Tensor) -> bool:
-    return float((whole[::2] - part).abs().max()) < 1e-4
+def _same_first(both: Any, alone: Any) -> bool:
+    """Whether the outputs of the first sample are the same in a batch."""
+    for x, y in zip(_tensors(both), _tensors(alone), strict=False):
+        if x.is_floating_point() and x.shape == (2 * y.shape[0], *y.shape[1:]):
+            return bool(torch.allclose(x[: y.shape[0]], y, atol=1e-3, rtol=1e-3))
+    return True
 
 
-def _states_other_maps(animal: Animal, maps: Any) -> list[str]:
+def _tensors(output: Any) -> list[Tensor]:
+    values = output.values() if hasattr(output, "values") else output if isinstance(output, list | tuple) else [output]
+    return [x for x in values if isinstance(x, Tensor) and x.ndim]
+
+
+def _not_as_stated(animal: Animal, maps: Any) -> list[str]:
+    """The names of maps that are not those that the module states."""
+    if animal.expected is None:
+        return []
     wrong = []
-    for name, weights in (animal.expected or {}).items():
+    missed = {one.name for one in maps.missed}
+    for name, weights in animal.expected().items():
         found = maps.get(name)
-        if found is None or found.shape != tuple(weights.shape):
-            wrong.append(f"{name}: {None if found is None else found.shape}")
+        if weights is None:
+            wrong += [] if found is None and name in missed else [f"{name} is not in missed"]
+        elif found is None or found.shape != tuple(weights.shape):
+            wrong.append(f"{name} is {None if found is None else found.shape}, not {tuple(weights.shape)}")
         elif float((found.weights - weights).abs().max()) > TOLERANCE:
             wrong.append(name)
     return wrong

@@ -284,3 +284,25 @@ def test_values_that_all_blocks_share_are_values():
     found = captured(Shared(), torch.randn(2, 6, 16))["Shared"]
     assert found.agrees
     assert found.shape == (6, 4, 2, 6)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_heads_that_are_folded_into_samples_of_blocks_are_heads(product, batch):
+    """As in HaloNet: (batch · heads, blocks, tokens, width)."""
+
+    class Halo(Projected):
+        def forward(self, x):  # (batch, tokens, dim)
+            q, k, v = (y.unflatten(2, (3, 2)).flatten(0, 1) for y in self.split(x))
+            k, v = (torch.cat([y.roll(1, 1), y], -2) for y in (k, v))
+            out = self.product(q, k, v).flatten(1, 2).unflatten(0, (-1, self.heads))
+            return self.proj(out.transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    layer, x = Halo(product=PRODUCTS[product]), torch.randn(batch, 6, 16)
+    found = captured(layer, x)["Halo"]
+    q, k, _ = (y.unflatten(2, (3, 2)) for y in layer.split(x))  # (batch, heads, blocks, 2, width)
+    k = torch.cat([k.roll(1, 2), k], -2)
+    expected = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).transpose(1, 2).flatten(0, 1)
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, expected)

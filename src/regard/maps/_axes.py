@@ -113,6 +113,8 @@ class AxisReading:
     @property
     def without_queries(self) -> "AxisReading":
         """The same with the queries counted to the batch, as its last axes."""
+        if not self.queries:
+            return self
         return replace(self, queries=())
 
     def ordered(self, x: Tensor) -> Tensor:
@@ -196,6 +198,12 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
     found += [AxisReading(lead, heads=(axis,)) for axis in axes]
     pairs = pairwise(axes) if len(lead) > 2 else ()  # the batch must have an axis
     found += [AxisReading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
+    if len(lead) == 2:  # heads may be folded into the samples, before blocks of tokens
+        found += [
+            AxisReading((lead[0] // count, count, lead[1]), heads=(1,), split=count)
+            for count in sorted(evidence.counts)
+            if lead[0] % count == 0 and lead[0] > 0 and 1 < lead[1] != count
+        ]
     if gathered and axes:
         last = axes[-1]
         found += [AxisReading(lead, heads=(axis,), queries=(last,), over="samples") for axis in axes[:-1]]

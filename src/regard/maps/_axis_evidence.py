@@ -25,10 +25,15 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     """
     stated, projected, arguments = None, None, None
     for module, frame in _running_modules(site):
-        stated = heads_of(module)
+        stated = site.remembered.get((id(module), "heads"), module)
+        if stated is module:
+            stated = site.remembered[id(module), "heads"] = heads_of(module)
         if stated is not None or arguments is None:
             arguments = frame
-        projected = _projected(module, width) if module is site.module else projected
+        if module is site.module:
+            if (key := (id(module), "projected", width)) not in site.remembered:
+                site.remembered[key] = _projected(module, width)
+            projected = site.remembered[key]
         if stated is not None:
             break
     first = None if arguments is None else _first_input(arguments)

@@ -1,6 +1,7 @@
 """``Maps.generation``: the calls of ``generate``, put together to maps of the whole sequence."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         stored=whole,
         check=_checks(calls),
         layout=calls[-1].layout if last.cross else None,
-        positions=Positions(0, end, 0, keys, end, cross=last.cross),
+        positions=Positions(0, end, 0, keys, keys if last.cross else end, cross=last.cross),
     )
 
 
@@ -109,8 +110,8 @@ def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int
     """The number of tokens that belong to the final sequence and were seen."""
     last = positions[-1]
     if sequences is None:
-        rejected = any(place.first < before.end for before, place in zip(positions, positions[1:], strict=False))
-        if last.cached and len(positions) > 1 and last.queries > 1 and (rejected or positions[-2].queries <= last.queries):
+        rejected = any(place.first < before.end for before, place in pairwise(positions))
+        if last.cached and len(positions) > 1 and last.queries > 1 and (rejected or last.guessed):
             raise ValueError(
                 f"{name!r}: the last call looked at {last.queries} tokens at once, of which some may have been rejected: "
                 + _OUTPUT
@@ -125,16 +126,15 @@ def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int
     return end
 
 
-def _ancestry(
-    name: str, positions: list[Positions], sequences: Tensor | None, output: Any
-) -> Tensor | None:
+def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, output: Any) -> Tensor | None:
     """``(sequences, tokens)``: the row of the batch in which each token of each sequence was a query; None without beams."""
     if not any(place.beams for place in positions):
         return None
     chosen = getattr(output, "beam_indices", None)
     if sequences is None or chosen is None:
         raise ValueError(
-            f"{name!r}: beam search exchanged the rows of the batch between calls, and only generate knows how: " + _OUTPUT
+            f"{name!r}: beam search exchanged the rows of the batch between calls, and only generate knows how: "
+            + _OUTPUT
         )
     # Column t tells the row of the call that chose answer token t. That call's query is the token before.
     chosen = chosen[:, : sequences.shape[1]].cpu()

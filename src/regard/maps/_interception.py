@@ -89,6 +89,7 @@ class Interceptor(TorchFunctionMode):
         self._last_output: weakref.ref[Tensor] | None = None
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
         self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
+        self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -104,21 +105,30 @@ class Interceptor(TorchFunctionMode):
         kwargs = kwargs or {}
         if is_hidden():
             return func(*args, **kwargs)
-        if self.silent:
+        if self.silent.waiting:
             self.silent.used(args, kwargs)
-        name = getattr(func, "__name__", "")
-        handler = self._handlers.get(name)
+        known = self._functions.get(func)  # every operator of the model comes here: its name is looked up once
+        if known is None:
+            name = getattr(func, "__name__", "")
+            operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+            known = self._functions[func] = (name, self._handlers.get(name), operator)
+        name, handler, operator = known
         if handler is not None and not _in_backward():
             return handler(func, args, kwargs)
         out = func(*args, **kwargs)
-        if self.handwritten.history or self.handwritten.history.random:
-            self.handwritten.history.follow(name, func, args, kwargs, out)
-        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-            if _ATTENTION_LIKE.search(str(func)):
-                self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
-            elif self.silent and not str(func).startswith(("aten", "prim")):
-                self.silent.operator(self._running(), str(func))
+        history = self.handwritten.history
+        if history.origins or history.random.known:
+            history.follow(name, func, args, kwargs, out)
+        if operator:
+            self._operator(func)
         return out
+
+    def _operator(self, func: Any) -> None:
+        """An operator ran that is called as such, not as a function of torch."""
+        if _ATTENTION_LIKE.search(str(func)):
+            self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
+        elif self.silent and not str(func).startswith(("aten", "prim")):
+            self.silent.operator(self._running(), str(func))
 
     # -- recording ---------------------------------------------------------------------------------------------
 
@@ -184,7 +194,10 @@ class Interceptor(TorchFunctionMode):
             record.layout = Layout(grid, 0)
         record.running.layout_declared = record.layout is not None
         if record.layout is None:
-            record.layout = inferred_layout(keys, around, self._patches)
+            at = (site.name, keys, self._patches)
+            if at not in site.remembered:
+                site.remembered[at] = inferred_layout(keys, around, self._patches)
+            record.layout = site.remembered[at]
 
     # -- functions of torch ------------------------------------------------------------------------------------
 
@@ -329,6 +342,7 @@ class Interceptor(TorchFunctionMode):
         self.names.forget()
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
+        self._functions.clear()
         self.handwritten.close()
         del self.handwritten
 

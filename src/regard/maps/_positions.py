@@ -23,6 +23,7 @@ class Positions:
         cached: whether a cache states it; otherwise the call has all tokens.
         cross: the keys are those of another sequence, all of it.
         beams: beam search ran: rows of the batch are beams, which change places between calls.
+        guessed: some tokens may be guesses of an assistant or of prompt lookup, which are rejected if they are wrong.
 
     >>> Positions(first=5, queries=1, first_key=3, keys=4, length=6).key_positions
     tensor([ 3,  4,  5, -1])
@@ -36,6 +37,7 @@ class Positions:
     cached: bool = False
     cross: bool = False
     beams: bool = False
+    guessed: bool = False
 
     @property
     def end(self) -> int:
@@ -61,7 +63,8 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     if not hasattr(cache, "get_seq_length"):
         whole = queries == keys and cache is None
         return Positions(0, queries, 0, keys, keys) if whole else None
-    beams = any(frame.f_code.co_name == "_beam_search" for frame in site.frames)
+    running = {frame.f_code.co_name for frame in site.frames}
+    search = {"cached": True, "beams": "_beam_search" in running, "guessed": "_assisted_decoding" in running}
     own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(frames)
     length = _length(own, site.module)
@@ -69,9 +72,9 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     if first < 0:
         return None
     if cross:
-        return Positions(first, queries, 0, keys, length, cached=True, cross=True, beams=beams)
+        return Positions(first, queries, 0, keys, length, cross=True, **search)
     # A sliding window keeps the latest keys; a static cache has room for later ones.
-    return Positions(first, queries, max(0, length - keys), keys, length, cached=True, beams=beams)
+    return Positions(first, queries, max(0, length - keys), keys, length, **search)
 
 
 def _inside(site: CallSite) -> list[FrameType]:

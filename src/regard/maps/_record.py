@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error, selected
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
 from regard.maps._positions import Positions
@@ -101,7 +101,7 @@ class Computation:
         if self.largest_sum is not None:
             largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
-        return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)
+        return largest.clamp_min(1e-30) * (times * precision)
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class AttentionRecord:
         weights, logsumexp = running.weights(rows, heads)
         log_error = None
         if running.logsumexp is not None and logsumexp is not None:
-            log_error = _difference(logsumexp, running.logsumexp[:, heads][:, :, rows])
+            log_error = _difference(logsumexp, selected(selected(running.logsumexp, 1, heads), 2, rows))
         self.check.add(running.error(weights, rows, heads), log_error)
         return weights
 
@@ -317,8 +317,10 @@ def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _difference(ours: Tensor, theirs: Tensor) -> Tensor:
     """Over rows with a key to attend to: kernels differ in what they return for the others."""
-    difference = (ours - theirs.to(ours.dtype)).abs()
-    return torch.where(ours.isfinite(), difference, 0.0).amax() if ours.numel() else ours.new_zeros(())
+    if not ours.numel():
+        return ours.new_zeros(())
+    difference = (ours - theirs.to(ours.dtype)).abs_()
+    return difference.masked_fill_(ours == -math.inf, 0.0).amax()
 
 
 def _scalar(x: float | None) -> Tensor | None:

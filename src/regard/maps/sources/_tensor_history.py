@@ -121,32 +121,35 @@ class TensorHistory:
 
     Args:
         running: returns the name of the module that runs.
+
+    Attributes:
+        origins: by the tensor's id.
     """
 
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
-        self._origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self.origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
         self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
 
     def __bool__(self) -> bool:
-        return bool(self._origins)
+        return bool(self.origins)
 
     def get(self, x: Any) -> TensorOrigin | None:
-        entry = self._origins.get(id(x))
+        entry = self.origins.get(id(x))
         return entry[1] if entry is not None and entry[0]() is x else None
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
-        key, origins = id(x), self._origins
+        key, origins = id(x), self.origins
         # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
         origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
 
     def forget(self, x: Tensor) -> None:
-        self._origins.pop(id(x), None)
+        self.origins.pop(id(x), None)
 
     def close(self) -> None:
         """Forget everything."""
-        self._origins.clear()
+        self.origins.clear()
         self.random.clear()
         self.uses.clear()
 
