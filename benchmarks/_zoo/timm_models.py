@@ -12,19 +12,21 @@ from torch import nn
 from _zoo.judge import Animal
 
 _ATTENTION = re.compile(r"attention|attn|litemla|lambda|^SHSA$|^TokenMixer", re.IGNORECASE)
-# The smallest model with each class; `python benchmarks/zoo.py --family timm` lists classes that none of them has.
-MODELS = (
-    "bat_resnext26ts beit_base_patch16_224 caformer_s18 cait_xxs24_224 coat_tiny coatnet_pico_rw_224 convit_tiny "
-    "cpubone_nano crossvit_tiny_240 csatv2 davit_tiny deit_tiny_distilled_patch16_224 eca_botnext26ts_256 edgenext_xx_small "
-    "efficientformer_l1 efficientformerv2_s0 efficientvit_b0 efficientvit_m0 eva02_tiny_patch14_224 fastvit_mci0 "
-    "gcvit_xxtiny halonet_h1 hiera_tiny_224 hieradet_small lambda_resnet26t levit_128s lowformer_b0 maxvit_pico_rw_256 "
-    "maxvit_tiny_pm_256 mobilevit_xxs mobilevitv2_050 mvitv2_tiny nest_tiny nextvit_small pit_ti_224 pvt_v2_b0 "
-    "pvt_v2_b2_li resnet50_clip samvit_base_patch16_224 shvit_s1 swiftformer_xs swin_tiny_patch4_window7_224 "
-    "swinv2_cr_tiny_ns_224 swinv2_tiny_window8_256 tiny_vit_5m_224 tnt_s_legacy_patch16_224 twins_pcpvt_small "
-    "twins_svt_small visformer_tiny vit_base_patch16_siglip_224 vit_relpos_small_patch16_224 vit_tiny_patch16_224 "
-    "vit_base_patch16_rope_224 vitamin_small_224 volo_d1_224 xcit_nano_12_p8_224 naflexvit_base_patch16_gap "
-    "gemma4_vit_167m mobilenetv5_base"
-).split()
+# The smallest models that have each class. Classes of timm.layers are tried alone as well.
+MODELS = [
+    "bat_resnext26ts", "beit_base_patch16_224", "caformer_s18", "cait_xxs24_224", "coat_tiny", "coatnet_pico_rw_224",
+    "convit_tiny", "cpubone_nano", "crossvit_tiny_240", "csatv2", "davit_tiny", "deit_tiny_distilled_patch16_224",
+    "eca_botnext26ts_256", "edgenext_xx_small", "efficientformer_l1", "efficientformerv2_s0", "efficientvit_b0",
+    "efficientvit_m0", "eva02_tiny_patch14_224", "fastvit_mci0", "gcvit_xxtiny", "halonet_h1", "hiera_tiny_224",
+    "hieradet_small", "lambda_resnet26t", "levit_128s", "lowformer_b0", "maxvit_pico_rw_256", "maxvit_tiny_pm_256",
+    "mobilevit_xxs", "mobilevitv2_050", "mvitv2_tiny", "nest_tiny", "nextvit_small", "pit_ti_224", "pvt_v2_b0",
+    "pvt_v2_b2_li", "resnet50_clip", "samvit_base_patch16_224", "shvit_s1", "swiftformer_xs",
+    "swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "swinv2_tiny_window8_256", "tiny_vit_5m_224",
+    "tnt_s_legacy_patch16_224", "twins_pcpvt_small", "twins_svt_small", "visformer_tiny",
+    "vit_base_patch16_siglip_224", "vit_relpos_small_patch16_224", "vit_tiny_patch16_224",
+    "vit_base_patch16_rope_224", "vitamin_small_224", "volo_d1_224", "xcit_nano_12_p8_224",
+    "naflexvit_base_patch16_gap", "gemma4_vit_167m", "mobilenetv5_base",
+]  # fmt: skip
 SMALLER: tuple[dict[str, Any], ...] = ({"depth": 2, "img_size": 112}, {"depth": 2}, {"img_size": 128}, {})
 
 
@@ -69,9 +71,9 @@ def _classes() -> dict[str, type[nn.Module]]:
     for part in pkgutil.iter_modules(timm.layers.__path__):
         module = importlib.import_module(f"timm.layers.{part.name}")
         for name, x in vars(module).items():
-            if inspect.isclass(x) and issubclass(x, nn.Module) and x.__module__ == module.__name__:
-                if _ATTENTION.search(name):
-                    found[name] = x
+            own = inspect.isclass(x) and issubclass(x, nn.Module) and x.__module__ == module.__name__
+            if own and _ATTENTION.search(name):
+                found[name] = x
     return found
 
 

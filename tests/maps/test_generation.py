@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.maps import AttentionRecord, Map, Maps, Positions
+from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 LENGTH = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}
@@ -196,9 +196,13 @@ def test_what_was_not_seen_is_refused(text_model):
 def test_rejected_tokens_need_the_output():
     weights = torch.eye(4)[None, None]
     calls = [
-        AttentionRecord.given(weights, positions=Positions(0, 4, 0, 4, 4, cached=True)),
-        AttentionRecord.given(torch.ones(1, 1, 3, 7) / 7, positions=Positions(4, 3, 0, 7, 7, cached=True)),
-        AttentionRecord.given(torch.ones(1, 1, 3, 8) / 8, positions=Positions(5, 3, 0, 8, 8, cached=True)),
+        AttentionRecord.given(weights, axes=MapAxes(positions=Positions(0, 4, 0, 4, 4, cached=True))),
+        AttentionRecord.given(
+            torch.ones(1, 1, 3, 7) / 7, axes=MapAxes(positions=Positions(4, 3, 0, 7, 7, cached=True))
+        ),
+        AttentionRecord.given(
+            torch.ones(1, 1, 3, 8) / 8, axes=MapAxes(positions=Positions(5, 3, 0, 8, 8, cached=True))
+        ),
     ]
     maps = Maps([Map("attn", calls)])
     with pytest.raises(ValueError, match="may have been rejected"):

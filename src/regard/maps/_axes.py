@@ -19,6 +19,7 @@ from typing import Literal
 from torch import Tensor
 
 from regard.maps._layout import Layout
+from regard.maps._positions import Positions
 
 Certainty = Literal["known", "inferred", "ambiguous"]
 Over = Literal["tokens", "channels", "samples"]
@@ -34,11 +35,13 @@ class MapAxes:
         over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
             other gathered attention).
         query_layout: how the queries lie on an image, if not as the keys do.
+        positions: where queries and keys lie in the whole sequence, if known.
     """
 
     certainty: Certainty = "known"
     over: Over = "tokens"
     query_layout: Layout | None = None
+    positions: Positions | None = None
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,18 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         _tokens(first, output_shape, stated),
         (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 and own else None,
         beside.pop() if len(beside) == 1 else None,
-        bool(like) and like[-1].stride(-2) == 1 < like[-1].stride(-1) and like[-1].shape[-2] > 1,
+        _keys_beside(like[-1], first) if like else False,
     )
+
+
+def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
+    """Whether neighboring keys are neighbors in memory as channels are, in the memory of the module's input."""
+    if value.shape[-2] < 2:
+        return False
+    if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
+        # Channels come first: neighbors in memory are tokens.
+        return value.stride(-1) == 1 and value.stride(-2) == first.shape[-1] * first.shape[-2]
+    return value.stride(-2) == 1 < value.stride(-1)
 
 
 def heads_of(module: nn.Module | None) -> int | None:

@@ -155,10 +155,7 @@ class Capture(RecordListener):
         """The selected weights, some rows at a time, in the storage; None if there is no room."""
         batch, heads_count, queries, keys = record.shape
         value, device = record.running.value, record.running.device
-        whole = isinstance(rows, slice) and rows == slice(None)
-        numbers = torch.arange(0 if whole else queries)[rows]
-        chosen = heads_count if heads == slice(None) else len(torch.arange(heads_count)[heads])
-        shape = (batch, chosen, queries if whole else len(numbers), keys)
+        shape = (batch, _count(heads, heads_count), _count(rows, queries), keys)
         heads = heads.to(device) if isinstance(heads, Tensor) else heads
         exact = value is not None and value.dtype is torch.float64
         dtype = self.dtype or (torch.float64 if exact else torch.float32)
@@ -169,7 +166,7 @@ class Capture(RecordListener):
         parts = []
         try:
             for start, stop in self._chunks(shape):
-                weights = record.build(slice(start, stop) if whole else numbers[start:stop].to(device), heads)
+                weights = record.build(_part(rows, start, stop, queries, device), heads)
                 if room is not None and room.tensor is not None:
                     room.tensor[:, :, start:stop] = weights
                 else:
@@ -287,6 +284,20 @@ def capture(
     True
     """
     return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream)
+
+
+def _count(chosen: Selection, count: int) -> int:
+    """How many are chosen along an axis of size ``count``."""
+    if isinstance(chosen, Tensor):
+        return len(chosen)
+    return len(range(count)[chosen])
+
+
+def _part(rows: Selection, start: int, stop: int, count: int, device: torch.device) -> Selection:
+    """Those of the chosen rows, of ``count`` in all, from number ``start`` to number ``stop``."""
+    if isinstance(rows, slice) and rows == slice(None):
+        return rows if stop - start == count else slice(start, stop)
+    return torch.arange(count)[rows][start:stop].to(device)
 
 
 def _plainly(device: str) -> AbstractContextManager[Any]:

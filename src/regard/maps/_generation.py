@@ -48,11 +48,11 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         ]
     return replace(
         calls[-1],
-        shape=tuple(whole.shape),
+        shape=(batch, whole.shape[1], end, keys),
         stored=whole,
         check=_checks(calls),
         layout=calls[-1].layout if last.cross else None,
-        positions=Positions(0, end, 0, keys, keys if last.cross else end, cross=last.cross),
+        axes=replace(calls[-1].axes, positions=Positions(0, end, 0, keys, end, cross=last.cross)),
     )
 
 

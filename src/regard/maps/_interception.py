@@ -1,10 +1,10 @@
 """``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener."""
 
 import re
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.maps._layout import Layout, inferred_layout
 from regard.maps._module_names import CallSite, ModuleNames
-from regard.maps._patches import outer_interceptors, overrides, patched, paused
+from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
 from regard.maps._positions import positions_of
 from regard.maps._record import AttentionRecord
 from regard.maps._shapes import why_unreadable
@@ -187,7 +187,7 @@ class Interceptor(TorchFunctionMode):
         around, keys, grid = self.names.parents(site.name), record.shape[3], current_grid()
         record.windows = windows_of(record.shape, around, site)
         if record.windows is None and record.axes.over == "tokens":
-            record.positions = positions_of(record.shape, site)
+            record.axes = replace(record.axes, positions=positions_of(record.shape, site))
         if record.windows is not None:
             record.layout = Layout(record.windows.grid, 0)
         elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:
@@ -245,6 +245,8 @@ class Interceptor(TorchFunctionMode):
             steps = (stride, stride) if isinstance(stride, int) else tuple(stride)
             if tuple(weight.shape[2:]) == steps * (2 // len(steps)) and min(steps) > 1:
                 self._patches = tuple(out.shape[-2:])
+            elif self.handwritten.history.origins and tuple(weight.shape[2:]) == (1, 1):
+                self.handwritten.history.follow("conv2d", func, args, kwargs, out)  # heads may be mixed
         return out
 
     def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -315,7 +317,7 @@ class Interceptor(TorchFunctionMode):
             if outer:
                 return outer[0].called(name, original, args, kwargs)
             with _without_interceptors(), paused():
-                return _compiled_as_called(original)(*args, **kwargs)
+                return compiled_as_called(original)(*args, **kwargs)
 
         if is_hidden() or _in_backward():
             return run()
@@ -368,19 +370,6 @@ def intercept(model: nn.Module, listener: RecordListener, *, keeps_path: bool = 
 def _in_backward() -> bool:
     """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
     return torch._C._current_graph_task_id() != -1
-
-
-def _compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original``, compiled if compiled code calls it, so that the kernel is the one that would run without us: compiled
-    code runs as Python while it is intercepted."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):
-            context = frame.f_locals.get("self")
-            return context(original) if callable(context) else original  # type: ignore[no-any-return]
-        frame = frame.f_back
-    return original
 
 
 @contextmanager

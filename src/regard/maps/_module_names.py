@@ -49,9 +49,9 @@ class CallSite:
             module: the module of which the function must be a method.
         """
         for frame in self.frames:
-            if frame.f_code.co_name == function and name in frame.f_code.co_varnames:
-                if module is None or _first_argument(frame) is module:
-                    return frame.f_locals.get(name)
+            named = frame.f_code.co_name == function and name in frame.f_code.co_varnames
+            if named and (module is None or _first_argument(frame) is module):
+                return frame.f_locals.get(name)
         return None
 
 

@@ -79,7 +79,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
 
 def _inside(site: CallSite) -> list[FrameType]:
     """The frames of the module's own call."""
-    frames = []
+    frames: list[FrameType] = []
     for frame in site.frames:
         if frame.f_code.co_name == "_wrapped_call_impl":
             return frames

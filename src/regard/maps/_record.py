@@ -141,7 +141,6 @@ class AttentionRecord:
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
-        positions: where queries and keys lie in the whole sequence, if known.
         computation: how to build the map, while the model runs.
     """
 
@@ -156,7 +155,6 @@ class AttentionRecord:
     windows: Windows | None = None
     layout: Layout | None = None
     axes: MapAxes = field(default_factory=MapAxes)
-    positions: Positions | None = None
     computation: Computation | None = None
 
     @classmethod
@@ -206,6 +204,11 @@ class AttentionRecord:
             tokens = math.prod(self.windows.grid)
             return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
+
+    @property
+    def positions(self) -> Positions | None:
+        """Where queries and keys lie in the whole sequence, if known."""
+        return self.axes.positions
 
     @property
     def query_layout(self) -> Layout | None:
@@ -272,8 +275,12 @@ class AttentionRecord:
             windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
             layout=layouts[0],
             # Files of before state neither.
-            axes=MapAxes(fields.get("axes", "inferred"), fields.get("over", "tokens"), layouts[1]),
-            positions=None if fields.get("positions") is None else Positions(**fields["positions"]),
+            axes=MapAxes(
+                fields.get("axes", "inferred"),
+                fields.get("over", "tokens"),
+                layouts[1],
+                None if fields.get("positions") is None else Positions(**fields["positions"]),
+            ),
         )
         _check_parts(record, weights)
         return record

@@ -115,7 +115,8 @@ def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite)
 
 def _windows(module: nn.Module, site: CallSite) -> Windows | None:
     """How a module cuts its image, if its class is known."""
-    kind, shift, strided = type(module).__name__, (0, 0), False
+    kind, strided = type(module).__name__, False
+    shift: tuple[int, int] | None = (0, 0)
     rolled = _ROLLED.get(kind)
     grid: Any = None
     if rolled is not None:

@@ -223,11 +223,17 @@ class TensorHistory:
             self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
 
     def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
-        """For softmax(q) · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
+        """For softmax(q) · (softmax(k)ᵀ v), or q · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
         operands = tensors_of(args)
         for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
             origin, other = self.get(weights), self.get(value)
-            if origin is None or origin.kind != "weights" or origin.scored or other is None or other.average is None:
+            if other is None or other.average is None:
+                continue
+            if origin is None:  # features as they are, as in lambda layers
+                if not is_learned(weights) and weights.shape[-2:] == other.average[:0:-1]:
+                    return other.average
+                continue
+            if origin.kind != "weights" or origin.scored:
                 continue
             # Pooling of pooled tokens looks the same, but has fewer queries each time.
             _, features, keys = other.average
