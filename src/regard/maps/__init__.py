@@ -13,12 +13,12 @@ from regard.maps._container import Maps as Maps
 from regard.maps._container import check_maps as check_maps
 from regard.maps._container import check_over_tokens as check_over_tokens
 from regard.maps._interception import Interceptor as Interceptor
-from regard.maps._interception import RecordListener as RecordListener
 from regard.maps._interception import intercept as intercept
 from regard.maps._layout import Layout as Layout
 from regard.maps._layout import given_layout as given_layout
 from regard.maps._layout import inferred_layout as inferred_layout
 from regard.maps._layout import merged_rows as merged_rows
+from regard.maps._listener import RecordListener as RecordListener
 from regard.maps._module_names import ModuleNames as ModuleNames
 from regard.maps._positions import Positions as Positions
 from regard.maps._record import AttentionRecord as AttentionRecord

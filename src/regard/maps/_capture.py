@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
-from regard.maps._interception import RecordListener, intercept
+from regard.maps._differences import per_row
+from regard.maps._interception import intercept
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._storage import Allotted, Storage
@@ -114,6 +116,18 @@ class Capture(RecordListener):
             if chosen is not None:
                 factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
         record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
+
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        one, two = self.maps.get(first), self.maps.get(second)
+        if one is None or two is None or one.latest.stored is None or two.latest.stored is None:
+            return
+        rows = per_row(factor, one.latest.stored)
+        if rows is None or one.latest.rows is not None or one.latest.heads is not None:
+            return  # both maps stay as they are
+        one.latest.stored.sub_(rows.unsqueeze(-1) * two.latest.stored)
+        one.latest.kind = "difference"
+        one.latest.check.add(two.latest.check.error, two.latest.check.logsumexp_error)
+        self.retract(second)
 
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape

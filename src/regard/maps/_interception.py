@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.maps._differences import SUBTRACTIONS, OutputPairs
 from regard.maps._layout import Layout, inferred_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
 from regard.maps._positions import positions_of
@@ -42,36 +44,6 @@ _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
 
 
-class RecordListener:
-    """Receives the record of every attention. Override what you need.
-
-    Attributes:
-        lost: attention that could not be recorded, with the reason.
-    """
-
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-
-    def wants(self, name: str) -> bool:
-        """Whether to record attention of this name."""
-        return True
-
-    def attended(self, record: AttentionRecord) -> Tensor | None:
-        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
-        return None
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        """Attention of this name cannot be recorded."""
-        self.lost.append(f"{name}: {reason}")
-
-    def rescaled(self, name: str, factor: Tensor) -> None:
-        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
-        or two kernels that are merged by their logsumexp."""
-
-    def retract(self, name: str) -> None:
-        """Forget the latest record of this name: it was a part of something else."""
-
-
 class Interceptor(TorchFunctionMode):
     """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
 
@@ -89,6 +61,7 @@ class Interceptor(TorchFunctionMode):
         self._last_output: weakref.ref[Tensor] | None = None
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
         self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
+        self._pairs = OutputPairs()
         self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
@@ -97,6 +70,7 @@ class Interceptor(TorchFunctionMode):
             "_native_multi_head_attention": self._fast_path,
             "_transformer_encoder_layer_fwd": self._fast_path,
             "conv2d": self._convolution,
+            **dict.fromkeys(SUBTRACTIONS, self._subtraction),
         }
 
     def __torch_function__(
@@ -208,7 +182,19 @@ class Interceptor(TorchFunctionMode):
         with KernelWitness() as witness:
             out = func(*args, **kwargs)
         call = FunctionCall(site, func, args, kwargs, out, witness)
-        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+        new = self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+        self._pairs.add(site.name, args[2] if len(args) > 2 else kwargs.get("value"), new)
+        return new
+
+    def _subtraction(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = self._pairs.subtracted(args) if self._pairs else None
+        if found is not None:
+            with torch.no_grad(), torch._C.DisableTorchFunction(), paused():
+                unobserved(self.listener.subtracted, *found)
+        out = func(*args, **kwargs)
+        if self.handwritten.history.origins:
+            self.handwritten.history.follow(func.__name__, func, args, kwargs, out)
+        return out
 
     def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function asks whether a mode is active and, if so, passes itself to it. Here the same code runs with the
@@ -253,6 +239,8 @@ class Interceptor(TorchFunctionMode):
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
         if self._rescalable:
             self._rescaled(func.__name__, args)
+        if self._pairs and func.__name__ in MULTIPLICATIONS:
+            self._pairs.multiplied(args, out)
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # its first product was reported already
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
