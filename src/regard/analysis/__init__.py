@@ -6,6 +6,11 @@ from regard.analysis._changed_heads import mask_heads as mask_heads
 from regard.analysis._cost import Cost as Cost
 from regard.analysis._cost import CostRow as CostRow
 from regard.analysis._cost import cost as cost
+from regard.analysis._edit import Edit as Edit
+from regard.analysis._edit import edit as edit
+from regard.analysis._find_heads import FoundHeads as FoundHeads
+from regard.analysis._find_heads import HeadScore as HeadScore
+from regard.analysis._find_heads import find_heads as find_heads
 from regard.analysis._importance import Importance as Importance
 from regard.analysis._importance import PruningPoint as PruningPoint
 from regard.analysis._importance import importance as importance

@@ -3,6 +3,7 @@
 (Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
 """
 
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class ModuleNames:
         self._root = type(_unwrapped(model)).__name__
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
+        # The outermost frame of the model's latest run, and how many runs there were.
+        self._run: tuple[FrameType, int] | None = None
         # Whether compiled code called some of the attention.
         self.compiled = False
 
@@ -92,11 +95,34 @@ class ModuleNames:
             call = _call_of(found, frames[depth:])
             if call is None:  # a function that takes the module as its argument
                 continue
+            if count:
+                self._count_run(frames)
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
             return CallSite(self._numbered(call, name) if count else name, found, tuple(frames))
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
+
+    @property
+    def run(self) -> int:
+        """How many times the model ran before the run of now."""
+        return 0 if self._run is None else self._run[1]
+
+    def _count_run(self, frames: list[FrameType]) -> None:
+        """``generate``, or any method of the model that calls it several times, is one run."""
+        if self._run is not None and any(frame is self._run[0] for frame in frames):
+            return
+        outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
+        if outermost is not None:
+            self._run = (outermost, 0 if self._run is None else self._run[1] + 1)
+
+    def _is_call(self, frame: FrameType) -> bool:
+        """Whether this is a call of a module of the model, or of one of its methods."""
+        found = _first_argument(frame)
+        if not isinstance(found, nn.Module) or self.of(found) is None:
+            return False
+        method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
+        return getattr(method, "__code__", None) is frame.f_code
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -116,6 +142,7 @@ class ModuleNames:
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
+        self._run = None
 
 
 def _frames() -> Iterator[FrameType]:

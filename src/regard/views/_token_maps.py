@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from regard.maps import Maps
+from regard.maps import Maps, is_cross_attention
 from regard.support.checks import describe
 from regard.views._head_statistics import opening
 from regard.views._payload import Payload
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
-
-# Parts of the names that models give to cross-attention.
-_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
 
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
@@ -86,6 +83,6 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
 def _likely(name: str, unequal: bool) -> tuple[str, str]:
     """A guess by the name of the map, for maps whose sizes fit encoder, decoder and cross-attention."""
     lower = name.lower()
-    if unequal or any(part in lower for part in _CROSS) or lower == "attention":
+    if unequal or is_cross_attention(name) or lower == "attention":
         return "target", "source"
     return ("target", "target") if "decoder" in lower else ("source", "source")
