@@ -4,6 +4,7 @@ import type { VNode } from "../core/html";
 import type { Host } from "../core/host";
 import type { Payload } from "../core/payload";
 import { ClaimsView } from "./claims";
+import { CompareView } from "./compare";
 import { ConvolutionView } from "./convolution";
 import { HeadsView } from "./heads";
 import { MechanismView } from "./mechanism";
@@ -17,6 +18,7 @@ export interface ViewProps {
 
 export const views: Record<string, (props: ViewProps) => VNode> = {
   claims: ClaimsView,
+  compare: CompareView,
   convolution: ConvolutionView,
   heads: HeadsView,
   mechanism: MechanismView,

@@ -16,7 +16,7 @@ from regard.analysis._edited_weights import (
     Chosen,
     Edges,
     NewWeights,
-    Positions,
+    TokenPlaces,
     check_chosen,
     indices,
     numbers_of,
@@ -84,7 +84,7 @@ class Edit:
 
     def chosen(self, record: AttentionRecord) -> tuple[Edges, tuple[list[int], list[int]]]:
         """The edges that this edit changes in this attention, and the numbers of the chosen queries and keys."""
-        at = Positions.of(record)
+        at = TokenPlaces.of(record)
         heads = numbers_of(self.heads, record.shape[1])
         if not heads:
             raise ValueError(f"heads={self.heads}: {record.name!r} has {record.shape[1]} heads")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Map, Maps
+from regard.maps import AttentionRecord, Map, Maps, is_cross_attention
 from regard.support.checks import describe, is_iterable
 
 # Tokens or heads: a number, a slice or several numbers. Negative ones count from the end; None stands for all.
@@ -42,22 +42,25 @@ def numbers_of(chosen: Chosen, count: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Positions:
+class TokenPlaces:
     """The place of each query and each key in its sequence, ``(batch or 1, tokens)``; −1 for padding of windows."""
 
     query: Tensor
     key: Tensor
 
     @classmethod
-    def of(cls, record: AttentionRecord) -> "Positions":
+    def of(cls, record: AttentionRecord) -> "TokenPlaces":
         batch, _, queries, keys = record.shape
         if record.windows is not None:
             index = record.windows.index
             whole = index.repeat(batch // index.shape[0], 1)
             return cls(whole, whole)
-        asked = torch.arange(queries)
+        known = getattr(record, "positions", None)
+        if known is not None:
+            return cls(known.query_positions[None], known.key_positions[None])
         # With a cache the newest token is the last key.
-        return cls((asked + max(0, keys - queries))[None], torch.arange(keys)[None])
+        first = 0 if is_cross_attention(record.name) else max(0, keys - queries)
+        return cls(torch.arange(first, first + queries)[None], torch.arange(keys)[None])
 
 
 def indices(positions: Tensor, wanted: list[int]) -> Tensor:
@@ -81,7 +84,7 @@ class Edges:
     heads: list[int]
     query: Tensor
     key: Tensor
-    at: Positions
+    at: TokenPlaces
 
     @property
     def rows(self) -> Tensor:
@@ -178,11 +181,12 @@ def table_from_run(source: Map | Maps, record: AttentionRecord, call: int) -> We
         raise ValueError(f"weights has {len(calls)} calls of {record.name!r}, but it ran {call + 1} times")
     given = calls[call if len(calls) > 1 else 0]
     weights = given.weights
-    at = Positions.of(given) if given.windows is None else None
+    at = TokenPlaces.of(given) if given.windows is None else None
     queries = list(range(weights.shape[2])) if at is None else at.query[0].tolist()
+    keys = list(range(weights.shape[3])) if at is None else at.key[0].tolist()
     rows = queries if given.rows is None else [queries[row] for row in given.rows]
     heads = list(range(weights.shape[1])) if given.heads is None else list(given.heads)
-    return WeightTable(weights, heads, rows, list(range(weights.shape[3])), f"the map of {given.name!r} in weights")
+    return WeightTable(weights, heads, rows, keys, f"the map of {given.name!r} in weights")
 
 
 def without_edges(weights: Tensor, mask: Tensor, kind: str) -> Tensor:

@@ -78,10 +78,9 @@ class ForeignAttention:
         for name in _SIZES:
             if getattr(module, name, None) == before:
                 setattr(module, name, after)
-        if hasattr(module, "num_key_value_heads"):
-            module.num_key_value_heads = len(used)
-        if hasattr(module, "num_key_value_groups"):
-            module.num_key_value_groups = len(kept) // len(used)
+        for name, count in (("num_key_value_heads", len(used)), ("num_key_value_groups", len(kept) // len(used))):
+            if hasattr(module, name):
+                setattr(module, name, count)
 
 
 def foreign_attention(model: nn.Module) -> list[ForeignAttention]:
@@ -97,9 +96,9 @@ def foreign_attention(model: nn.Module) -> list[ForeignAttention]:
 
 def _inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
     for names in _SEPARATE:
-        layers = tuple(layer for name in names if _is_projection(layer := getattr(module, name, None)))
-        if len(layers) == 3:
-            return layers
+        layers = [getattr(module, name, None) for name in names]
+        if all(map(_is_projection, layers)):
+            return tuple(layer for layer in layers if layer is not None)
     fused = next((layer for name in _FUSED if _is_projection(layer := getattr(module, name, None))), None)
     return None if fused is None else (fused,)
 

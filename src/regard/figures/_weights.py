@@ -57,6 +57,38 @@ def weight_map(
     return figure
 
 
+def weight_maps(
+    maps: Sequence[Tensor],
+    titles: Sequence[str],
+    labels: Sequence[Sequence[Sequence[str] | None]],
+    *,
+    title: str = "",
+    width: float = 2 * COLUMN,
+) -> Figure:
+    """Maps side by side, on one scale of colors: two, and their difference.
+
+    Args:
+        maps: (queries, keys) each.
+        titles: one for each.
+        labels: of the queries and of the keys, for each map; None for numbers.
+        title: above all.
+        width: of the figure, in inches.
+    """
+    tall = max(weights.shape[0] / max(1, weights.shape[1]) for weights in maps)
+    figure, panels = new_figure(1, len(maps), width=width / len(maps), height=width / len(maps) * min(1.6, 0.4 + tall))
+    top = float(max(weights.shape[1] for weights in maps))
+    shown = None
+    for panel, weights, name, (asks, reads) in zip(panels, maps, titles, labels, strict=True):
+        box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
+        places = scale_position(pooled(plain(weights) * top), top)
+        shown = _paint(panel, places, signed=True, extent=box)
+        _labels(panel.xaxis, reads, weights.shape[1], 90)
+        _labels(panel.yaxis, asks, weights.shape[0], 0)
+        panel.set_title(name, fontsize=7)
+    _finish(figure, panels, shown, top, True, title)
+    return figure
+
+
 def weight_image(
     row: Tensor,
     visible: int,
@@ -99,10 +131,10 @@ def pooled(lift: Tensor) -> Tensor:
     return torch.where(low > high.abs(), -low, high)
 
 
-def _paint(panel: Any, places: Tensor, **options: Any) -> Any:
+def _paint(panel: Any, places: Tensor, signed: bool = False, **options: Any) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
-    signed = bool((places < 0).any())
+    signed = signed or bool((places < 0).any())
     colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
     return panel.imshow(
         places.numpy(), vmin=-1 if signed else 0, vmax=1, cmap=colors, interpolation="nearest", aspect="auto", **options

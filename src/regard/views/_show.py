@@ -7,8 +7,17 @@ from typing import Any
 
 from torch import nn
 
+from regard.maps import Maps
 from regard.support.checks import check_choice, describe
-from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _static_figure, _token_maps
+from regard.views import (
+    _comparison,
+    _convolution,
+    _head_positions,
+    _image_maps,
+    _mechanism,
+    _static_figure,
+    _token_maps,
+)
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
 from regard.views.page import document
@@ -16,6 +25,7 @@ from regard.views.page import document
 NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
 TITLES = {
     "claims": "Claims about attention",
+    "compare": "Attention, compared",
     "convolution": "Attention is convolution",
     "heads": "Heads over training",
     "image": "Image attention",
@@ -96,12 +106,14 @@ class Show:
 
 def show(
     what: Any,
+    other: Any = None,
     *,
     image: Any = None,
     tokens: Any = None,
     grid: Sequence[int] | None = None,
     prefix: int | None = None,
     sample: int = 0,
+    names: Sequence[str] | None = None,
     **options: Any,
 ) -> Show:
     """Show attention: a notebook displays the view, and ``.save("x.html")`` writes it as one file.
@@ -109,6 +121,7 @@ def show(
     ============================================  =====================================================================
     ``show(maps, image=x)``                       where each head looks from a patch of the image
     ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
+    ``show(a, b)``                                two prompts, two models or two steps side by side, and their difference
     ``show(run)``, ``show("runs/demo")``          where heads look, over training
     ``show("mechanism")``                         queries, keys and values to experiment with
     ``show("convolution")``                       heads that become a convolution
@@ -118,11 +131,14 @@ def show(
     Args:
         what: maps from ``regard.capture`` (or tensors of weights, ``(heads, queries, keys)`` with or without a batch, one
             or one per layer); a run, its folder or its heads; a trajectory or a locality; verified claims; or the name of a view.
+        other: maps to compare with: those of the same names (or in the same order) are shown side by side, with the
+            difference ``other − what`` over the tokens that both have.
         image: the model's input: a tensor, an array or a PIL image, normalized or not.
         tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
             be one longer than the maps: the last token was written and not read.
         grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
         sample: the index in the batch.
+        names: of the two sides of a comparison; then ``tokens`` is one text for both, or a pair.
         options: the options of a view that is given by its name.
 
     >>> weights = torch.rand(2, 4, 4).softmax(-1)
@@ -143,6 +159,10 @@ def show(
             f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"
         )
     maps = as_maps(what)
+    if other is not None:
+        return Show(_compared(what, maps, other, image, tokens=tokens, sample=sample, names=names))
+    if names is not None:
+        raise TypeError("names= goes with two sets of maps: show(a, b, names=(...))")
     if maps is None:
         if image is not None or tokens is not None:
             raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
@@ -152,6 +172,16 @@ def show(
     if image is not None or grid is not None:
         return Show(_image_maps.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
     return Show(_token_maps.payload(maps, tokens=tokens, sample=sample))
+
+
+def _compared(what: Any, maps: Maps | None, other: Any, image: Any, **options: Any) -> Payload:
+    second = as_maps(other)
+    if maps is None or second is None:
+        wrong = what if maps is None else other
+        raise TypeError(f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(wrong)}")
+    if image is not None:
+        raise ValueError("image= does not go with a comparison: both sides are shown as heat maps over tokens")
+    return _comparison.payload(maps, second, **options)
 
 
 def _named(name: str, options: dict[str, Any]) -> Payload:

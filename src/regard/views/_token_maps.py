@@ -13,7 +13,7 @@ from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """The arguments are those of :func:`regard.show`."""
     shown = sheets(maps, sample)
-    lists = _lists(tokens)
+    lists = token_lists(tokens)
     if "text" in lists and len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown):
         # The last token that generation wrote has not been read, so it has no row and no column.
         lists["text"].pop()
@@ -31,7 +31,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     return Payload("tokens", meta, arrays(shown))
 
 
-def _lists(tokens: Any) -> dict[str, list[str]]:
+def token_lists(tokens: Any) -> dict[str, list[str]]:
     """``{"text": …}``, or ``{"source": …, "target": …}`` for an encoder–decoder."""
     if tokens is None:
         return {}
