@@ -9,6 +9,7 @@ import { ConvolutionView } from "./convolution";
 import { HeadsView } from "./heads";
 import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
+import { MixedView } from "./mixed";
 import { TokensView } from "./tokens";
 
 export interface ViewProps {
@@ -22,6 +23,7 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   convolution: ConvolutionView,
   heads: HeadsView,
   mechanism: MechanismView,
+  mixed: MixedView,
   image: ImageView,
   tokens: TokensView,
 };

@@ -29,3 +29,5 @@ from regard.analysis._replace import replace_heads as replace_heads
 from regard.analysis._rollout import rollout as rollout
 from regard.analysis._statistics import distance as distance
 from regard.analysis._statistics import entropy as entropy
+from regard.analysis._word_maps import WordMaps as WordMaps
+from regard.analysis._word_maps import word_maps as word_maps

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import Layout, Map, Maps, check_over_tokens, is_cross_attention, merged_rows, stacks_in
+from regard.maps import Layout, Map, Maps, check_over_tokens, check_segments, is_cross_attention, merged_rows, stacks_in
 from regard.support.checks import check_choice, check_probability, describe, is_iterable
 
 Fusion = Literal["mean", "max", "min"]
@@ -49,13 +49,32 @@ class _Options:
         return fused / total.clamp_min(torch.finfo(fused.dtype).tiny), share
 
 
+@overload
+def rollout(
+    maps: Maps | Sequence[Tensor],
+    *,
+    fusion: Fusion = ...,
+    discard: float = ...,
+    identity: float = ...,
+    segments: None = ...,
+) -> Float[Tensor, "batch outputs inputs"]: ...
+@overload
+def rollout(
+    maps: Maps | Sequence[Tensor],
+    *,
+    fusion: Fusion = ...,
+    discard: float = ...,
+    identity: float = ...,
+    segments: Sequence[tuple[str, Any]],
+) -> tuple[Tensor, ...]: ...
 def rollout(
     maps: Maps | Sequence[Tensor],
     *,
     fusion: Fusion = "mean",
     discard: float = 0.0,
     identity: float = 0.5,
-) -> Float[Tensor, "batch outputs inputs"]:
+    segments: Sequence[tuple[str, Any]] | None = None,
+) -> Tensor | tuple[Tensor, ...]:
     r"""How much of each input token is in each output token, if values only flow along attention and skip connections.
 
     .. math:: R = \hat A_L \cdots \hat A_1, \qquad \hat A_l = \iota I + (1 - \iota)\, \mathrm{fuse}_h(A_l)
@@ -75,6 +94,8 @@ def rollout(
         fusion: how to combine the heads: ``"mean"``, ``"max"`` or ``"min"``.
         discard: the fraction of the smallest weights of each row to leave out, in [0, 1).
         identity: ι, the share of the skip connection, in [0, 1).
+        segments: what the inputs consist of, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. Then the result is
+            one tensor for each: ``(batch, outputs, 12)``, ``(batch, outputs, 24, 24)``, …
 
     The result is on the maps' device: a row for each token of the last layer, a column for each of the first. For a model
     with a class token, ``R[:, 0, prefix:]`` is the usual picture.
@@ -84,6 +105,9 @@ def rollout(
              [0., 1., 0.],
              [0., 0., 1.]]])
     """
+    if segments is not None:
+        whole = rollout(maps, fusion=fusion, discard=discard, identity=identity)
+        return tuple(segment.part(whole) for segment in check_segments(segments, whole.shape[-1]))
     check_choice("fusion", fusion, ("mean", "max", "min"))
     check_probability("discard", discard)
     check_probability("identity", identity)

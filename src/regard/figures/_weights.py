@@ -118,6 +118,51 @@ def weight_image(
     return figure
 
 
+def weight_segments(
+    pictures: Sequence[Tensor],
+    text: Sequence[tuple[str, float]],
+    visible: int,
+    *,
+    images: Sequence[Tensor | None],
+    title: str = "",
+    width: float = 2 * COLUMN,
+    most: int = 16,
+) -> Figure:
+    """What one query attends to in a sequence of text and images: a panel for each picture, and bars for words.
+
+    Args:
+        pictures: weights of the patches of each image, (rows, columns).
+        text: words and their weights; the ``most`` with the largest weights are shown, in the order of the text.
+        visible: how many keys the query may see.
+        images: the pictures themselves, to lie under the weights.
+        title: above all.
+        width: of the figure, in inches.
+    """
+    panels = len(pictures) + bool(text)
+    figure, found = new_figure(1, panels, width=width / panels, height=width / panels + 0.6)
+    shown = None
+    for panel, weights, image in zip(found, pictures, images, strict=False):
+        box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
+        if image is not None:
+            panel.imshow(image.float().mean(-1).numpy(), extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255)
+        places = scale_position(plain(weights) * visible, float(visible))
+        shown = _paint(panel, places, extent=box, alpha=1.0 if image is None else 0.7)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    if text:
+        best = sorted(sorted(range(len(text)), key=lambda i: -abs(text[i][1]))[:most])
+        found[-1].barh(range(len(best)), [100 * text[i][1] for i in best], color=STOPS[4], height=0.7)
+        found[-1].set_yticks(range(len(best)), [text[i][0].replace("$", r"\$") for i in best], fontsize=6)
+        found[-1].invert_yaxis()
+        found[-1].set_xlabel("attention in %", fontsize=7)
+        found[-1].tick_params(axis="x", labelsize=6)
+    if shown is not None:
+        _finish(figure, list(found[: len(pictures)]), shown, float(visible), False, title)
+    elif title:
+        figure.suptitle(title, fontsize=8)
+    return figure
+
+
 def pooled(lift: Tensor) -> Tensor:
     """At most ``MOST_CELLS`` cells per side, each the largest of those that it stands for: no head disappears.
 

@@ -26,6 +26,11 @@ from regard.maps._record import Check as Check
 from regard.maps._record import Computation as Computation
 from regard.maps._record import Missed as Missed
 from regard.maps._record import WeightsOf as WeightsOf
+from regard.maps._segments import ImageTokens as ImageTokens
+from regard.maps._segments import Segment as Segment
+from regard.maps._segments import check_segments as check_segments
+from regard.maps._segments import find_segments as find_segments
+from regard.maps._segments import image_tokens_of as image_tokens_of
 from regard.maps._stacks import is_cross_attention as is_cross_attention
 from regard.maps._stacks import stacks_in as stacks_in
 from regard.maps._windows import Windows as Windows

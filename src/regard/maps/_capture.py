@@ -21,6 +21,7 @@ from regard.maps._interception import RecordListener, intercept
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._segments import image_tokens_of
 from regard.maps._storage import Allotted, Storage
 from regard.support.checks import check_flag, describe, is_iterable
 from regard.support.text import parse_size
@@ -83,6 +84,8 @@ class Capture(RecordListener):
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
                 "outputs that are equal up to rounding"
             )
+        if self._names is not None:
+            self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()

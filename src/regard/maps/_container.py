@@ -15,6 +15,7 @@ from regard.maps._axes import Certainty, Over
 from regard.maps._files import read_records, write_records
 from regard.maps._layout import Layout, given_layout
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._segments import ImageTokens
 from regard.support.checks import check_count
 from regard.support.tables import text_table
 
@@ -150,12 +151,14 @@ class Maps(Mapping[str, Map]):
     Attributes:
         missed: attention that was computed but not captured, with the reason.
         notes: what a reader should know about the capture.
+        image_tokens: how the model marks the patches of images in its text, if its configuration says so.
     """
 
     def __init__(self, maps: Iterable[Map] = (), missed: list[Missed] | None = None) -> None:
         self._maps = {found.name: found for found in maps}
         self.missed: list[Missed] = missed if missed is not None else []
         self.notes: list[str] = []
+        self.image_tokens: ImageTokens | None = None
 
     def add(self, record: AttentionRecord) -> Map:
         """Append the record to the map of its name, and return this map."""
@@ -189,12 +192,17 @@ class Maps(Mapping[str, Map]):
             if key in self._maps:
                 return self._maps[key]
             if any(sign in key for sign in "*?["):
-                found = Maps(found for name, found in self._maps.items() if fnmatch.fnmatchcase(name, key))
+                found = self._some(found for name, found in self._maps.items() if fnmatch.fnmatchcase(name, key))
                 if found:
                     return found
             raise KeyError(f"no map is named {key!r}; there are {', '.join(self._maps) or 'none'}")
         chosen = list(self._maps.values())[key]
-        return Maps(chosen) if isinstance(chosen, list) else chosen
+        return self._some(chosen) if isinstance(chosen, list) else chosen
+
+    def _some(self, chosen: Iterable[Map]) -> "Maps":
+        some = Maps(chosen)
+        some.image_tokens = self.image_tokens
+        return some
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._maps)

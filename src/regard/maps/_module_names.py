@@ -17,6 +17,8 @@ from torch import nn
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
+_GRIDS = "image_grid_thw"  # Qwen-VL's
+
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
 
@@ -58,6 +60,8 @@ class ModuleNames:
         self._running: list[tuple[FrameType, str, int]] = []
         # The outermost frame of the model's latest run, and how many runs there were.
         self._run: tuple[FrameType, int] | None = None
+        # The argument of this name with which the latest run was called, if there was one: the grids of its images.
+        self.image_grids: Any = None
         # Whether compiled code called some of the attention.
         self.compiled = False
 
@@ -115,6 +119,8 @@ class ModuleNames:
         outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
         if outermost is not None:
             self._run = (outermost, 0 if self._run is None else self._run[1] + 1)
+            stated = (frame.f_locals.get(_GRIDS) for frame in frames if _GRIDS in frame.f_code.co_varnames)
+            self.image_grids = next((found for found in stated if found is not None), self.image_grids)
 
     def _is_call(self, frame: FrameType) -> bool:
         """Whether this is a call of a module of the model, or of one of its methods."""

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.figures import weight_image, weight_map, weight_maps
+from regard.figures import weight_image, weight_map, weight_maps, weight_segments
 from regard.figures.style import COLORS, GRAY, Figure, new_figure, tidy
 from regard.support.checks import describe
 from regard.views._payload import Payload
@@ -37,7 +37,7 @@ def figure(
         return _heads(payload, title, **size)
     if payload.view == "compare":
         return _compared(payload, layer, head, query, title, **size)
-    if payload.view not in ("tokens", "image"):
+    if payload.view not in ("tokens", "image", "mixed"):
         raise ValueError(f"the view {payload.view!r} has no static figure: save it as .html")
     layers = payload.meta["layers"]
     number = _layer(layers, layer, payload.meta["opening"]["layer"])
@@ -46,6 +46,8 @@ def figure(
     seen = payload.arrays.get(f"visible{number}")
     visible = seen if isinstance(seen, Tensor) else torch.full((about["queries"],), about["visible"])
     words = f"{about['name']} · {name}" if title is None else title
+    if payload.view == "mixed":
+        return _mixed(payload, about, weights, visible, query, words, size)
     if payload.view == "image":
         return _on_image(payload, about, weights, visible, query, words, size)
     if query is not None:
@@ -99,6 +101,31 @@ def _on_image(
     shown = image if isinstance(image, Tensor) else None
     mark = place if about["query_grid"] == about["grid"] else None
     return weight_image(patches, int(visible[at]), image=shown, query=mark, title=f"{words} · query {asked}", **size)
+
+
+def _mixed(
+    payload: Payload, about: dict[str, Any], weights: Tensor, visible: Tensor, query: int | None, words: str, size: Any
+) -> Figure:
+    """What one token looks at: on each picture, and among the words."""
+    rows = about["rows"] or list(range(about["queries"]))
+    asked = rows[-1] if query is None else query
+    if asked not in rows:
+        raise ValueError(f"query must be one of the {len(rows)} captured, up to {rows[-1]}, got {asked}")
+    row, names = weights[rows.index(asked)], payload.meta["tokens"]
+    segments = payload.meta["segments"]
+    grids = [(each["start"], each["grid"]) for each in segments if each["grid"] is not None]
+    pictures = [row[start : start + grid[0] * grid[1]].reshape(grid) for start, grid in grids]
+    images = [payload.arrays.get(f"image{number}") for number in range(len(pictures))]
+    at = [
+        place
+        for each in segments
+        if each["grid"] is None
+        for place in range(each["start"], each["start"] + each["count"])
+    ]
+    text = [(names[place], float(row[place])) for place in at if place < len(row)]
+    shown = [image if isinstance(image, Tensor) else None for image in images]
+    title = f"{words} · from {names[asked]}"
+    return weight_segments(pictures, text, int(visible[rows.index(asked)]), images=shown, title=title, **size)
 
 
 def _compared(
