@@ -199,7 +199,7 @@ def show(
 def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: Any) -> Payload:
     if image is not None and tokens is not None:
         raise ValueError(
-            "image and tokens exclude each other, unless the text has the image in it: then pass segments= or ids="
+            "image and tokens exclude each other: pass one of the two, or segments= (or ids=) if the text has the image in it"
         )
     if image is not None or layout["grid"] is not None:
         return _image_maps.payload(maps, image=image, sample=sample, **layout)
