@@ -14,6 +14,7 @@ from regard.maps._container import check_maps as check_maps
 from regard.maps._container import check_over_tokens as check_over_tokens
 from regard.maps._contributions import ValueNorms as ValueNorms
 from regard.maps._interception import Interceptor as Interceptor
+from regard.maps._interception import RecordListener as RecordListener
 from regard.maps._interception import intercept as intercept
 from regard.maps._layout import Layout as Layout
 from regard.maps._layout import given_layout as given_layout
@@ -26,7 +27,6 @@ from regard.maps._record import Check as Check
 from regard.maps._record import Computation as Computation
 from regard.maps._record import Missed as Missed
 from regard.maps._record import WeightsOf as WeightsOf
-from regard.maps._record_listener import RecordListener as RecordListener
 from regard.maps._segments import ImageTokens as ImageTokens
 from regard.maps._segments import Segment as Segment
 from regard.maps._segments import check_segments as check_segments

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._interception import intercept
+from regard.maps._interception import RecordListener, intercept
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._record_listener import RecordListener
 from regard.maps._segments import image_tokens_of
 from regard.maps._storage import Allotted, Storage
 from regard.support.checks import check_flag, describe, is_iterable
