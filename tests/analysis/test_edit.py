@@ -241,5 +241,5 @@ def test_what_cannot_be_edited_says_so(user_errors):
     with pytest.raises(ValueError, match="linear attention"), regard.edit(Linear(), "*", keys=0) as edited:
         edited.model(*torch.randn(3, 2, 2, 5, 4))
     model, message = ByHand(kernel="sdpa"), "where='encoder' names no attention; there are ByHand"
-    with pytest.raises(KeyError, match=message), regard.edit(model, "encoder", keys=0):
+    with pytest.raises(ValueError, match=message), regard.edit(model, "encoder", keys=0):
         model(torch.randn(1, 5, 12))

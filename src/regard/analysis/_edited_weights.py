@@ -174,7 +174,7 @@ def table_of(new: Tensor, edges: Edges, wanted: tuple[list[int], list[int]], nam
 def table_from_run(source: Map | Maps, record: AttentionRecord, call: int) -> WeightTable:
     """The map of the same name, and of the same call if there are several, from another run."""
     if isinstance(source, Maps) and record.name not in source:
-        raise KeyError(f"weights has no map of {record.name!r}; it has {', '.join(source) or 'none'}")
+        raise ValueError(f"weights has no map of {record.name!r}; it has {', '.join(source) or 'none'}")
     found: Map = source[record.name] if isinstance(source, Maps) else source
     calls = found.calls
     if len(calls) > 1 and call >= len(calls):
