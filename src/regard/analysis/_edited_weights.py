@@ -55,9 +55,8 @@ class TokenPlaces:
             index = record.windows.index
             whole = index.repeat(batch // index.shape[0], 1)
             return cls(whole, whole)
-        known = getattr(record, "positions", None)
-        if known is not None:
-            return cls(known.query_positions[None], known.key_positions[None])
+        if record.positions is not None:
+            return cls(record.positions.query_positions[None], record.positions.key_positions[None])
         # With a cache the newest token is the last key.
         first = 0 if is_cross_attention(record.name) else max(0, keys - queries)
         return cls(torch.arange(first, first + queries)[None], torch.arange(keys)[None])
