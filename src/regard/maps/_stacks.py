@@ -23,8 +23,9 @@ def stack_of(name: str) -> str:
     >>> stack_of("vision_model.encoder.layers.3.self_attn"), stack_of("block2.0.attn"), stack_of("attention")
     ('vision_model.encoder.layers', 'block', '')
     """
-    found = re.search(r"\d", name)
-    return "" if found is None else name[: found.start()].rstrip("._")
+    path = name.partition("#")[0]  # the second attention of a module
+    found = re.search(r"\d", path)
+    return "" if found is None else path[: found.start()].rstrip("._")
 
 
 def stacks_in(names: Iterable[str]) -> dict[str, list[str]]:
