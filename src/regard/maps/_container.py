@@ -232,22 +232,6 @@ class Maps(Mapping[str, Map]):
             )
         return torch.stack([found.weights for found in self.values()])
 
-    def contributions(self) -> "Maps":
-        """Maps of contributions in the place of weights (see :meth:`Map.contributions`), for views and figures."""
-        made = Maps(missed=self.missed)
-        for found in self.values():
-            for call in found.calls:
-                layouts: dict[str, Any] = {"layout": call.layout, "axes": call.axes}
-                chosen = {"rows": call.rows, "heads": call.heads}
-                made.add(
-                    AttentionRecord.given(call.contributions, found.name, kind="contributions", **layouts, **chosen)
-                )
-        made.notes = [
-            "weights times the norms of values behind the output projection: rows do not sum to 1",
-            *self.notes,
-        ]
-        return made
-
     def generation(self, output: Any = None) -> "Maps":
         """The calls of ``model.generate`` put together: maps of the whole sequence, prompt and answer.
 
@@ -264,6 +248,22 @@ class Maps(Mapping[str, Map]):
         found.notes = list(self.notes)
         found.image_tokens = self.image_tokens
         return found
+
+    def contributions(self) -> "Maps":
+        """Maps of contributions in the place of weights (see :meth:`Map.contributions`), for views and figures."""
+        made = Maps(missed=self.missed)
+        for found in self.values():
+            for call in found.calls:
+                layouts: dict[str, Any] = {"layout": call.layout, "axes": call.axes}
+                chosen = {"rows": call.rows, "heads": call.heads}
+                made.add(
+                    AttentionRecord.given(call.contributions, found.name, kind="contributions", **layouts, **chosen)
+                )
+        made.notes = [
+            "weights times the norms of values behind the output projection: rows do not sum to 1",
+            *self.notes,
+        ]
+        return made
 
     @property
     def residual(self) -> float:

@@ -16,8 +16,8 @@ from torch import nn
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
-_GRIDS = "image_grid_thw"  # Qwen-VL's
 _OWN_PACKAGES = (__package__, f"{__package__}.sources")
+_GRIDS = "image_grid_thw"  # Qwen-VL's
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -163,8 +163,8 @@ class ModuleNames:
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
-        self._run = None
         self._remembered.clear()
+        self._run = None
 
 
 def _frames() -> list[FrameType]:

@@ -277,8 +277,8 @@ class AttentionRecord:
             "windows": None if self.windows is None else asdict(self.windows),
             "axes": self.axes.certainty,
             "over": self.axes.over,
-            "moment": self.moment,
             "positions": None if self.positions is None else asdict(self.positions),
+            "moment": self.moment,
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
