@@ -79,6 +79,34 @@ def test_a_blocked_edge_is_a_score_of_minus_infinity(kernel, queries, keys, head
     torch.testing.assert_close(model(x), plain)
 
 
+class WithSink(nn.Module):
+    """A learned sink takes a share of every row. Sigmoids share nothing."""
+
+    def __init__(self, sigmoid=False):
+        super().__init__()
+        self.sigmoid, self.hidden = sigmoid, None
+
+    def forward(self, x):
+        scores = x @ x.mT
+        if self.hidden is not None:
+            scores = scores.masked_fill(self.hidden, -math.inf)
+        if self.sigmoid:
+            return scores.sigmoid() @ x
+        sink = scores.new_full((*scores.shape[:-1], 1), 0.7)
+        return torch.cat([scores, sink], -1).softmax(-1)[..., :-1] @ x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_a_sink_keeps_its_place_in_the_softmax_and_sigmoids_share_nothing(sigmoid):
+    model, x = WithSink(sigmoid), torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    with regard.edit(model, "*", keys=[1, 4], queries=slice(1, None)):
+        found = model(x)
+    model.hidden = torch.zeros(5, 5, dtype=torch.bool)
+    model.hidden[1:, [1, 4]] = True
+    torch.testing.assert_close(found, model(x))
+
+
 def test_set_weights_are_those_of_the_formula():
     model, oracle = twins("sdpa", False, torch.float64)
     x, table = torch.randn(2, 5, 12, dtype=torch.float64), torch.rand(2, 2, 3, dtype=torch.float64) / 9
