@@ -16,14 +16,16 @@ from torch import Tensor, nn
 
 from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
+from regard.maps._contributions import ProjectionWatch
 from regard.maps._differences import per_row
 from regard.maps._interception import intercept
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._segments import image_tokens_of
 from regard.maps._storage import Allotted, Storage
-from regard.support.checks import describe, is_iterable
+from regard.support.checks import check_flag, describe, is_iterable
 from regard.support.text import parse_size
 
 Rows = int | slice | Sequence[int] | None
@@ -46,6 +48,7 @@ class Capture(RecordListener):
     grid: Any = None
     prefix: int | None = None
     stream: str | Path | None = None
+    values: bool = False
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -54,6 +57,7 @@ class Capture(RecordListener):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
+        self.projections = ProjectionWatch() if self.values else None
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
@@ -75,6 +79,8 @@ class Capture(RecordListener):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        if self.projections is not None:
+            self.projections.close()
         for name in list(self._waiting):
             self._fold(name)
         if self._names is not None and self._names.compiled:
@@ -82,6 +88,8 @@ class Capture(RecordListener):
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
                 "outputs that are equal up to rounding"
             )
+        if self._names is not None:
+            self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
@@ -123,7 +131,7 @@ class Capture(RecordListener):
             return
         rows = per_row(factor, one.latest.stored)
         if rows is None or one.latest.rows is not None or one.latest.heads is not None:
-            return  # both maps stay as they are
+            return
         one.latest.stored.sub_(rows.unsqueeze(-1) * two.latest.stored)
         one.latest.kind = "difference"
         one.latest.check.add(two.latest.check.error, two.latest.check.logsumexp_error)
@@ -151,6 +159,8 @@ class Capture(RecordListener):
         record.rows = None if self.rows is None else tuple(torch.arange(queries)[rows].tolist())
         record.heads = None if self.heads is None else tuple(torch.arange(heads_count)[heads].tolist())
         record.layout = self._layout(record)
+        if self.projections is not None:
+            self._keep_values(record, self.projections)
         record.computation = None
         self.maps.add(record)
         if self.reduce is not None:
@@ -159,6 +169,15 @@ class Capture(RecordListener):
             record.stored = None
             if not running.tentative:
                 self._fold(record.name)
+
+    @staticmethod
+    def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
+        running = record.running
+        if running.projection is not None and running.value is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                projections.projected(record, running.value, *running.projection())
+        else:
+            projections.expect(record, running.value, running.output)
 
     def _fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:
@@ -257,6 +276,7 @@ def capture(
     grid: Any = None,
     prefix: int | None = None,
     stream: str | Path | None = None,
+    values: bool = False,
 ) -> Capture:
     r"""The attention maps of all that ``model`` computes inside the block, each compared with the real output.
 
@@ -285,6 +305,8 @@ def capture(
             listed in ``maps.missed``. None for no limit.
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
+        values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
+            :meth:`Map.contributions`. They are not saved with the maps.
 
     ``maps.missed`` lists attention that could not be captured. Maps never contain dropout.
 
@@ -297,14 +319,12 @@ def capture(
     >>> bool(maps.residual < 1e-5)
     True
     """
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream)
+    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values)
 
 
 def _count(chosen: Selection, count: int) -> int:
     """How many are chosen along an axis of size ``count``."""
-    if isinstance(chosen, Tensor):
-        return len(chosen)
-    return len(range(count)[chosen])
+    return len(chosen) if isinstance(chosen, Tensor) else len(range(count)[chosen])
 
 
 def _part(rows: Selection, start: int, stop: int, count: int, device: torch.device) -> Selection:
@@ -335,6 +355,7 @@ def _check_options(options: Capture) -> None:
         raise TypeError(f"reduce must be a function of (total, weights), got {describe(reduce)}")
     if stream is not None and not isinstance(stream, str | os.PathLike):
         raise TypeError(f"stream must be the path of a folder, got {describe(stream)}")
+    check_flag("values", options.values)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
     _check_selection("rows", options.rows)

@@ -1,9 +1,10 @@
-"""What is told of every attention that a model computes."""
+"""``RecordListener``: what receives the records of attention while a model runs."""
 
 from typing import Any
 
 from torch import Tensor
 
+from regard.maps._contributions import ProjectionWatch
 from regard.maps._record import AttentionRecord
 
 
@@ -12,7 +13,10 @@ class RecordListener:
 
     Attributes:
         lost: attention that could not be recorded, with the reason.
+        projections: is shown the products of the model, among which are its output projections; None if not needed.
     """
+
+    projections: ProjectionWatch | None = None
 
     def __init__(self) -> None:
         self.lost: list[str] = []
