@@ -77,11 +77,16 @@ def prepared(name: str, model: Any) -> Any:
     """What the tool works on. TransformerLens wraps a model of transformers, which it reads from a folder."""
     if name != "transformer_lens":
         return model
+    from tokenizers import Tokenizer, models
     from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
 
+    words = Tokenizer(models.WordLevel({str(n): n for n in range(50)}, unk_token="0"))
+    special = dict.fromkeys(("unk_token", "pad_token", "bos_token", "eos_token"), "0")
     with tempfile.TemporaryDirectory() as folder:
         model = with_head(model)
         model.save_pretrained(folder)
+        PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
         return TransformerBridge.boot_transformers(folder, hf_model=model)
 
 
