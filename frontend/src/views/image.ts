@@ -5,7 +5,7 @@ import { Picture, pixels, type Size } from "../core/canvas";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember } from "../core/memory";
+import { recalled, remember, useRecalled } from "../core/memory";
 import type { Payload } from "../core/payload";
 import type { Pen } from "../core/pen";
 import { type Theme, useTheme } from "../core/theme";
@@ -28,6 +28,8 @@ interface Meta {
   image: boolean;
   rollout: boolean;
   opening?: Opening;
+  /** Maps minus other maps: small, so that each is seen on a scale of its own. */
+  difference?: boolean;
 }
 
 export function ImageView({ payload, host }: ViewProps): VNode {
@@ -51,6 +53,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const [smooth, setSmooth] = useState(false);
   const [block, setBlock] = useState(layers.length === 1);
   const [shared, setShared] = useState(true);
+  useEffect(() => setShared(!meta.difference), [meta.difference]);
   const [mass, setMass] = useState(1);
   const [off, setOff] = useState<ReadonlySet<number>>(new Set());
   const [pattern, setPattern] = useState("any");
@@ -77,6 +80,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     if (mass === 1) setMass(0.6);
     setBlock(true);
   };
+  useRecalled(host, "image", (choices) => setLocked(startChoice(choices, locked)));
   useEffect(() => remember(host, "image", { layer: locked.layer, head: String(locked.which) }), [locked.layer, locked.which]);
 
   const choose = (layerAt: number, which: Which) => {

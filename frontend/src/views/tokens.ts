@@ -5,7 +5,7 @@ import { Picture, pixels, type Size } from "../core/canvas";
 import { Button, Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember } from "../core/memory";
+import { recalled, remember, useRecalled } from "../core/memory";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
@@ -31,6 +31,8 @@ interface Meta {
   notes: string[];
   rollout: boolean;
   opening?: Opening;
+  /** Maps minus other maps: small, so that each is seen on a scale of its own. */
+  difference?: boolean;
 }
 
 const THUMBNAIL = 48;
@@ -53,6 +55,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [pinned, setPinned] = useState<number | null>(null);
   const [hide, setHide] = useState(false);
   const [scale, setScale] = useState<Scale>("uniform");
+  useEffect(() => setScale(meta.difference ? "map" : "uniform"), [meta.difference]);
   const [pooling, setPooling] = useState<Pooling>("max");
   const [view, setView] = useState<Viewport>(whole);
   const [worked, setWorked] = useState(0);
@@ -110,6 +113,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   useEffect(() => setOff(new Set()), [payload, locked.layer]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
+  useRecalled(host, "tokens", (choices) => setLocked(startChoice(choices, locked)));
   useEffect(() => remember(host, "tokens", { layer: locked.layer, head: String(locked.which), picture: mode === "arcs" ? mode : null }), [locked.layer, locked.which, mode]);
 
   const choose = (layerAt: number, which: Which) => {
