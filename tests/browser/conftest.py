@@ -2,7 +2,6 @@
 
 import contextlib
 import runpy
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,20 +12,7 @@ from torch import nn
 
 import regard
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LOCAL = ("file:", "data:", "blob:", "about:")
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, BROWSERS)))
-        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
-        yield browser
-        browser.close()
 
 
 class Watched:

@@ -196,7 +196,7 @@ function Main(props: MainProps) {
   const heat = useMemo(() => {
     const color = overlayColors(style, opacity, theme, shading.signed);
     return row ? patchPixels(row, about, placeOf(shading, visible, max), color, props.mass, style === "spotlight" ? color(0) : 0) : null;
-  }, [row, max, visible, shading.scale, style, opacity, theme, props.mass]);
+  }, [row, max, visible, shading.scale, shading.signed, style, opacity, theme, props.mass]);
   const outlines = useMemo(() => {
     if (style !== "outlines" || !row) return [];
     // A head that is pointed at is shown alone, in its own color.
@@ -233,14 +233,14 @@ interface HeadsProps extends Parts {
 function Heads(props: HeadsProps) {
   const { layers, names, query, locked, style, opacity, smooth, block, shading, image, aspect } = props;
   const theme = useTheme();
-  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shading.scale, props.mass]);
+  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shading.scale, shading.signed, props.mass]);
   const overImage = block && image && style !== "map";
   const onTop = overImage && style === "outlines" ? (pen: Pen, at: number, head: number, box: { x: number; y: number; width: number; height: number }) => {
     const { about } = layers[at];
     const line = layers[at].rowOf(queryIn(about, query));
     if (line >= 0) drawOutlines(pen, [outlineOf(layers[at].row(head, line), about, props.mass, head, theme)], about.grid, box, 1.6);
   } : undefined;
-  const color = useMemo(() => overlayColors(overImage ? style : "map", opacity, theme, shading.signed), [overImage, style, opacity, theme]);
+  const color = useMemo(() => overlayColors(overImage ? style : "map", opacity, theme, shading.signed), [overImage, style, opacity, theme, shading.signed]);
   const strip = (index: number): Strip => {
     let made = strips.get(index);
     if (!made) strips.set(index, (made = thumbnails(layers[index], query, color, shading, props.mass, overImage && style === "spotlight" ? color(0) : 0)));

@@ -205,7 +205,7 @@ interface MainProps {
 
 function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, span, onOver, onPin, onView, onSpan, zoom }: MainProps) {
   const theme = useTheme();
-  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, pooling, theme]);
+  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, shading.signed, pooling, theme]);
   const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes, span };
   const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads });
   const at = mode === "heat" ? cellAt : tokenAt;
@@ -282,7 +282,7 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
     return true;
   };
   const strip = (index: number): Strip => {
-    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${pooling}`;
+    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
       if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
