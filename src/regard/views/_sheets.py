@@ -99,7 +99,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
             f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
             f"{found.name!r}"
         )
-    if not bool(weights.isfinite().all()):
+    # A sum is finite only if all of it is: one pass, and no array of answers.
+    if not bool(weights.sum().isfinite()):
         raise ValueError(f"the weights of {found.name!r} must be finite, to be shown as a map")
     shown = Map(found.name, list(calls))
     latest = found.latest
@@ -158,6 +159,8 @@ def _is_generation(found: Map) -> bool:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     """Concatenate the rows; keys that did not exist yet have weight 0."""
+    if len(parts) == 1:
+        return parts[0]
     keys = max(part.shape[2] for part in parts)
     padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
     return torch.cat(padded, 1)

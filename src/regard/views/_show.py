@@ -11,7 +11,7 @@ from regard.support.checks import check_choice, describe
 from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _static_figure, _token_maps
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
-from regard.views.page import document
+from regard.views.page import document, document_pieces
 
 NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
 TITLES = {
@@ -78,7 +78,8 @@ class Show:
         if figure:
             raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(title), encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
         return path
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -91,7 +92,7 @@ class Show:
             return {"text/html": frame, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
-        return f"Show({self.view!r}, {len(self.payload.buffer):,} bytes); .save('{self.view}.html') writes it as a file"
+        return f"Show({self.view!r}, {self.payload.size:,} bytes); .save('{self.view}.html') writes it as a file"
 
 
 def show(

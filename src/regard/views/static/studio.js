@@ -36,6 +36,7 @@ var Mo=`.regard {
 .regard :focus-visible { outline: 2px solid var(--rg-hover); outline-offset: 2px; }
 .regard .rg-controls { display: flex; flex-wrap: wrap; gap: 8px 18px; align-items: center; margin-bottom: 12px; }
 .regard .rg-control { display: inline-flex; align-items: center; gap: 8px; min-width: 0; max-width: 100%; }
+.regard .rg-control select { min-width: 0; flex: 0 1 auto; }
 .regard .rg-control > label { color: var(--rg-muted); white-space: nowrap; }
 .regard .rg-wide { flex: 1 1 18em; }
 .regard .rg-wide input { flex: 1; }
@@ -43,7 +44,7 @@ var Mo=`.regard {
 .regard input[type="checkbox"] { accent-color: var(--rg-accent); width: 16px; height: 16px; margin: 0; }
 .regard output { font-variant-numeric: tabular-nums; min-width: 3em; }
 .regard .rg-toggle { cursor: pointer; }
-.regard .rg-choice { gap: 0; border: 1px solid var(--rg-line); border-radius: 8px; overflow: hidden; background: var(--rg-surface); }
+.regard .rg-choice { gap: 0; flex-wrap: wrap; border: 1px solid var(--rg-line); border-radius: 8px; overflow: hidden; background: var(--rg-surface); }
 .regard .rg-choice label { padding: 5px 12px; cursor: pointer; color: var(--rg-muted); min-height: 32px; }
 .regard .rg-choice label.rg-on { background: var(--rg-ink); color: var(--rg-background); }
 .regard .rg-choice input { position: absolute; opacity: 0; pointer-events: none; }
