@@ -51,7 +51,8 @@ regard.show("claims")
 ledger = time.perf_counter() - start
 print(json.dumps({
     "page_seconds": round(seconds, 2), "page_processor_seconds": round(processor, 2), "page_mb_beyond_maps": round(peak - before),
-    "page_file_mb": round(path.stat().st_size / 1e6), "claims_seconds": round(ledger, 2), "claims_import_seconds": round(imports, 2),
+    "page_file_mb": round(path.stat().st_size / 1e6), "claims_seconds": round(ledger, 2),
+    "claims_import_seconds": round(imports, 2),
 }))
 """
 
