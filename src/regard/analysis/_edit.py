@@ -119,7 +119,12 @@ class Edit:
 
     @staticmethod
     def _called(function: Any, part: Tensor, name: str) -> Tensor:
-        found = function(part)
+        try:
+            found = function(part)
+        except Exception as error:
+            raise ValueError(
+                f"weights was called with {describe(part)} of {name!r}, and raised an error: {error}"
+            ) from error
         if not isinstance(found, Tensor) or found.shape != part.shape:
             raise ValueError(
                 f"weights was called with {describe(part)} of {name!r} and must return such a tensor, got {describe(found)}"
@@ -133,7 +138,7 @@ class Edit:
         if not self.edges:
             seen = sorted(self._editor.names)
             there = f"there are {', '.join(seen)}" if seen else "the model computed no attention inside the block"
-            raise KeyError(f"where={self.where!r} names no attention; {there}")
+            raise ValueError(f"where={self.where!r} names no attention; {there}")
         if not sum(self.edges.values()):
             raise ValueError(
                 f"no edge was changed: queries={self.queries!r} and keys={self.keys!r} name no tokens of "

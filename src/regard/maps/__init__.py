@@ -19,6 +19,7 @@ from regard.maps._layout import Layout as Layout
 from regard.maps._layout import given_layout as given_layout
 from regard.maps._layout import inferred_layout as inferred_layout
 from regard.maps._layout import merged_rows as merged_rows
+from regard.maps._listener import RecordListener as RecordListener
 from regard.maps._module_names import ModuleNames as ModuleNames
 from regard.maps._positions import Positions as Positions
 from regard.maps._record import AttentionRecord as AttentionRecord
@@ -26,12 +27,12 @@ from regard.maps._record import Check as Check
 from regard.maps._record import Computation as Computation
 from regard.maps._record import Missed as Missed
 from regard.maps._record import WeightsOf as WeightsOf
-from regard.maps._record_listener import RecordListener as RecordListener
 from regard.maps._segments import ImageTokens as ImageTokens
 from regard.maps._segments import Segment as Segment
 from regard.maps._segments import check_segments as check_segments
 from regard.maps._segments import find_segments as find_segments
 from regard.maps._segments import image_tokens_of as image_tokens_of
+from regard.maps._stacks import check_one_stack as check_one_stack
 from regard.maps._stacks import is_cross_attention as is_cross_attention
 from regard.maps._stacks import stacks_in as stacks_in
 from regard.maps._windows import Windows as Windows

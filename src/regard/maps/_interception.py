@@ -15,11 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 from regard.maps._contributions import PROJECTIONS
 from regard.maps._layout import Layout, inferred_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
 from regard.maps._positions import positions_of
 from regard.maps._record import AttentionRecord, WeightsOf
-from regard.maps._record_listener import RecordListener
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import SilentModules
 from regard.maps._windows import windows_of

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.analysis import WordMaps
 from regard.maps import Maps, Segment, find_segments
-from regard.support.checks import check_choice, describe
+from regard.support.checks import check_choice, check_flag, describe
 from regard.views import (
     _comparison,
     _convolution,
@@ -189,6 +189,7 @@ def show(
         return Show(_compared(maps, other, image, tokens=tokens, sample=sample, names=names))
     if names is not None:
         raise TypeError("names= goes with two sets of maps: show(a, b, names=(...))")
+    check_flag("words", words)
     segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
     if words:
         maps, tokens = _in_words(maps, tokens, segments)

@@ -1,4 +1,4 @@
-"""``RecordListener``: what takes the record of every attention that a model computes."""
+"""``RecordListener``: what receives the records of attention while a model runs."""
 
 from torch import Tensor
 
