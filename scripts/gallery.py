@@ -3,7 +3,7 @@
     regard train demo --folder runs/demo           # once; any run with Gaussian heads on images will do
     python scripts/gallery.py --run runs/demo      # all pictures, into docs/images/gallery
     python scripts/gallery.py limit gelu           # some of them
-    python scripts/gallery.py view-heads --run src/regard/studio/example     # of the run that comes with the package
+    python scripts/gallery.py view-heads --run src/regard/views/shipped/cifar10-small     # of the run that comes with the package
 
 Pictures of views need a Chromium and playwright (``pip install '.[dev]'``).
 """

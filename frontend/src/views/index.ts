@@ -9,6 +9,7 @@ import { HeadsView } from "./heads";
 import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
 import { TokensView } from "./tokens";
+import { StoryView } from "../story";
 
 export interface ViewProps {
   payload: Payload<any>;
@@ -21,5 +22,6 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   heads: HeadsView,
   mechanism: MechanismView,
   image: ImageView,
+  story: StoryView,
   tokens: TokensView,
 };
