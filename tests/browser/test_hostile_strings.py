@@ -99,7 +99,7 @@ def test_names_of_runs_are_text(new_page, run, tmp_path, studio_of):
         regard.training.Run(folder).write_recipe(replace(run.recipe, name=text.replace("\ud83d", "")))
     with studio_of(tmp_path) as address:
         page = new_page(offline=False, allowed=(address,))
-        page.goto(address)
+        page.goto(f"{address}#/runs")
         page.wait_for_selector("text=∕script")
         page.wait_for_timeout(500)
         assert page.evaluate("() => window.hacked") is None

@@ -42,7 +42,7 @@ export function HeadsScene({ payload }: { payload: Payload<HeadsMeta> }): VNode 
   const layers = meta.layers.slice(0, MOST_LAYERS);
   const colors = Array.from({ length: Math.max(...layers.map((layer) => layer.heads)) }, (_, head) => headColor(head, theme.mode === "light"));
   return html`<div ref=${place} class="rg-stage" data-playing=${playing} data-share=${share.toFixed(2)}>
-    <div class="rg-six" style=${{ "--rg-count": Math.min(3, layers.length) }}>
+    <div class="rg-six" style=${{ "--rg-count": Math.min(3, layers.length), "--rg-small": layers.length % 2 ? Math.min(3, layers.length) : 2 }}>
       ${layers.map((layer, l) => html`<${Picture} key=${l} draw=${drawPanel({ moments, layer: l, title: `layer ${l + 1}`, sized: false, time, range: ranges[l], kernel: layer.axes === 2 ? 3 : 0, trails: true, active: null, locked: false, colors })} height=${panelHeight(ranges[l], layer.axes, layer.heads)} label=${`where the ${layer.heads} heads of layer ${l + 1} look`} />`)}
     </div>
     <div class="rg-run">
@@ -50,6 +50,13 @@ export function HeadsScene({ payload }: { payload: Payload<HeadsMeta> }): VNode 
       <${Slider} wide label="training" value=${share} min=${0} max=${1} step=${0.005} text=${say(meta, moments, time)} onInput=${(to: number) => (setPlaying(false), setShare(to))} />
     </div>
   </div>` as VNode;
+}
+
+/** Whether the heads start side by side, a token apart, as the taps of a convolution lie. */
+export function startsAsGrid(payload: Payload<HeadsMeta>): boolean {
+  const moments = new Moments(payload);
+  const near = (x: number) => Math.abs(x - Math.round(x)) < 0.05;
+  return payload.meta.layers.every((layer, l) => Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, 0)).every(({ row, column }) => near(row) && near(column)));
 }
 
 /** The step, and how many held-out samples were right then. */

@@ -9,7 +9,7 @@ import type { Payload } from "../core/payload";
 import { percent } from "../maps/layer";
 import type { ViewProps } from "../views";
 import { useSheet } from "../views/sheet";
-import { HeadsScene } from "./heads";
+import { HeadsScene, startsAsGrid } from "./heads";
 import { partOf, type StoryMeta } from "./parts";
 import { PhotoScene } from "./photo";
 import { Section } from "./section";
@@ -36,9 +36,12 @@ export function StoryView({ payload, host }: ViewProps): VNode {
   const heads = parts.heads.meta as { layers: { heads: number; axes: number }[]; curve: [number, number][]; name: string };
   const reached = heads.curve.length ? percent(heads.curve[heads.curve.length - 1][1]) : null;
   const textMeta = parts[network === "case" ? "case" : "induction"].meta as TextMeta;
+  const grid = useMemo(() => startsAsGrid(parts.heads), [parts]);
+  const titles = grid ? ["From a grid to their own places", ...TITLES.slice(1)] : TITLES;
+  const start = grid ? "Its heads start side by side, as a 3 × 3 convolution would, and go where they help" : "Its heads start anywhere, and nobody tells them where to go";
   const children = [
-    html`<${Section} number=${1} title=${TITLES[0]} height=${620} note=${whose("heads")}
-      caption=${`${own("heads") ? "Your" : "A"} network before training, and as it learns: every dot is where one head looks, seen from the token in the middle.${reached ? ` Nobody told the heads where to go; in the end ${reached} of held-out samples are right.` : ""}`}>
+    html`<${Section} number=${1} title=${titles[0]} height=${620} note=${whose("heads")}
+      caption=${`${own("heads") ? "Your" : "A"} network as it learns: every dot is where one head looks, seen from the token in the middle. ${start}${reached ? `; in the end ${reached} of held-out samples are right` : ""}.`}>
       ${() => html`<${HeadsScene} payload=${parts.heads} />`}
     <//>`,
     html`<${Section} number=${2} title=${TITLES[1]} height=${560} note=${whose("images")} caption="Move over the photo. From the patch you point at, each head looks where its line goes around.">
@@ -70,7 +73,7 @@ export function StoryView({ payload, host }: ViewProps): VNode {
           <h1>${meta.title}</h1>
           <p>Attention is how a network decides where to look. Here is one that learns it, and here is how to see it, question it and switch it off${meta.run ? html`: with your run <b>${meta.run}</b>` : ""}.</p>
         </header>
-        <nav class="rg-dots" aria-label="sections">${TITLES.map((title, i) => html`<button type="button" key=${i} title=${title} aria-label=${`${i + 1}: ${title}`} onClick=${() => go(i + 1)}><i></i></button>`)}</nav>
+        <nav class="rg-dots" aria-label="sections">${titles.map((title, i) => html`<button type="button" key=${i} title=${title} aria-label=${`${i + 1}: ${title}`} onClick=${() => go(i + 1)}><i></i></button>`)}</nav>
         ${children}
       </div>
     <//>

@@ -89,7 +89,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
       </div>
       ${same || host.more ? html`<${OpenPhoto} onFile=${open} />` : null}
       ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
-      <p class="rg-hint">Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads look by position alone: on every photo they look at the same places." : ""}</p>
+      <p class="rg-hint">${own ? `The middle of ${own.name}.` : `${samples[which].label ?? "An image"} of ${images.array("images").shape.slice(1, 3).join(" × ")} pixels, enlarged smoothly; seen by ${images.meta.name}.`} Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads look by position alone: on every photo they look at the same places." : ""}</p>
     </div>
   </div>` as VNode;
 }

@@ -40,7 +40,7 @@ export function SwitchScene({ payload, text, onText }: { payload: Payload<TextMe
               const id = `${name} ${head}`;
               return html`<button type="button" class="rg-head" key=${head} aria-pressed=${off.has(id)} aria-label=${`layer ${l + 1}, head ${head + 1}, ${off.has(id) ? "off" : "on"}; without it ${letter(best.token)} has ${percent(alone.get(id)!)}`} onClick=${() => swap(id)}>
                 <${Picture} draw=${drawMap(whole.maps[l], head, off.has(id))} height=${(width: number) => width} label="" />
-                <span>head ${head + 1}</span><small>without: ${percent(alone.get(id)!)}</small>
+                <span>head ${head + 1}</span><small>without it ${letter(best.token)}: ${percent(alone.get(id)!)}</small>
               </button>`;
             })}
           </div>`,

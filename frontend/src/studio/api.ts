@@ -120,5 +120,6 @@ export const api = {
       body: JSON.stringify({ text, task }),
     }),
   page: (name: string): Promise<Payload> => binary(`/api/pages/${name}`),
+  story: (id: string | null): Promise<Payload> => binary(`/api/pages/story${id === null ? "" : `?run=${encodeURIComponent(id)}`}`),
   evidence: (id: string) => json<{ found: unknown }>(`/api/claims/${encodeURIComponent(id)}/evidence`, { method: "POST" }),
 };

@@ -5,8 +5,9 @@ import { rememberedTheme, rememberTheme } from "../core/memory";
 import { surroundings } from "../core/theme";
 import { percent } from "../views/maths/words";
 import { api, LOST, UNREACHABLE, type About, type RunSummary } from "./api";
-import { PAGES, type PageName, toPage, toRun, useRoute } from "./route";
+import { PAGES, type PageName, RUNS, toPage, toRun, useRoute } from "./route";
 import { RunPage } from "./run";
+import { StoryPage } from "./story";
 import { Back, EMPTY, type Loaded, Problem, Shown } from "./views";
 
 const OFTEN = 5000;
@@ -65,13 +66,14 @@ export function Studio(): VNode {
     <header class="st-top">
       <a class="st-name" href="#/"><${Eye} /> regard <span>studio</span></a>
       <nav aria-label="pages">
-        <a href="#/" aria-current=${page ? undefined : "page"}>Runs</a>
-        ${PAGES.map(([name, title]) => html`<a key=${name} href=${toPage(name)} aria-current=${name === page ? "page" : undefined}>${title}</a>`)}
+        ${PAGES.map(([name, title]) => html`<a key=${name} href=${toPage(name)} aria-current=${name === page ? "page" : undefined}>${title}</a>${name === "story" ? html`<a href=${RUNS} aria-current=${page ? undefined : "page"}>Runs</a>` : null}`)}
       </nav>
       <${Dark} />
     </header>
     ${problem ? html`<${Problem} text=${problem} top />` : null}
-    ${page
+    ${page === "story"
+      ? html`<${StoryPage} runs=${runs} />`
+      : page
       ? html`<div class="st-page"><${Page} key=${page} name=${page} /></div>`
       : html`<div class="st-body">
           <${Runs} runs=${runs} current=${id} folder=${about?.folder ?? ""} />
@@ -109,7 +111,7 @@ function Welcome({ folder }: { folder: string }): VNode {
   </main>` as VNode;
 }
 
-function Page({ name }: { name: PageName }): VNode {
+function Page({ name }: { name: Exclude<PageName, "story"> }): VNode {
   const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
   const back = useContext(Back);
   useEffect(() => {

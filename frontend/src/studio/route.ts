@@ -2,8 +2,9 @@
 
 import { useEffect, useState } from "../core/html";
 
-export type PageName = "mechanism" | "convolution" | "claims";
+export type PageName = "story" | "mechanism" | "convolution" | "claims";
 export const PAGES: [PageName, string][] = [
+  ["story", "Start"],
   ["mechanism", "How it works"],
   ["convolution", "As convolution"],
   ["claims", "Claims"],
@@ -13,6 +14,7 @@ export type Route = { page: PageName } | { run: string | null; tab: string | nul
 
 export function parse(hash: string): Route {
   const [kind, id, tab] = hash.replace(/^#\/?/, "").split("/");
+  if (!kind) return { page: "story" };
   const page = PAGES.find(([name]) => name === kind);
   if (page) return { page: page[0] };
   return kind === "run" && id ? { run: decode(id), tab: tab || null } : { run: null, tab: null };
@@ -26,7 +28,8 @@ function decode(text: string): string {
   }
 }
 
-export const toPage = (page: PageName) => `#/${page}`;
+export const toPage = (page: PageName) => (page === "story" ? "#/" : `#/${page}`);
+export const RUNS = "#/runs";
 export const toRun = (id: string, tab?: string) => `#/run/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}`;
 
 export function useRoute(): Route {

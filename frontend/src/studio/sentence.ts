@@ -37,6 +37,8 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
         ? [["upper", "IN CAPITALS"], ["lower", "in small letters"]].map(
             ([name, label]) => html`<button type="button" key=${name} aria-pressed=${name === task} onClick=${() => setTask(name)}>${label}</button>`,
           )
+        : !run.suggestion?.includes("<mask>")
+        ? null
         : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ a word to guess</button>`}
     </div>
     <${Shown} ...${loaded}>

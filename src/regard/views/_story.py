@@ -45,7 +45,8 @@ class _Source:
     """A run, with its network and a few samples read once."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.task, self.name = run, run.recipe.task, run.recipe.name
+        self.run, self.name = run, run.recipe.name
+        self.task: Any = run.recipe.task
 
     @cached_property
     def network(self) -> nn.Module:
@@ -85,10 +86,11 @@ class _Shipped(_Source):
         return found
 
 
-def payload(run: Run | None = None) -> Payload:
+def story(run: Run | None = None) -> Payload:
     """The data of the page: of ``run`` where it has what a section shows, else of the networks that come with the package.
 
-    >>> sorted(payload().meta["parts"])
+    >>> from regard.views import story
+    >>> sorted(story().meta["parts"])
     ['case', 'convolution', 'heads', 'images', 'induction', 'maps0', 'yours']
     """
     from regard.training import load_run
@@ -163,7 +165,8 @@ def _images(source: _Source) -> dict[str, Payload] | None:
 
 def _some_layers(maps: Maps) -> Maps:
     """As many layers as there is room for, the first ones."""
-    names, weights = [], 0
+    names: list[str] = []
+    weights = 0
     for name, found in maps.items():
         weights += found.weights[0].numel()
         if names and weights > MOST_WEIGHTS:
@@ -180,7 +183,8 @@ def _text_network(source: _Source, example: _Source) -> Payload | None:
     """A transformer that a browser can run: its weights in float16, and what is needed to read a text."""
     from regard.training import TransformerSettings
 
-    settings, task = source.run.recipe.network, source.task
+    settings: Any = source.run.recipe.network
+    task = source.task
     fits = isinstance(settings, TransformerSettings) and (settings.norm, settings.positions) == ("pre", "sinusoidal")
     if not fits or type(task) is not type(example.task):
         return None
@@ -220,6 +224,15 @@ def _three_lines(source: _Source, example: _Source) -> Payload | None:
         call = "model(None, x)" if hasattr(source.network, "decoder") else "model(x)"
         names |= {"x": batch.tokens, "words": seen.tokens}
         code = THREE_LINES.format(call=call, options=", tokens=words")
+    elif seen.tokens is not None and seen.decoder_input is not None:
+        heard = [source.task.vocabulary.numbers[token] for token in seen.decoder_input]
+        names |= {
+            "source": batch.source,
+            "target": torch.tensor([heard]),
+            "read": seen.tokens[0],
+            "said": seen.tokens[1],
+        }
+        code = THREE_LINES.format(call="model(source, target)", options=", tokens=(read, said)")
     else:
         return None
     with torch.no_grad():
