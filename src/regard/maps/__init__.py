@@ -20,6 +20,7 @@ from regard.maps._layout import given_layout as given_layout
 from regard.maps._layout import inferred_layout as inferred_layout
 from regard.maps._layout import merged_rows as merged_rows
 from regard.maps._module_names import ModuleNames as ModuleNames
+from regard.maps._positions import Positions as Positions
 from regard.maps._record import AttentionRecord as AttentionRecord
 from regard.maps._record import Check as Check
 from regard.maps._record import Computation as Computation

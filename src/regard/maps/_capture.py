@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -123,7 +123,7 @@ class Capture(RecordListener):
             self.missed(record.name, reason, record.shape)
             return
         running = record.running
-        with torch.inference_mode(False), torch.no_grad(), torch.autocast(running.device.type, enabled=False):
+        with torch.no_grad(), _plainly(running.device.type):
             try:
                 weights = self._build(record, rows, heads)
                 record.check.allowed = running.rounding(record.shape[3])
@@ -155,8 +155,7 @@ class Capture(RecordListener):
         """The selected weights, some rows at a time, in the storage; None if there is no room."""
         batch, heads_count, queries, keys = record.shape
         value, device = record.running.value, record.running.device
-        numbers = torch.arange(queries)[rows]
-        shape = (batch, len(torch.arange(heads_count)[heads]), len(numbers), keys)
+        shape = (batch, _count(heads, heads_count), _count(rows, queries), keys)
         heads = heads.to(device) if isinstance(heads, Tensor) else heads
         exact = value is not None and value.dtype is torch.float64
         dtype = self.dtype or (torch.float64 if exact else torch.float32)
@@ -167,8 +166,7 @@ class Capture(RecordListener):
         parts = []
         try:
             for start, stop in self._chunks(shape):
-                whole = isinstance(rows, slice) and rows == slice(None)
-                weights = record.build(slice(start, stop) if whole else numbers[start:stop].to(device), heads)
+                weights = record.build(_part(rows, start, stop, queries, device), heads)
                 if room is not None and room.tensor is not None:
                     room.tensor[:, :, start:stop] = weights
                 else:
@@ -286,6 +284,31 @@ def capture(
     True
     """
     return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream)
+
+
+def _count(chosen: Selection, count: int) -> int:
+    """How many are chosen along an axis of size ``count``."""
+    if isinstance(chosen, Tensor):
+        return len(chosen)
+    return len(range(count)[chosen])
+
+
+def _part(rows: Selection, start: int, stop: int, count: int, device: torch.device) -> Selection:
+    """Those of the chosen rows, of ``count`` in all, from number ``start`` to number ``stop``."""
+    if isinstance(rows, slice) and rows == slice(None):
+        return rows if stop - start == count else slice(start, stop)
+    return torch.arange(count)[rows][start:stop].to(device)
+
+
+def _plainly(device: str) -> AbstractContextManager[Any]:
+    """Without inference mode and autocast. What is off already costs no time."""
+    if not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled(device):
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def _check_options(options: Capture) -> None:

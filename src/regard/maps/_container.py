@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, overload
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.maps._axes import Certainty, Over
 from regard.maps._files import read_records, write_records
+from regard.maps._generation import join_calls
 from regard.maps._layout import Layout, given_layout
 from regard.maps._record import AttentionRecord, Missed
 from regard.support.checks import check_count
@@ -79,6 +80,16 @@ class Map:
     def over(self) -> Over:
         """What keys are: "tokens", "channels", or "samples", which are other ones for each query."""
         return self.latest.axes.over
+
+    @property
+    def query_positions(self) -> Int[Tensor, "queries"] | None:
+        """Where the queries of the latest call lie in the whole sequence, for models with a cache; None if not known."""
+        return None if self.latest.positions is None else self.latest.positions.query_positions
+
+    @property
+    def key_positions(self) -> Int[Tensor, "keys"] | None:
+        """The same of the keys: −1 for empty slots of a static cache."""
+        return None if self.latest.positions is None else self.latest.positions.key_positions
 
     @property
     def kernel(self) -> str | None:
@@ -191,6 +202,22 @@ class Maps(Mapping[str, Map]):
                 + '; choose some first, as in maps["blocks.*"].stack()'
             )
         return torch.stack([found.weights for found in self.values()])
+
+    def generation(self, output: Any = None) -> "Maps":
+        """The calls of ``model.generate`` put together: maps of the whole sequence, prompt and answer.
+
+        Positions are those that the cache states at each call, so that dynamic, static, sliding-window and quantized
+        caches, prompt lookup and prefill in chunks all fit. The last token of the answer is in no map, because the model
+        never read it. An encoder's maps stay as they are.
+
+        Args:
+            output: what ``generate`` returned. Needed if tokens may have been rejected (prompt lookup), and for beam
+                search with ``return_dict_in_generate=True, output_scores=True``: then the maps follow each sequence
+                through the beams.
+        """
+        found = Maps((Map(name, [join_calls(name, m.calls, output)]) for name, m in self.items()), list(self.missed))
+        found.notes = list(self.notes)
+        return found
 
     @property
     def residual(self) -> float:

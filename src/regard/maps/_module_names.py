@@ -4,8 +4,7 @@
 """
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile
 from types import FrameType
 from typing import Any
@@ -15,6 +14,8 @@ from torch import nn
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
+
+_OWN_PACKAGES = (__package__, f"{__package__}.sources")
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -31,16 +32,25 @@ def clean(path: str) -> str:
 
 @dataclass(frozen=True)
 class CallSite:
-    """Where an attention happened: the module, its name, and the frames from the call outwards."""
+    """Where an attention happened: the module, its name, and the frames from the call outwards.
+
+    ``remembered`` is for what does not change while the model is intercepted, so that it is computed once.
+    """
 
     name: str
     module: nn.Module
     frames: tuple[FrameType, ...]
+    remembered: dict[Any, Any] = field(default_factory=dict)
 
-    def local(self, function: str, name: str) -> Any:
-        """A local variable of the innermost running function of this name; None if there is none."""
+    def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
+        """A local variable of the innermost running function of this name; None if there is none.
+
+        Args:
+            module: the module of which the function must be a method.
+        """
         for frame in self.frames:
-            if frame.f_code.co_name == function and name in frame.f_code.co_varnames:
+            named = frame.f_code.co_name == function and name in frame.f_code.co_varnames
+            if named and (module is None or _first_argument(frame) is module):
                 return frame.f_locals.get(name)
         return None
 
@@ -53,6 +63,8 @@ class ModuleNames:
         self._modules = dict(model.named_modules())
         self._by_name = {clean(path): module for path, module in self._modules.items()}
         self._root = type(_unwrapped(model)).__name__
+        self._parents: dict[str, list[nn.Module]] = {}
+        self._remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
         # Whether compiled code called some of the attention.
@@ -65,9 +77,13 @@ class ModuleNames:
 
     def parents(self, name: str) -> list[nn.Module]:
         """The module of this name and those that contain it, innermost first."""
-        parts = name.partition("#")[0].split(".")
-        paths = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
-        return [self._by_name[path] for path in paths if path in self._by_name]
+        path = name.partition("#")[0]
+        found = self._parents.get(path)
+        if found is None:
+            parts = path.split(".")
+            paths = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+            found = self._parents[path] = [self._by_name[path] for path in paths if path in self._by_name]
+        return found
 
     def locate(
         self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
@@ -79,7 +95,7 @@ class ModuleNames:
             member: the part of the running module to which the attention belongs.
             count: whether to number this attention: False if it may turn out not to be one.
         """
-        frames = list(_frames())
+        frames = _frames()
         self.compiled = self.compiled or _from_compiled_code(frames)
         self._running = [entry for entry in self._running if any(entry[0] is frame for frame in frames)]
         for depth, frame in enumerate(frames):
@@ -94,7 +110,7 @@ class ModuleNames:
                 continue
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
-            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames))
+            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames), self._remembered)
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
 
@@ -116,16 +132,19 @@ class ModuleNames:
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
+        self._remembered.clear()
 
 
-def _frames() -> Iterator[FrameType]:
+def _frames() -> list[FrameType]:
     """From the call outwards, without those of this package: a frame that refers to itself would keep the model's
     tensors until the next garbage collection."""
     frame: FrameType | None = sys._getframe(2)
+    found = []
     while frame is not None:
-        if not str(frame.f_globals.get("__package__")).startswith(__package__):
-            yield frame
+        if frame.f_globals.get("__package__") not in _OWN_PACKAGES:
+            found.append(frame)
         frame = frame.f_back
+    return found
 
 
 def _first_argument(frame: FrameType) -> Any:
@@ -136,6 +155,8 @@ def _first_argument(frame: FrameType) -> Any:
 def _from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
     compile wrapper called directly runs compiled."""
+    if not any(frame.f_code.co_name == "compile_wrapper" for frame in frames):
+        return False
     handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
     rest = iter(frames[handed + 1 :])
     if handed >= 0:

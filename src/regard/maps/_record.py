@@ -9,16 +9,17 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error, selected
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
+from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
 NOT_COMPARED = "nothing: the weights were given"
@@ -100,7 +101,7 @@ class Computation:
         if self.largest_sum is not None:
             largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
-        return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)
+        return largest.clamp_min(1e-30) * (times * precision)
 
 
 @dataclass(eq=False)
@@ -179,7 +180,7 @@ class AttentionRecord:
         weights, logsumexp = running.weights(rows, heads)
         log_error = None
         if running.logsumexp is not None and logsumexp is not None:
-            log_error = _difference(logsumexp, running.logsumexp[:, heads][:, :, rows])
+            log_error = _difference(logsumexp, selected(selected(running.logsumexp, 1, heads), 2, rows))
         self.check.add(running.error(weights, rows, heads), log_error)
         return weights
 
@@ -203,6 +204,11 @@ class AttentionRecord:
             tokens = math.prod(self.windows.grid)
             return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
+
+    @property
+    def positions(self) -> Positions | None:
+        """Where queries and keys lie in the whole sequence, if known."""
+        return self.axes.positions
 
     @property
     def query_layout(self) -> Layout | None:
@@ -247,6 +253,7 @@ class AttentionRecord:
             "windows": None if self.windows is None else asdict(self.windows),
             "axes": self.axes.certainty,
             "over": self.axes.over,
+            "positions": None if self.positions is None else asdict(self.positions),
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
@@ -268,7 +275,12 @@ class AttentionRecord:
             windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
             layout=layouts[0],
             # Files of before state neither.
-            axes=MapAxes(fields.get("axes", "inferred"), fields.get("over", "tokens"), layouts[1]),
+            axes=MapAxes(
+                fields.get("axes", "inferred"),
+                fields.get("over", "tokens"),
+                layouts[1],
+                None if fields.get("positions") is None else Positions(**fields["positions"]),
+            ),
         )
         _check_parts(record, weights)
         return record
@@ -294,6 +306,11 @@ def _check_parts(record: AttentionRecord, weights: Tensor) -> None:
         rows, columns = (-(-side // window) for side, window in zip(windows.grid, windows.window, strict=True))
         if weights.shape[0] % (rows * columns) or weights.shape[3] != math.prod(windows.window):
             raise ValueError(f"{record.name!r:.100} has weights {tuple(weights.shape)}, which {windows} does not fit")
+    place = record.positions
+    if place is not None and not fits(astuple(place)[:5], 5):
+        raise ValueError(f"{record.name!r:.100} has the positions {place!r:.200}, which are no numbers of tokens")
+    if place is not None and (place.queries, place.keys) != record.shape[2:]:
+        raise ValueError(f"{record.name!r:.100} is {record.shape}, which {place!r:.200} does not fit")
     for layout in (record.layout, record.query_layout):
         if layout is not None and not (fits(layout.grid, len(layout.grid)) and type(layout.prefix) is int):
             raise ValueError(f"{record.name!r:.100} has the layout {layout!r:.100}, which is no grid of tokens")
@@ -307,8 +324,10 @@ def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _difference(ours: Tensor, theirs: Tensor) -> Tensor:
     """Over rows with a key to attend to: kernels differ in what they return for the others."""
-    difference = (ours - theirs.to(ours.dtype)).abs()
-    return torch.where(ours.isfinite(), difference, 0.0).amax() if ours.numel() else ours.new_zeros(())
+    if not ours.numel():
+        return ours.new_zeros(())
+    difference = (ours - theirs.to(ours.dtype)).abs_()
+    return difference.masked_fill_(ours == -math.inf, 0.0).amax()
 
 
 def _scalar(x: float | None) -> Tensor | None:
