@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,10 +93,8 @@ def story(run: Run | None = None) -> Payload:
     >>> sorted(story().meta["parts"])
     ['case', 'convolution', 'heads', 'images', 'induction', 'maps0', 'yours']
     """
-    from regard.training import load_run
-
     own = None if run is None else _Source(run)
-    example = _Shipped(load_run(shipped_run(EXAMPLE)))
+    example = _shipped(EXAMPLE)
     parts = {"heads": _own_or(_heads, own, example)}
     images = None if own is None else _images(own)
     for name, shown in (images or {}).items():
@@ -104,13 +102,20 @@ def story(run: Run | None = None) -> Payload:
     for name, shown in (_images(example) or {}).items():
         parts[name if images is None else f"example-{name}"] = Part(shown, False)
     for name in ("case-transformer", "induction"):
-        parts[name.partition("-")[0]] = _own_or(_text_network, own, _Source(load_run(shipped_run(name))))
+        parts[name.partition("-")[0]] = _own_or(_text_network, own, _shipped(name))
     pixels = parts["images"].payload.arrays["images"]
     assert isinstance(pixels, Tensor)
     parts["convolution"] = Part(_convolution.payload(image=pixels[0]), parts["images"].own)
     parts["yours"] = _own_or(_three_lines, own, example)
     about = {"title": TITLE, "run": None if own is None else own.name, "example": EXAMPLE}
     return together("story", about, parts)
+
+
+@cache
+def _shipped(name: str) -> _Source:
+    from regard.training import load_run
+
+    return (_Shipped if name == EXAMPLE else _Source)(load_run(shipped_run(name)))
 
 
 def together(view: str, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Payload:
@@ -218,13 +223,14 @@ def _three_lines(source: _Source, example: _Source) -> Payload | None:
     if not len(seen.maps):
         return None
     names: dict[str, Any] = {"regard": regard, "model": source.network}
-    if seen.image is not None:
-        names["x"], code = batch.images, THREE_LINES.format(call="model(x)", options=", image=x")
+    if seen.image is not None and hasattr(batch, "images"):
+        grid = "" if seen.grid is None else f", grid={tuple(seen.grid)}"
+        names["x"], code = batch.images, THREE_LINES.format(call="model(x)", options=f", image=x{grid}")
     elif seen.tokens is not None and hasattr(batch, "tokens"):
         call = "model(None, x)" if hasattr(source.network, "decoder") else "model(x)"
         names |= {"x": batch.tokens, "words": seen.tokens}
         code = THREE_LINES.format(call=call, options=", tokens=words")
-    elif seen.tokens is not None and seen.decoder_input is not None:
+    elif seen.tokens is not None and seen.decoder_input is not None and hasattr(source.task, "vocabulary"):
         heard = [source.task.vocabulary.numbers[token] for token in seen.decoder_input]
         names |= {
             "source": batch.source,
