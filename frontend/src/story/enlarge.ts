@@ -20,23 +20,30 @@ function taps(from: number, to: number): { at: number[]; share: number[] }[] {
   });
 }
 
-/** RGB bytes, (height, width, 3), as a canvas whose shorter side has `side` pixels at least. */
-export function enlarged(data: ArrayLike<number>, height: number, width: number, side: number): HTMLCanvasElement {
-  const times = Math.max(1, side / Math.min(height, width));
-  const [h, w] = [Math.round(height * times), Math.round(width * times)];
+/** RGB values, (height, width, 3), at another size. */
+export function resampled(data: ArrayLike<number>, height: number, width: number, h: number, w: number): Float32Array {
   const [rows, columns] = [taps(height, h), taps(width, w)];
   const across = new Float32Array(height * w * 3);
   for (let r = 0; r < height; r++)
     for (let c = 0; c < w; c++)
       for (let k = 0; k < 2 * LOBES; k++)
         for (let i = 0; i < 3; i++) across[(r * w + c) * 3 + i] += columns[c].share[k] * data[(r * width + columns[c].at[k]) * 3 + i];
+  const out = new Float32Array(h * w * 3);
+  for (let r = 0; r < h; r++)
+    for (let k = 0; k < 2 * LOBES; k++) {
+      const from = rows[r].at[k] * w * 3;
+      for (let i = 0; i < w * 3; i++) out[r * w * 3 + i] += rows[r].share[k] * across[from + i];
+    }
+  return out;
+}
+
+/** RGB bytes, (height, width, 3), as a canvas whose shorter side has `side` pixels at least. */
+export function enlarged(data: ArrayLike<number>, height: number, width: number, side: number): HTMLCanvasElement {
+  const times = Math.max(1, side / Math.min(height, width));
+  const [h, w] = [Math.round(height * times), Math.round(width * times)];
+  const values = resampled(data, height, width, h, w);
   const byte = (x: number) => Math.min(255, Math.max(0, Math.round(x)));
-  return pixels(w, h, (p) => {
-    const [r, c] = [Math.floor(p / w), p % w];
-    const sum = [0, 0, 0];
-    for (let k = 0; k < 2 * LOBES; k++) for (let i = 0; i < 3; i++) sum[i] += rows[r].share[k] * across[(rows[r].at[k] * w + c) * 3 + i];
-    return byte(sum[0]) | (byte(sum[1]) << 8) | (byte(sum[2]) << 16) | (255 << 24);
-  });
+  return pixels(w, h, (p) => byte(values[3 * p]) | (byte(values[3 * p + 1]) << 8) | (byte(values[3 * p + 2]) << 16) | (255 << 24));
 }
 
 /** The middle square of an image file. */
