@@ -117,6 +117,10 @@ def _softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with no key to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
+    if scores.requires_grad:  # an edit of the map is differentiated
+        logsumexp = scores.logsumexp(-1)
+        empty = (logsumexp == -math.inf).unsqueeze(-1)
+        return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
     if scores.numel() <= _SMALL:
         logsumexp = scores.logsumexp(-1)
         weights = torch.softmax(scores, -1, out=scores)

@@ -16,12 +16,15 @@ from torch import Tensor, nn
 
 from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
-from regard.maps._interception import RecordListener, intercept
+from regard.maps._contributions import ProjectionWatch
+from regard.maps._interception import intercept
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._segments import image_tokens_of
 from regard.maps._storage import Allotted, Storage
-from regard.support.checks import describe, is_iterable
+from regard.support.checks import check_flag, describe, is_iterable
 from regard.support.text import parse_size
 
 Rows = int | slice | Sequence[int] | None
@@ -44,6 +47,7 @@ class Capture(RecordListener):
     grid: Any = None
     prefix: int | None = None
     stream: str | Path | None = None
+    values: bool = False
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -52,6 +56,7 @@ class Capture(RecordListener):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
+        self.projections = ProjectionWatch() if self.values else None
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
@@ -73,6 +78,8 @@ class Capture(RecordListener):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        if self.projections is not None:
+            self.projections.close()
         for name in list(self._waiting):
             self._fold(name)
         if self._names is not None and self._names.compiled:
@@ -80,6 +87,8 @@ class Capture(RecordListener):
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
                 "outputs that are equal up to rounding"
             )
+        if self._names is not None:
+            self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
@@ -137,6 +146,8 @@ class Capture(RecordListener):
         record.rows = None if self.rows is None else tuple(torch.arange(queries)[rows].tolist())
         record.heads = None if self.heads is None else tuple(torch.arange(heads_count)[heads].tolist())
         record.layout = self._layout(record)
+        if self.projections is not None:
+            self._keep_values(record, self.projections)
         record.computation = None
         self.maps.add(record)
         if self.reduce is not None:
@@ -145,6 +156,15 @@ class Capture(RecordListener):
             record.stored = None
             if not running.tentative:
                 self._fold(record.name)
+
+    @staticmethod
+    def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
+        running = record.running
+        if running.projection is not None and running.value is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                projections.projected(record, running.value, *running.projection())
+        else:
+            projections.expect(record, running.value, running.output)
 
     def _fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:
@@ -243,6 +263,7 @@ def capture(
     grid: Any = None,
     prefix: int | None = None,
     stream: str | Path | None = None,
+    values: bool = False,
 ) -> Capture:
     r"""The attention maps of all that ``model`` computes inside the block, each compared with the real output.
 
@@ -271,6 +292,8 @@ def capture(
             listed in ``maps.missed``. None for no limit.
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
+        values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
+            :meth:`Map.contributions`. They are not saved with the maps.
 
     ``maps.missed`` lists attention that could not be captured. Maps never contain dropout.
 
@@ -283,7 +306,7 @@ def capture(
     >>> bool(maps.residual < 1e-5)
     True
     """
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream)
+    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values)
 
 
 def _count(chosen: Selection, count: int) -> int:
@@ -321,6 +344,7 @@ def _check_options(options: Capture) -> None:
         raise TypeError(f"reduce must be a function of (total, weights), got {describe(reduce)}")
     if stream is not None and not isinstance(stream, str | os.PathLike):
         raise TypeError(f"stream must be the path of a folder, got {describe(stream)}")
+    check_flag("values", options.values)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
     _check_selection("rows", options.rows)

@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.maps._contributions import PROJECTIONS
 from regard.maps._layout import Layout, inferred_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
 from regard.maps._positions import positions_of
-from regard.maps._record import AttentionRecord
+from regard.maps._record import AttentionRecord, WeightsOf
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import SilentModules
 from regard.maps._windows import windows_of
@@ -42,36 +44,6 @@ _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
 
 
-class RecordListener:
-    """Receives the record of every attention. Override what you need.
-
-    Attributes:
-        lost: attention that could not be recorded, with the reason.
-    """
-
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-
-    def wants(self, name: str) -> bool:
-        """Whether to record attention of this name."""
-        return True
-
-    def attended(self, record: AttentionRecord) -> Tensor | None:
-        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
-        return None
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        """Attention of this name cannot be recorded."""
-        self.lost.append(f"{name}: {reason}")
-
-    def rescaled(self, name: str, factor: Tensor) -> None:
-        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
-        or two kernels that are merged by their logsumexp."""
-
-    def retract(self, name: str) -> None:
-        """Forget the latest record of this name: it was a part of something else."""
-
-
 class Interceptor(TorchFunctionMode):
     """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
 
@@ -83,10 +55,13 @@ class Interceptor(TorchFunctionMode):
         self.names = ModuleNames(model)
         self.handwritten = HandwrittenAttention(self._running)
         self.silent = SilentModules(model)
+        self._count = 0  # of records
         self._accounted: set[str] = set()
         self._linear: set[str] = set()  # linear attention of which the second product follows
         self._patches: tuple[int, ...] | None = None
         self._last_output: weakref.ref[Tensor] | None = None
+        # The latest output that the listener replaced, and the weights that give it.
+        self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
         self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
         self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
@@ -113,6 +88,8 @@ class Interceptor(TorchFunctionMode):
             operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
             known = self._functions[func] = (name, self._handlers.get(name), operator)
         name, handler, operator = known
+        if self.listener.projections is not None and name in PROJECTIONS and not _in_backward():
+            self.listener.projections.saw(name, args, kwargs)
         if handler is not None and not _in_backward():
             return handler(func, args, kwargs)
         out = func(*args, **kwargs)
@@ -173,14 +150,27 @@ class Interceptor(TorchFunctionMode):
             self._missed(site.name, record)
             return out
         self._add_layout(record, site)
+        record.moment = (self.names.run, self._count)
+        self._count += 1
         self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
+        self._apply_edits(record)
         with torch._C.DisableTorchFunction(), paused():
             restore = record.running.restore
             new = unobserved(self.listener.attended, record)  # which may compute attention itself
             if new is None or restore is None:
                 return out
             new = restore(new)
+        edited = record.computation.edited if record.computation is not None else None
+        self._replaced = None if edited is None else (weakref.ref(new), edited)
         return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    def _apply_edits(self, record: AttentionRecord) -> None:
+        """If an interceptor around this one replaced the output, the map is the one that gives the new output."""
+        last = self._last_output() if self._last_output is not None else None
+        around = [outer._replaced for outer in outer_interceptors(self) if isinstance(outer, Interceptor)]
+        edited = next((found[1] for found in around if found is not None and found[0]() is last), None)
+        if edited is not None and last is not None:
+            record.computation = record.running.with_weights(edited)
 
     def _add_layout(self, record: AttentionRecord, site: CallSite) -> None:
         """How the tokens lie: as the layer declares it, as the model declares it, or as a module around it states it."""
@@ -342,6 +332,7 @@ class Interceptor(TorchFunctionMode):
         for name, reason in self.silent.unaccounted(self._accounted, self.started_threads):
             self._missed(name, reason)
         self.names.forget()
+        self._replaced = None
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
         self._functions.clear()

@@ -3,6 +3,7 @@
 (Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
 """
 
+import inspect
 import sys
 from dataclasses import dataclass, field
 from itertools import dropwhile
@@ -16,6 +17,7 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 _OWN_PACKAGES = (__package__, f"{__package__}.sources")
+_GRIDS = "image_grid_thw"  # Qwen-VL's
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -67,6 +69,10 @@ class ModuleNames:
         self._remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
+        # The outermost frame of the model's latest run, and how many runs there were.
+        self._run: tuple[FrameType, int] | None = None
+        # The argument of this name with which the latest run was called, if there was one: the grids of its images.
+        self.image_grids: Any = None
         # Whether compiled code called some of the attention.
         self.compiled = False
 
@@ -108,11 +114,36 @@ class ModuleNames:
             call = _call_of(found, frames[depth:])
             if call is None:  # a function that takes the module as its argument
                 continue
+            if count:
+                self._count_run(frames)
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
             return CallSite(self._numbered(call, name) if count else name, found, tuple(frames), self._remembered)
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
+
+    @property
+    def run(self) -> int:
+        """How many times the model ran before the run of now."""
+        return 0 if self._run is None else self._run[1]
+
+    def _count_run(self, frames: list[FrameType]) -> None:
+        """``generate``, or any method of the model that calls it several times, is one run."""
+        if self._run is not None and any(frame is self._run[0] for frame in frames):
+            return
+        outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
+        if outermost is not None:
+            self._run = (outermost, 0 if self._run is None else self._run[1] + 1)
+            stated = (frame.f_locals.get(_GRIDS) for frame in frames if _GRIDS in frame.f_code.co_varnames)
+            self.image_grids = next((found for found in stated if found is not None), self.image_grids)
+
+    def _is_call(self, frame: FrameType) -> bool:
+        """Whether this is a call of a module of the model, or of one of its methods."""
+        found = _first_argument(frame)
+        if not isinstance(found, nn.Module) or self.of(found) is None:
+            return False
+        method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
+        return getattr(method, "__code__", None) is frame.f_code
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -133,6 +164,7 @@ class ModuleNames:
         """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
         self._remembered.clear()
+        self._run = None
 
 
 def _frames() -> list[FrameType]:

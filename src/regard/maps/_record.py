@@ -9,7 +9,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from regard.maps._layout import Layout
 from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
+# Weights of a selection of rows and heads.
+WeightsOf = Callable[[Selection, Selection], Tensor]
 NOT_COMPARED = "nothing: the weights were given"
 
 
@@ -60,6 +62,8 @@ class Computation:
         largest_sum: the largest sum of a row's weights, if it may be more than one.
         tentative: it may turn out to be a part of another attention, and be retracted.
         layout_declared: the layer itself, and not a module around it, states how its tokens lie.
+        edited: the weights that give the output that a listener returned, if it changed the weights.
+        projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -74,6 +78,13 @@ class Computation:
     largest_sum: Tensor | None = None
     tentative: bool = False
     layout_declared: bool = False
+    edited: WeightsOf | None = field(default=None, init=False)
+    projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
+
+    def with_weights(self, edited: WeightsOf) -> "Computation":
+        """The same with other weights, which give the output."""
+        weights = lambda rows, heads: (edited(rows, heads), None)  # noqa: E731
+        return replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
 
     @property
     def device(self) -> torch.device:
@@ -142,6 +153,8 @@ class AttentionRecord:
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
         computation: how to build the map, while the model runs.
+        moment: the number of the model's run in the capture, and that of the attention in it; None if not known.
+        norms: the :class:`regard.maps.ValueNorms` that ``capture(values=True)`` keeps.
     """
 
     name: str
@@ -156,6 +169,8 @@ class AttentionRecord:
     layout: Layout | None = None
     axes: MapAxes = field(default_factory=MapAxes)
     computation: Computation | None = None
+    moment: tuple[int, int] | None = field(default=None, init=False)
+    norms: Any = field(default=None, init=False)
 
     @classmethod
     def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
@@ -194,6 +209,15 @@ class AttentionRecord:
         if self.stored.shape[0] == 1 and self.shape[0] > 1:
             return self.stored.expand(self.shape[0], -1, -1, -1)
         return self.stored
+
+    @property
+    def contributions(self) -> Float[Tensor, "batch heads queries keys"]:
+        """‖A_ij v_j W_h‖ for each query, key and head: weight times the norm of the value behind the output projection."""
+        if self.norms is None or self.stored is None:
+            reason = "its output projection was not found, or it was captured without values=True"
+            raise ValueError(f"what the values of {self.name!r} contribute is not known: {reason}")
+        sizes = self.stored.abs() * self.norms.keys.to(self.stored)[:, :, None, :]
+        return self.windows.on_image(sizes) if self.windows is not None and self.rows is None else sizes
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
@@ -254,6 +278,7 @@ class AttentionRecord:
             "axes": self.axes.certainty,
             "over": self.axes.over,
             "positions": None if self.positions is None else asdict(self.positions),
+            "moment": self.moment,
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
@@ -282,6 +307,10 @@ class AttentionRecord:
                 None if fields.get("positions") is None else Positions(**fields["positions"]),
             ),
         )
+        moment = _tuple(fields.get("moment"))
+        if moment is not None and not (len(moment) == 2 and all(type(n) is int and n >= 0 for n in moment)):
+            raise ValueError(f"{record.name!r:.100} has the moment {moment!r:.100}, which is no pair of numbers")
+        record.moment = moment
         _check_parts(record, weights)
         return record
 
