@@ -130,7 +130,8 @@ def show(
 ) -> Show:
     """Show attention: a notebook displays the view, and ``.save("x.html")`` writes it as one file.
 
-    ============================================  ==============================================================    ``show(maps, image=x)``                       where each head looks from a patch of the image
+    ============================================  =====================================================================
+    ``show(maps, image=x)``                       where each head looks from a patch of the image
     ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
     ``show(maps, ids=ids, tokenizer=t)``          the same, with the tokens' names; ``words=True`` merges subwords
     ``show(maps, ids=ids, image=x)``              text with an image in it: patches on the picture, words beside it
@@ -139,7 +140,8 @@ def show(
     ``show("mechanism")``                         queries, keys and values to experiment with
     ``show("convolution")``                       heads that become a convolution
     ``show("claims")``                            claims about attention, and which of them hold
-    ============================================  ==============================================================
+    ============================================  =====================================================================
+
     Args:
         what: maps from ``regard.capture`` (or tensors of weights, ``(heads, queries, keys)`` with or without a batch, one
             or one per layer); a run, its folder or its heads; a trajectory or a locality; verified claims; or the name of a view.
