@@ -93,7 +93,7 @@ def test_names_of_runs_are_text(new_page, run, tmp_path, serving):
         regard.training.Run(folder).write_recipe(replace(run.recipe, name=text.replace("\ud83d", "")))
     with serving(tmp_path) as address:
         page = new_page(offline=False, allowed=(address,))
-        page.goto(address)
+        page.goto(f"{address}#/runs")
         page.wait_for_selector("text=∕script")
         page.wait_for_timeout(500)
         assert page.evaluate("() => window.hacked") is None

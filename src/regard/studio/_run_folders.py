@@ -11,6 +11,7 @@ from regard.studio._errors import Refused, log
 from regard.support import reading as support
 from regard.support.checksums import checksum
 from regard.training import DamagedCheckpointError, Run, load_run
+from regard.views import shipped_run
 
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
 DEEPEST, MOST_RUNS, MOST_CHECKPOINTS = 4, 5_000, 10_000
@@ -18,7 +19,7 @@ STATE_FILES = ("state.json", "state.safetensors")
 # What files of the wrong form raise. Any other error is also written to the terminal.
 _FILES = (ValueError, TypeError, KeyError, OSError, RecursionError, OverflowError, DamagedCheckpointError)
 LARGEST_JSON = 4 * 2**20
-EXAMPLE = Path(__file__).parent / "example"
+EXAMPLE = shipped_run("cifar10-small")
 
 
 @dataclass(frozen=True)
