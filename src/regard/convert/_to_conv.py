@@ -19,6 +19,7 @@ from regard.layers import (
     MultiHeadAttention,
     RelativeAttention,
     flat_tokens,
+    like_input,
 )
 from regard.support.checks import check_grid, check_width, describe
 
@@ -259,7 +260,7 @@ class GaussianConvolution(nn.Module):
         return self._cost(dense, chain, self.value is None) * math.prod(grid)
 
     def forward(self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None) -> Tensor:
-        """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out, as the layer."""
+        """``(batch, *grid, dim)``, ``(batch, dim, *grid)``, or ``(batch, tokens, dim)`` with ``grid``, as the layer."""
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         image = tokens.mT.unflatten(2, grid)  # (batch, dim, *grid)
         out = self.bias.reshape(-1, *[1] * self.axes)
@@ -268,8 +269,7 @@ class GaussianConvolution(nn.Module):
             out = out + CONVOLVE[self.axes](repeat_edge(image, sizes), self.kernel)
         if self.mix is not None and self.blurs is not None:
             out = out + torch.einsum("oc,bc...->bo...", self.mix, self._blurred(image))
-        flat = out.flatten(2).mT
-        return flat.unflatten(1, grid) if x.ndim > 3 else flat
+        return like_input(out.flatten(2).mT, x, grid)
 
     def _blurred(self, image: Tensor) -> Tensor:
         """Each soft head's values, blurred along one axis after the other: (batch, heads · head_dim, *grid)."""

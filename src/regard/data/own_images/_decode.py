@@ -1,6 +1,5 @@
 """Decode image files with Pillow: upright, scaled, cut to one size, in color or gray."""
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._limits import workers
 
 MOST_PIXELS = 64_000_000  # a small file may claim to be a huge image
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -44,16 +44,6 @@ class UnreadableImage(NamedTuple):
     """Why a file could not be read."""
 
     reason: str
-
-
-def workers() -> int:
-    """How many threads decode: ``REGARD_DATA_WORKERS``, or the cores this process may use."""
-    chosen = os.environ.get("REGARD_DATA_WORKERS", "")
-    if chosen:
-        if not chosen.isdigit() or int(chosen) < 1:
-            raise UnsuitableDataError(f"REGARD_DATA_WORKERS must be a whole number of 1 or more, got {chosen!r}")
-        return int(chosen)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=2)

@@ -66,6 +66,7 @@ class DecodedPixels:
         count: number of images.
         shape: (channels, height, width) that all are brought to.
         where: the folder, for errors.
+        largest: bytes of the largest image as it is in its file.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class DecodedPixels:
         count: int,
         shape: tuple[int, int, int],
         where: str,
+        largest: int,
     ) -> None:
         self.open_file, self.name, self.count, self.shape, self.where = open_file, name, count, shape, where
+        self.largest = largest
 
     def __len__(self) -> int:
         return self.count
