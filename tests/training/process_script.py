@@ -44,9 +44,7 @@ def broken_off(recipe, folder, *, save_every, last):
             if torch.distributed.get_rank() == 0:
                 shutil.rmtree(run.checkpoints.path(last))
             torch.distributed.barrier()
-        regard.train(
-            recipe, folder=folder, resume=resume, accelerator="cpu", save_every=save_every, tensorboard=False
-        )
+        regard.train(recipe, folder=folder, resume=resume, accelerator="cpu", save_every=save_every, tensorboard=False)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ class TestStreamedImages:
     def test_two_processes_train_as_one_does_from_memory(self, two_processes, streamed, tmp_path, monkeypatch):
         monkeypatch.setenv("REGARD_DATA", str(tmp_path))
         alone = regard.train(
-            streamed.streamed_recipe(two_processes / "photos"), folder=tmp_path / "run", accelerator="cpu", tensorboard=False
+            streamed.streamed_recipe(two_processes / "photos"),
+            folder=tmp_path / "run",
+            accelerator="cpu",
+            tensorboard=False,
         )
         together = regard.load_run(two_processes / "streamed")
         torch.testing.assert_close(_curve(together, "loss"), _curve(alone, "loss"), rtol=RTOL, atol=1e-6)

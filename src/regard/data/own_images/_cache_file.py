@@ -4,7 +4,9 @@ import hashlib
 import os
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from regard.support.files import reporting_full_disk
 from regard.support.text import format_size
 
 SMALL = 64 * 2**20  # bytes of pixels that are decoded again in each process rather than kept in a file
-BLOCK = 64 * 2**20  # bytes that are decoded at a time
+BLOCK = 16 * 2**20  # bytes that are decoded at a time
 SPARE = 0.05  # share of the disk that a cache leaves free
 
 
@@ -84,21 +86,26 @@ def hash_images(images: UInt8[Tensor, "n channels height width"]) -> Int64[Tenso
     rows = images.contiguous().flatten(1).numpy()
 
     def digest(places: Sequence[int]) -> bytes:
-        return b"".join(hashlib.blake2b(rows[place].data, digest_size=8).digest() for place in places)
+        return b"".join(hashlib.sha256(rows[place].data).digest()[:8] for place in places)
 
     digests = b"".join(in_chunks(digest, range(len(rows))))
     return torch.frombuffer(bytearray(digests), dtype=torch.int64) if digests else torch.zeros(0, dtype=torch.int64)
 
 
 def _blocks(files: DecodedPixels) -> Iterator[Tensor]:
-    """Consecutive images, decoded a block at a time. All unreadable files are named together, at the end."""
+    """Consecutive images, decoded a block at a time, the next one meanwhile. All unreadable files are named together, at the
+    end."""
     unreadable: list[tuple[str, UnreadableImage]] = []
-    rows = max(1, BLOCK // torch.Size(files.shape).numel())
-    for first in range(0, len(files), rows):
-        block, bad = files.try_read(torch.arange(first, min(first + rows, len(files))))
-        unreadable += bad
-        if not unreadable:
-            yield block
+    rows = torch.arange(len(files)).split(max(1, BLOCK // torch.Size(files.shape).numel()))
+    with ThreadPoolExecutor(2, thread_name_prefix="regard-decode") as ahead:
+        started = deque(ahead.submit(files.try_read, each) for each in rows[:2])
+        for number in range(len(rows)):
+            block, bad = started.popleft().result()
+            if number + 2 < len(rows):
+                started.append(ahead.submit(files.try_read, rows[number + 2]))
+            unreadable += bad
+            if not unreadable:
+                yield block
     refuse_unreadable(unreadable, len(files), files.where)
 
 
@@ -130,12 +137,15 @@ def _write(files: DecodedPixels, path: Path, size: int) -> str | None:
         aside, hashes = path.with_suffix(".writing"), _hash_file(path)
         try:
             with reporting_full_disk(path.parent, "decoded images", size), aside.open("wb") as file:
-                digests = []
-                for block in _blocks(files):
-                    file.write(block.numpy().data)
-                    digests.append(hash_images(block))
-                file.flush()
-                os.fsync(file.fileno())
+                digests, flushed = [], None
+                with ThreadPoolExecutor(1) as disk_writer:  # so that the disk works while images are decoded
+                    for block in _blocks(files):
+                        file.write(block.numpy().data)
+                        file.flush()
+                        digests.append(hash_images(block))
+                        if flushed is not None:
+                            flushed.result()
+                        flushed = disk_writer.submit(os.fsync, file.fileno())
                 hashes.write_bytes(torch.cat(digests).numpy().tobytes())
             aside.replace(path)
         except BaseException:

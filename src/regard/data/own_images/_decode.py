@@ -32,6 +32,9 @@ ENDINGS = {
 SUFFIXES = frozenset(ending for endings in ENDINGS.values() for ending in endings)
 
 
+PARTS = 4  # of a piece of work, for each worker
+
+
 class Header(NamedTuple):
     """Width and height of an image in pixels, upright, and whether it is gray."""
 
@@ -53,10 +56,10 @@ def pool(count: int) -> ThreadPoolExecutor:
 
 
 def in_chunks(work: Callable[[Sequence[int]], Any], numbers: Sequence[int]) -> list[Any]:
-    """``work`` on consecutive parts of ``numbers``, one for each worker; the results in order."""
-    count = min(workers(), len(numbers))
-    if count <= 1:
+    """``work`` on consecutive parts of ``numbers``, some for each worker; the results in order."""
+    if workers() == 1 or len(numbers) <= 1:
         return [work(numbers)] if numbers else []
+    count = min(PARTS * workers(), len(numbers))  # several, so that one that is held up does not hold up all
     bounds = [len(numbers) * part // count for part in range(count + 1)]
     parts = [numbers[first:last] for first, last in pairwise(bounds)]
     return list(pool(workers()).map(work, parts))
@@ -88,10 +91,12 @@ def decode(file: Path | BytesIO, shape: tuple[int, int, int]) -> UInt8[Tensor, "
         with _opened(file) as opened:
             if opened.format == "JPEG":  # decodes at a half, a quarter or an eighth where that is still large enough
                 opened.draft(None, (2 * width, 2 * height))
-            image: Any = ImageOps.exif_transpose(opened)
+            # Both of these copy an image that is right as it is, which takes as long as decoding some of them.
+            image: Any = opened if opened.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(opened)
             if image.mode.startswith("I"):  # 16 bits of gray, of which an image of bytes keeps the upper 8
                 image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-            image = image.convert("L" if channels == 1 else "RGB")
+            if image.mode != (wanted := "L" if channels == 1 else "RGB"):
+                image = image.convert(wanted)
             if image.size != (width, height):
                 image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
             content = image.tobytes()

@@ -19,6 +19,7 @@ from regard.data.own_images._pixels import TensorPixels
 from regard.data.own_images._streamed import StreamedSet
 
 MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
+AT_ONCE = 2**20  # numbers that are added up at a time: they stay in cache
 LARGEST_SHARE = 0.5  # of the training images that a number of validation images may take
 
 
@@ -109,11 +110,11 @@ class OwnDataSet:
         if not (isinstance(pixels, TensorPixels) and not pixels.mapped) and len(rows) > MEASURED:
             rows = rows[torch.arange(MEASURED) * len(rows) // MEASURED]
         total, squares, count = torch.zeros(self.shape[0]).double(), torch.zeros(self.shape[0]).double(), 0
-        for part in rows.split(512):
-            values = pixels.read(part).double().div_(255)
-            total += values.sum((0, 2, 3))
-            squares += values.square().sum((0, 2, 3))
-            count += values[:, 0].numel()
+        for part in rows.split(max(1, AT_ONCE // torch.Size(self.shape).numel())):
+            values = pixels.read(part).float().transpose(0, 1).flatten(1).div_(255)
+            total += values.sum(1, dtype=torch.float64)
+            squares += values.square_().sum(1, dtype=torch.float64)
+            count += values.shape[1]
         mean = total / count
         std = (squares / count - mean.square()).clamp(min=1e-6).sqrt()  # a channel may be constant
         return tuple(mean.tolist()), tuple(std.tolist())
