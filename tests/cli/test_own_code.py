@@ -106,7 +106,7 @@ def test_smoke_sizes_follow_the_typed_ones(capsys):
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
-        ("fashion-vit --network.heads 5 --task.data fashion-mini", "--network.heads 5; the recipe fashion-vit has --network.dim 64"),
+        ("text-mlm --network.heads 5", "--network.heads 5; the recipe text-mlm has --network.dim 64"),
         ("fashion-vit --smoke --network.heads 5 --network.dim=12", "--network.dim=12 and --network.heads 5"),
         ("demo --smoke --network.heads 5", "--network.heads 5; --smoke and the recipe choose --network.init grid"),
         ("demo --batch-size 10 --accumulate 3", "--batch-size 10 and --accumulate 3"),

@@ -5,7 +5,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from regard.support.checks import UnusableInputError
@@ -28,18 +28,20 @@ def named_as_typed(recipe: Any, arguments: Sequence[str], smoke: bool = False) -
 
 @contextmanager
 def unboxed_errors() -> Iterator[None]:
-    """Where tyro prints a field's own error in a box, raise it instead. Its other messages are printed as they are."""
-    printed = io.StringIO()
+    """Where tyro prints the error of a part of the recipe in a box, raise it instead. Its other messages are printed."""
+    printed, boxed = io.StringIO(), io.StringIO()
     try:
-        with redirect_stderr(printed):
+        with redirect_stdout(printed), redirect_stderr(boxed):
             yield
-    except SystemExit:
-        text = " ".join(line.strip("│ ") for line in printed.getvalue().splitlines() if line.startswith("│"))
-        if found := re.match(r"Error parsing recipe\S*: (.*?) ─", text):
-            raise ValueError(found[1]) from None
-        sys.stderr.write(printed.getvalue())
+    except SystemExit as stopped:
+        cause = stopped.__context__
+        if isinstance(getattr(cause, "arg", None), str):  # a part of the recipe, not one option's value
+            raise ValueError(str(getattr(cause, "message", cause))) from None
         raise
-    sys.stderr.write(printed.getvalue())
+    finally:
+        if not isinstance(sys.exception(), ValueError):
+            sys.stdout.write(printed.getvalue())
+            sys.stderr.write(boxed.getvalue())
 
 
 def options_in(message: str, recipe: Any, arguments: Sequence[str], smoke: bool = False) -> str:

@@ -64,9 +64,9 @@ def mix(
     """Every head's values mixed along every axis. ``value`` may have one head that all share.
 
     On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
-    intermediates stay in cache and no axis matrix is copied; small grids are one product per axis for the whole batch. On a GPU a plane of up to 128 × 128 tokens is handed to
-    :mod:`regard.functional.kernels`. Elsewhere the same product is written in plain tensor operations, which compilers,
-    exporters and transforms understand.
+    intermediates stay in cache and no axis matrix is copied; small grids are one product per axis for the whole batch.
+    On a GPU a plane of up to 128 × 128 tokens is handed to :mod:`regard.functional.kernels`. Elsewhere the same product
+    is written in plain tensor operations, which compilers, exporters and transforms understand.
     """
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
     if len(groups) == 1 and _is_plane(value, groups[0]):

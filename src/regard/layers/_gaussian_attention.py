@@ -113,7 +113,7 @@ class GaussianAttention(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)`` or, channels first, ``(batch, dim, *grid)``; or ``(batch, tokens, dim)`` with ``grid``. The
         output has the layout of the input.

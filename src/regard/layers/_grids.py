@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.support.checks import check_floating, check_grid, check_width
+from regard.support.checks import check_floating, check_grid, check_width, static_sizes
 
 
 def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) -> tuple[Tensor, tuple[int, ...]]:
     """``(batch, tokens, width)`` in row-major order, and the grid.
 
     Without ``grid``, x is (batch, *grid, width) or, as convolutions have it, (batch, width, *grid); the axis that is
-    ``width`` wide tells which. Where both are, x is refused. With ``grid``, x is (batch, tokens, width) or
-    (batch, *grid, width).
+    ``width`` wide tells which. Where both are, x is refused (along one axis it is (batch, tokens, width)). With
+    ``grid``, x is (batch, tokens, width) or (batch, *grid, width).
 
     >>> [flat_tokens(torch.randn(shape), None, axes=2, width=12)[1] for shape in ((2, 8, 5, 12), (2, 12, 8, 5))]
     [(8, 5), (8, 5)]
@@ -27,17 +27,19 @@ def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) ->
             f"x has shape {tuple(x.shape)}; without grid it must be (batch, {', '.join(['size'] * axes)}, {width}), "
             f"{axes + 2} axes. For (batch, tokens, {width}) pass grid="
         )
-    if x.shape[-1] == width:
-        # While a graph is traced, sizes may be symbols, which a comparison would fix.
-        if not torch.compiler.is_compiling() and x.shape[1] == width:
+    shape = static_sizes(x)
+    if shape[-1] == width:
+        # While a graph is traced, sizes may be symbols, which a comparison would fix. Along one axis everybody writes
+        # (batch, tokens, width), and sequences of any length must pass.
+        if axes > 1 and not torch.compiler.is_compiling() and shape[1] == width:
             raise ValueError(
-                f"x has shape {tuple(x.shape)}, whose second and last axes are both {width} wide, so which one has the "
-                f"channels is not clear: pass grid={tuple(x.shape[1:-1])} for (batch, {_sizes(axes)}, channels), or "
-                f"permute channels-first input: x.movedim(1, -1) and grid={tuple(x.shape[2:])}"
+                f"x has shape {shape}, whose second and last axes are both {width} wide, so which one has the "
+                f"channels is not clear: pass grid={shape[1:-1]} for (batch, {_sizes(axes)}, channels), or "
+                f"permute channels-first input: x.movedim(1, -1) and grid={shape[2:]}"
             )
-        return x.flatten(1, -2), tuple(x.shape[1:-1])
-    if x.shape[1] == width:
-        return x.flatten(2).mT, tuple(x.shape[2:])
+        return x.flatten(1, -2), shape[1:-1]
+    if shape[1] == width:
+        return x.flatten(2).transpose(1, 2), shape[2:]
     raise ValueError(
         f"x has shape {tuple(x.shape)}, but neither its last axis nor its second is {width} wide: permute it to "
         f"(batch, {_sizes(axes)}, {width}) or (batch, {width}, {_sizes(axes)}), or pass (batch, tokens, {width}) with grid="
@@ -49,8 +51,9 @@ def _with_grid(x: Tensor, grid: tuple[int, ...], axes: int, width: int) -> tuple
         raise ValueError(
             f"grid is {grid}, with {len(grid)} axes, but the layer has {axes}; x has shape {tuple(x.shape)}"
         )
+    shape = static_sizes(x)
     if x.ndim == axes + 2 and axes > 1:
-        if tuple(x.shape[1:-1]) != grid:
+        if shape[1:-1] != grid:
             raise ValueError(
                 f"x has shape {tuple(x.shape)} and grid is {grid}; with grid, x must be (batch, tokens, {width}) or "
                 f"(batch, *grid, {width})"
@@ -62,10 +65,8 @@ def _with_grid(x: Tensor, grid: tuple[int, ...], axes: int, width: int) -> tuple
             f"x has shape {tuple(x.shape)} and grid is {grid}; with grid, x must be (batch, tokens, {width}) or "
             f"(batch, *grid, {width})"
         )
-    if x.shape[1] != math.prod(grid):
-        raise ValueError(
-            f"x has {x.shape[1]} tokens, in the shape {tuple(x.shape)}, but grid {grid} has {math.prod(grid)}"
-        )
+    if shape[1] != math.prod(grid):
+        raise ValueError(f"x has {shape[1]} tokens but grid {grid} has {math.prod(grid)}; its shape is {shape}")
     check_width("x", x, width)
     return x, grid
 
@@ -74,9 +75,10 @@ def like_input(out: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """Flat tokens in the layout of the input ``x``."""
     if x.ndim != len(grid) + 2:
         return out
-    if tuple(x.shape[1:-1]) == grid:
+    if static_sizes(x)[1:-1] == grid:
         return out if len(grid) == 1 else out.unflatten(1, grid)
-    return out.mT if len(grid) == 1 else out.mT.unflatten(2, grid)
+    turned = out.transpose(1, 2)
+    return turned if len(grid) == 1 else turned.unflatten(2, grid)
 
 
 def _sizes(axes: int) -> str:
