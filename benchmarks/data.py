@@ -156,18 +156,24 @@ def later_epochs(folder: Path, options: Any) -> list[dict[str, float]]:
 
 
 MEMORY = """
-import resource, sys, torch
+import sys, torch
 sys.path.insert(0, {here!r})
 import data
 from regard.data import open_data
 torch.set_num_threads(1)
 images = open_data({folder!r}, validation=0, image_size={size}).train
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+images.pixels(torch.tensor([0]))  # Pillow's decoders are loaded
+before = most = data.resident()
 for epoch in (0, 1):
     for _ in data.batches(images, {batch}, epoch):
-        pass
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+        most = max(most, data.resident())
+print(most - before)
 """
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def decoding_memory(folder: Path, options: Any) -> tuple[int, int]:

@@ -45,6 +45,7 @@ def test_every_command_works_on_such_a_run(photos, tmp_path, monkeypatch, capsys
     assert run.recipe.task.data == str(photos)
     assert isinstance(run.recipe.task.data_set.train, StreamedSet) is (where != "memory")
     capsys.readouterr()
+    open_images.cache_clear()  # as in a process of its own
     assert main(["evaluate", str(run.folder), "--accelerator", "cpu"]) == 0
     assert "(8 images)" in capsys.readouterr().out
     task = run.recipe.task
@@ -74,6 +75,7 @@ def test_the_studio_shows_the_users_images_and_classes(photos, tmp_path, monkeyp
     open_images.cache_clear()
     words = ["--task.data", str(photos), "--task.image-size", "16", "--folder", str(tmp_path / "runs" / "mine")]
     assert main(["train", "demo", *SMOKE, *words]) == 0
+    open_images.cache_clear()
     client = TestClient(create_app(tmp_path / "runs", example=None), base_url="http://127.0.0.1:8642")
     page = client.get("/api/runs/mine/images?source=test&start=3&count=2").json()
     assert (page["total"], [sample["label"] for sample in page["samples"]]) == (8, ["cat", "dog"])

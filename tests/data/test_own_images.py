@@ -264,6 +264,16 @@ class TestStreaming:
         assert list(images._waiting) == [streamed_set._key(torch.tensor([8]))]
 
 
+def test_a_set_that_is_opened_while_a_network_is_built_on_meta_has_its_pixels(tmp_path):
+    """As every command does that looks at a run before it opens the images."""
+    photos(tmp_path, {"train/a": 4, "train/b": 4, "test/a": 1, "test/b": 1})
+    with torch.device("meta"):
+        own = open_data(str(tmp_path), validation=0.25)
+        assert (own.shape, own.classes, own.validation_count, len(own.mean)) == ((3, 8, 8), ("a", "b"), 2, 3)
+        sets = (own.train, own.validation, own.test())
+    assert {each.images.device.type for each in sets} == {"cpu"}
+
+
 class TestCache:
     def test_the_size_is_said_first_and_the_file_is_used_again(self, tmp_path, monkeypatch, capfd):
         photos(tmp_path, {"train/a": 4, "train/b": 4, "test/a": 1, "test/b": 1})
