@@ -278,7 +278,7 @@ class TestHeads:
             regard.show(solid)
         with pytest.raises(TypeError, match="a locality or verified claims, got 7"):
             regard.show(7)
-        with pytest.raises(TypeError, match="image= and tokens= go with maps"):
+        with pytest.raises(TypeError, match="what must be maps where image or tokens are given"):
             regard.show(solid, tokens=["a"])
 
     def test_a_model_is_told_how_its_maps_are_had(self, user_errors):

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.maps import Layout, Map, Maps, check_over_tokens, merged_rows
 from regard.support.checks import check_choice, check_probability, describe, is_iterable
@@ -69,7 +69,7 @@ def rollout(
         result = step if result is None else step @ result
         before = layout
     if result is None:
-        raise ValueError("maps is empty: rollout needs one map at least")
+        raise ValueError(f"maps is empty ({describe(maps):.60}): rollout needs one map at least")
     return _verified(result)
 
 
@@ -79,16 +79,16 @@ def _self_attention(maps: Maps | Sequence[Tensor]) -> list[tuple[str, Tensor, La
     if isinstance(maps, Maps):
         check_over_tokens(maps, "rollout")
         named = [(repr(name), found.weights, found.latest.layout) for name, found in maps.items()]
-    elif not is_iterable(maps):
+    elif not is_iterable(maps) or isinstance(maps, Tensor | str | bytes | nn.Module | range | dict):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
     else:
         named = [(f"map {i}", weights, None) for i, weights in enumerate(maps)]
     for name, weights, _ in named:
         if not isinstance(weights, Tensor) or weights.ndim != 4:
-            raise ValueError(f"{name} must be (batch, heads, tokens, tokens), got {describe(weights)}")
+            raise ValueError(f"maps: {name} must be (batch, heads, tokens, tokens), got {describe(weights)}")
         if weights.shape[2] != weights.shape[3]:
             raise ValueError(
-                f"{name} has {weights.shape[2]} queries and {weights.shape[3]} keys: rollout needs self-attention, "
+                f"maps: {name} has {weights.shape[2]} queries and {weights.shape[3]} keys: rollout needs self-attention, "
                 'with all rows; choose it, as in maps["encoder.*"]'
             )
     return named

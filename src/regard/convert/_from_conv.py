@@ -16,7 +16,7 @@ from regard.convert._calls import why_changed
 from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import Border, axis_matrix
 from regard.observation import is_observed, observe
-from regard.support.checks import check_choice, check_floating, check_values, describe, under_autocast
+from regard.support.checks import check_choice, check_flag, check_floating, check_values, describe, under_autocast
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -67,6 +67,7 @@ def conv_to_attention(
     >>> error <= attention.error_bound(image)
     True
     """
+    check_flag("trainable", trainable)
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
     check_choice("plan", plan, get_args(TapsPlan))

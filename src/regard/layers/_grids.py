@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.support.checks import check_floating, check_grid, check_width
+from regard.support.checks import check_floating, check_grid, check_width, describe
 
 
 def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) -> tuple[Tensor, tuple[int, ...]]:
@@ -23,8 +23,8 @@ def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) ->
         grid = check_grid(grid)
         if x.ndim != 3 or len(grid) != axes:
             raise ValueError(
-                f"x has shape {tuple(x.shape)} and grid is {grid}; with grid, x must be (batch, tokens, width) and grid "
-                f"must have {axes} axes"
+                f"x has shape {tuple(x.shape)} and grid is {describe(grid)}; with grid, x must be (batch, tokens, width) "
+                f"and grid must have {axes} axes"
             )
         if x.shape[1] != math.prod(grid):
             raise ValueError(f"x has {x.shape[1]} tokens but grid {grid} has {math.prod(grid)}")

@@ -1,7 +1,8 @@
 """Argument checks. Each error names the argument, what was passed and what would fit."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -247,19 +248,38 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
     return sizes
 
 
-def check_grid(grid: Any) -> tuple[int, ...]:
+@contextmanager
+def taking(name: str, value: Any) -> Iterator[None]:
+    """Inside the block a model is called with what the user passed: its own error is told as one about that argument.
+
+    >>> with taking("x", torch.ones(3)):
+    ...     nn.Linear(2, 2)(torch.ones(3))
+    Traceback (most recent call last):
+    ValueError: x is a float32 tensor of shape (3,), but must be what the model takes: mat1 and mat2 shapes cannot ...
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        said = str(error).strip().partition("\n")[0]
+        given = f"{describe(value):.200}"
+        raise ValueError(f"{name} is {given}, but must be what the model takes: {said:.300}") from error
+
+
+def check_grid(grid: Any, name: str = "grid") -> tuple[int, ...]:
     """The sizes of a grid's axes, as a tuple.
 
     >>> check_grid([16, 8])
     (16, 8)
     """
-    if isinstance(grid, int | str) or not isinstance(grid, Sequence):
-        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
+    if isinstance(grid, int | str | bytes) or not isinstance(grid, Sequence):
+        raise TypeError(f"{name} must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
     sizes = tuple(grid)
     if not sizes or any(isinstance(size, bool) or not isinstance(size, int | torch.SymInt) for size in sizes):
-        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
+        raise TypeError(f"{name} must be whole numbers such as (rows, columns), got {describe(grid)}")
     if not torch.compiler.is_compiling() and any(size < 1 for size in sizes):
-        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
+        raise ValueError(f"{name} must have sizes of 1 or more, got {describe(grid)}")
     return sizes
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
-from regard.support.checks import describe
+from regard.support.checks import describe, is_functional
 from regard.views._head_statistics import statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
@@ -55,8 +55,10 @@ def as_maps(what: Any) -> Maps | None:
 def _record(name: str, weights: Tensor) -> AttentionRecord:
     if weights.ndim not in (3, 4) or not weights.is_floating_point():
         raise ValueError(
-            f"weights must be (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
+            f"what must have weights (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
         )
+    if is_functional(weights):
+        raise ValueError(f"what must have values, got {describe(weights)} on {weights.device}")
     whole = weights.detach() if weights.ndim == 4 else weights.detach()[None]
     return AttentionRecord.given(whole, name)
 
@@ -100,7 +102,9 @@ def _sheet(found: Map, sample: int) -> Sheet:
             f"{found.name!r}"
         )
     if not bool(weights.isfinite().all()):
-        raise ValueError(f"the weights of {found.name!r} must be finite, to be shown as a map")
+        raise ValueError(
+            f"what must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
+        )
     shown = Map(found.name, list(calls))
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None

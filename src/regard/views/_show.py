@@ -145,10 +145,12 @@ def show(
     maps = as_maps(what)
     if maps is None:
         if image is not None or tokens is not None:
-            raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
+            raise TypeError(f"what must be maps where image or tokens are given, got {describe(what)}")
         return Show(_without_maps(what))
     if image is not None and tokens is not None:
-        raise ValueError("image and tokens exclude each other: pass one of the two")
+        raise ValueError(
+            f"image and tokens exclude each other, got {describe(image):.60} and {describe(tokens):.60}: pass one of the two"
+        )
     if image is not None or grid is not None:
         return Show(_image_maps.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
     return Show(_token_maps.payload(maps, tokens=tokens, sample=sample))
