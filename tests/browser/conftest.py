@@ -1,27 +1,12 @@
 """A real Chromium, with the network off, that fails a test on any error or request of the page."""
 
-import shutil
-
 import pytest
 import torch
 from torch import nn
 
 import regard
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LOCAL = ("file:", "data:", "blob:", "about:")
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, BROWSERS)))
-        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
-        yield browser
-        browser.close()
 
 
 class Watched:

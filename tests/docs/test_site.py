@@ -166,22 +166,22 @@ def test_the_ledger_typesets_its_formulas(pages):
 
 
 @pytest.fixture
-def browser():
-    from playwright.sync_api import sync_playwright
+def new_page(browser):
+    opened = []
 
-    browsers = ("chromium", "chromium-browser", "google-chrome")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=next(filter(None, map(shutil.which, browsers))), args=["--no-sandbox"]
-        )
-        yield browser
-        browser.close()
+    def make(**options):
+        opened.append(browser.new_page(**options))
+        return opened[-1]
+
+    yield make
+    for page in opened:
+        page.close()
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["comparison", "costs", "guides/train", "theory/claims"])
-def test_tables_fit_beside_the_navigation(site, browser, name):
-    page = browser.new_page(viewport={"width": 1300, "height": 1000})
+def test_tables_fit_beside_the_navigation(site, new_page, name):
+    page = new_page(viewport={"width": 1300, "height": 1000})
     page.goto((site / f"{name}.html").as_uri())
     tables = page.locator(".md-typeset__scrollwrap")
     assert tables.count()
@@ -189,8 +189,8 @@ def test_tables_fit_beside_the_navigation(site, browser, name):
 
 
 @pytest.mark.browser
-def test_subscripts_are_low_whatever_the_font(site, browser):
-    page = browser.new_page()
+def test_subscripts_are_low_whatever_the_font(site, new_page):
+    page = new_page()
     page.goto((site / "questions" / "a6.html").as_uri())
     # How far the letters of each subscript reach below those of its base. (A sum sign itself reaches far down.)
     below = """all => all.map(one => {
@@ -203,8 +203,8 @@ def test_subscripts_are_low_whatever_the_font(site, browser):
 
 
 @pytest.mark.browser
-def test_search_works_from_disk_and_nothing_is_requested(site, browser):
-    page = browser.new_page()
+def test_search_works_from_disk_and_nothing_is_requested(site, new_page):
+    page = new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
