@@ -139,14 +139,14 @@ def test_no_attack_breaks_a_converted_convolution(axes, kernel, stride, mode, dt
             assert error <= attention.error_bound(x)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bound_of_a_converted_convolution_is_within_ten_times(dtype):
-    """In float32 both layers add up the same few products, and nearly the same way: there they are nearer than that."""
+    """On short axes, where torch's convolution adds up products in another order than the heads do."""
     worst = 0.0
     for seed in range(20):
         torch.manual_seed(seed)
-        conv = nn.Conv1d(2, 4, 3, padding=1).to(dtype)
-        attention, x = conv_to_attention(conv, tolerance=1e-9, plan="attention"), torch.rand(1, 2, 100).to(dtype)
+        conv = nn.Conv1d(1, 4, 2, padding=1).to(dtype)
+        attention, x = conv_to_attention(conv, tolerance=1e-9, plan="attention"), torch.rand(1, 1, 20).to(dtype)
         with torch.no_grad():
             error = (attention(x).double() - conv(x).double()).abs().max().item()
         worst = max(worst, error / attention.error_bound(x))
