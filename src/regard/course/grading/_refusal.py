@@ -27,7 +27,7 @@ READY_MADE = {
     "softmax": ("softmax", "softmin", "log_softmax", "gumbel_softmax", "logsumexp", "logcumsumexp"),
     "layer_norm": ("layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
     "gelu": ("gelu", "gelu_"),
-    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d"),
+    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d", "convolve", "correlate"),
     "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
     "kron": ("kron",),
     "variance": ("var", "std", "var_mean", "std_mean"),
@@ -109,16 +109,17 @@ def _keep_for_good(library: torch.library.Library) -> None:
 
 
 @functools.cache
-def _torch_modules() -> list[dict[str, Any]]:
+def _modules() -> list[dict[str, Any]]:
+    """Where torch and numpy keep their functions."""
     found = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    return [vars(module) for module in found if module.__name__.split(".")[0] == "torch"]
+    return [vars(module) for module in found if module.__name__.split(".")[0] in ("torch", "numpy")]
 
 
 @functools.cache
 def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
-    """Where torch's modules hold these functions under their own names, its decompositions included."""
+    """Where their modules hold these functions under their own names, torch's decompositions included."""
     places: list[tuple[dict[str, Any], str, str, str | None]] = []
-    for held in _torch_modules():
+    for held in _modules():
         for kind, names in READY_MADE.items():
             for name in names:
                 places += [(held, each, name, kind) for each in (name, f"_{name}") if callable(held.get(each))]
@@ -131,7 +132,7 @@ def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
 @functools.cache
 def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
     places: list[tuple[dict[Any, Any], Any, str]] = []
-    for held in _torch_modules():
+    for held in _modules():
         table = held.get("decomposition_table")
         if not isinstance(table, dict):
             continue
