@@ -156,7 +156,7 @@ export const percent = (x: number): string => (x < 0 ? `−${percent(-x)}` : x >
 export const residualNumber = (x: number) => (x === 0 ? "0" : x.toExponential(1));
 
 /** What the residual of a map says, in words. */
-export function residualText(about: LayerAbout): string {
+export function residualText(about: Pick<LayerAbout, "residual" | "agrees" | "against">): string {
   if (about.residual === null) return `no residual: ${about.against.replace(/^nothing: /, "")}`;
   return `residual ${residualNumber(about.residual)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;
 }

@@ -9,6 +9,18 @@ from torch import Tensor
 
 # A selection along one axis: a slice, or whole numbers.
 Selection = slice | Tensor
+_ALL = slice(None)
+
+
+# Up to so many numbers an operator's overhead takes longer than its work.
+_SMALL = 2**14
+
+
+def selected(x: Tensor, axis: int, chosen: Selection) -> Tensor:
+    """The chosen ones along an axis, without a call of torch if these are all."""
+    if isinstance(chosen, slice) and chosen == _ALL:
+        return x
+    return x[:, chosen] if axis == 1 else x[:, :, chosen]
 
 
 def exact(x: Tensor) -> Tensor:
@@ -20,7 +32,7 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
     """The value (or key) heads that the selected ones of ``count`` query heads use; neighbors share one."""
     shared = value.shape[1]
     if shared == count:
-        return value[:, heads]
+        return selected(value, 1, heads)
     if shared == 1:
         return value
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
@@ -30,7 +42,7 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
 def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selection, heads: Selection) -> Tensor:
     """max |weights @ value − output|, over the selected rows and heads."""
     found = weights @ shared_heads(exact(value), heads, output.shape[1]).to(weights.dtype)
-    expected = output[:, heads][:, :, rows].to(weights.dtype)
+    expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)
     return largest_magnitude(found.sub_(expected))
 
 
@@ -38,6 +50,8 @@ def largest_magnitude(x: Tensor) -> Tensor:
     """max |x|, in one pass."""
     if x.numel() == 0:
         return x.new_zeros(())
+    if x.numel() <= _SMALL:
+        return x.abs().amax()
     smallest, largest = x.aminmax()
     return torch.maximum(smallest.neg_(), largest).abs_()  # abs: the maximum of two zeros may be −0
 
@@ -71,11 +85,16 @@ class AttentionScores:
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         """Weights and the logsumexp of the scores."""
         _, count, queries, keys = self.shape
-        query = exact(self.query)[:, heads][:, :, rows]
-        key = shared_heads(exact(self.key), heads, count).expand(-1, query.shape[1], -1, -1)
-        flat = query.flatten(0, 1), key.flatten(0, 1).mT
-        # With beta=0 the first argument is not read.
-        scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
+        query = selected(selected(exact(self.query), 1, heads), 2, rows)
+        key = shared_heads(exact(self.key), heads, count)
+        if key.shape[1] != query.shape[1]:
+            key = key.expand(-1, query.shape[1], -1, -1)
+        if query.numel() <= _SMALL:
+            scores = torch.matmul(query * self.scale, key.mT)
+        else:
+            flat = query.flatten(0, 1), key.flatten(0, 1).mT
+            # With beta=0 the first argument is not read.
+            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
         if self.bias is not None:
             scores = scores + _part(self.bias, rows, heads).to(scores.dtype)
         if self.change is not None or self.mask is not None:
@@ -98,10 +117,20 @@ def _softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with no key to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
+    if scores.numel() <= _SMALL:
+        logsumexp = scores.logsumexp(-1)
+        weights = torch.softmax(scores, -1, out=scores)
+        if may_be_empty:
+            weights.masked_fill_((logsumexp == -math.inf).unsqueeze(-1), 0.0)
+        return weights, logsumexp
     largest = scores.amax(-1)
-    weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
-    if may_be_empty:
-        weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
+    if scores.requires_grad:  # a change of the map is differentiated
+        weights = torch.softmax(scores, -1)
+        weights = weights.masked_fill((largest == -math.inf).unsqueeze(-1), 0.0) if may_be_empty else weights
+    else:
+        weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
+        if may_be_empty:
+            weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
     # At the largest score s the weight is exp(s − logsumexp): cheaper than exponentials once more.
     total = largest - weights.amax(-1).log()
     return weights, total.masked_fill(largest == -math.inf, -math.inf)

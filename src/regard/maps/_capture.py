@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
+from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import RecordListener, intercept
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._segments import image_tokens_of
 from regard.maps._storage import Allotted, Storage
-from regard.support.checks import describe, is_iterable
+from regard.support.checks import check_flag, describe, is_iterable
 from regard.support.text import parse_size
 
 Rows = int | slice | Sequence[int] | None
@@ -44,6 +46,7 @@ class Capture(RecordListener):
     grid: Any = None
     prefix: int | None = None
     stream: str | Path | None = None
+    values: bool = False
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -52,6 +55,7 @@ class Capture(RecordListener):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
+        self.projections = ProjectionWatch() if self.values else None
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
@@ -80,6 +84,8 @@ class Capture(RecordListener):
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
                 "outputs that are equal up to rounding"
             )
+        if self._names is not None:
+            self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
@@ -123,7 +129,7 @@ class Capture(RecordListener):
             self.missed(record.name, reason, record.shape)
             return
         running = record.running
-        with torch.inference_mode(False), torch.no_grad(), torch.autocast(running.device.type, enabled=False):
+        with torch.no_grad(), _plainly(running.device.type):
             try:
                 weights = self._build(record, rows, heads)
                 record.check.allowed = running.rounding(record.shape[3])
@@ -137,6 +143,8 @@ class Capture(RecordListener):
         record.rows = None if self.rows is None else tuple(torch.arange(queries)[rows].tolist())
         record.heads = None if self.heads is None else tuple(torch.arange(heads_count)[heads].tolist())
         record.layout = self._layout(record)
+        if self.projections is not None:
+            self._keep_values(record, self.projections)
         record.computation = None
         self.maps.add(record)
         if self.reduce is not None:
@@ -145,6 +153,15 @@ class Capture(RecordListener):
             record.stored = None
             if not running.tentative:
                 self._fold(record.name)
+
+    @staticmethod
+    def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
+        running = record.running
+        if running.projection is not None and running.value is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                projections.projected(record, running.value, *running.projection())
+        else:
+            projections.expect(record, running.value, running.output)
 
     def _fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:
@@ -155,8 +172,7 @@ class Capture(RecordListener):
         """The selected weights, some rows at a time, in the storage; None if there is no room."""
         batch, heads_count, queries, keys = record.shape
         value, device = record.running.value, record.running.device
-        numbers = torch.arange(queries)[rows]
-        shape = (batch, len(torch.arange(heads_count)[heads]), len(numbers), keys)
+        shape = (batch, _count(heads, heads_count), _count(rows, queries), keys)
         heads = heads.to(device) if isinstance(heads, Tensor) else heads
         exact = value is not None and value.dtype is torch.float64
         dtype = self.dtype or (torch.float64 if exact else torch.float32)
@@ -167,8 +183,7 @@ class Capture(RecordListener):
         parts = []
         try:
             for start, stop in self._chunks(shape):
-                whole = isinstance(rows, slice) and rows == slice(None)
-                weights = record.build(slice(start, stop) if whole else numbers[start:stop].to(device), heads)
+                weights = record.build(_part(rows, start, stop, queries, device), heads)
                 if room is not None and room.tensor is not None:
                     room.tensor[:, :, start:stop] = weights
                 else:
@@ -245,6 +260,7 @@ def capture(
     grid: Any = None,
     prefix: int | None = None,
     stream: str | Path | None = None,
+    values: bool = False,
 ) -> Capture:
     r"""The attention maps of all that ``model`` computes inside the block, each compared with the real output.
 
@@ -273,6 +289,8 @@ def capture(
             listed in ``maps.missed``. None for no limit.
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
+        values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
+            :meth:`Map.contributions`. They are not saved with the maps.
 
     ``maps.missed`` lists attention that could not be captured. Maps never contain dropout.
 
@@ -285,7 +303,32 @@ def capture(
     >>> bool(maps.residual < 1e-5)
     True
     """
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream)
+    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values)
+
+
+def _count(chosen: Selection, count: int) -> int:
+    """How many are chosen along an axis of size ``count``."""
+    if isinstance(chosen, Tensor):
+        return len(chosen)
+    return len(range(count)[chosen])
+
+
+def _part(rows: Selection, start: int, stop: int, count: int, device: torch.device) -> Selection:
+    """Those of the chosen rows, of ``count`` in all, from number ``start`` to number ``stop``."""
+    if isinstance(rows, slice) and rows == slice(None):
+        return rows if stop - start == count else slice(start, stop)
+    return torch.arange(count)[rows][start:stop].to(device)
+
+
+def _plainly(device: str) -> AbstractContextManager[Any]:
+    """Without inference mode and autocast. What is off already costs no time."""
+    if not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled(device):
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def _check_options(options: Capture) -> None:
@@ -298,6 +341,7 @@ def _check_options(options: Capture) -> None:
         raise TypeError(f"reduce must be a function of (total, weights), got {describe(reduce)}")
     if stream is not None and not isinstance(stream, str | os.PathLike):
         raise TypeError(f"stream must be the path of a folder, got {describe(stream)}")
+    check_flag("values", options.values)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
     _check_selection("rows", options.rows)

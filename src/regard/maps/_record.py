@@ -9,18 +9,21 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
+from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error, selected
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
+from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
+# Weights of a selection of rows and heads.
+WeightsOf = Callable[[Selection, Selection], Tensor]
 NOT_COMPARED = "nothing: the weights were given"
 
 
@@ -59,6 +62,8 @@ class Computation:
         largest_sum: the largest sum of a row's weights, if it may be more than one.
         tentative: it may turn out to be a part of another attention, and be retracted.
         layout_declared: the layer itself, and not a module around it, states how its tokens lie.
+        edited: the weights that give the output that a listener returned, if it changed the weights.
+        projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -73,6 +78,13 @@ class Computation:
     largest_sum: Tensor | None = None
     tentative: bool = False
     layout_declared: bool = False
+    edited: WeightsOf | None = field(default=None, init=False)
+    projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
+
+    def with_weights(self, edited: WeightsOf) -> "Computation":
+        """The same with other weights, which give the output."""
+        weights = lambda rows, heads: (edited(rows, heads), None)  # noqa: E731
+        return replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
 
     @property
     def device(self) -> torch.device:
@@ -100,7 +112,7 @@ class Computation:
         if self.largest_sum is not None:
             largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
-        return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)
+        return largest.clamp_min(1e-30) * (times * precision)
 
 
 @dataclass(eq=False)
@@ -141,6 +153,8 @@ class AttentionRecord:
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
         computation: how to build the map, while the model runs.
+        moment: the number of the model's run in the capture, and that of the attention in it; None if not known.
+        norms: the :class:`regard.maps.ValueNorms` that ``capture(values=True)`` keeps.
     """
 
     name: str
@@ -155,6 +169,8 @@ class AttentionRecord:
     layout: Layout | None = None
     axes: MapAxes = field(default_factory=MapAxes)
     computation: Computation | None = None
+    moment: tuple[int, int] | None = field(default=None, init=False)
+    norms: Any = field(default=None, init=False)
 
     @classmethod
     def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
@@ -179,7 +195,7 @@ class AttentionRecord:
         weights, logsumexp = running.weights(rows, heads)
         log_error = None
         if running.logsumexp is not None and logsumexp is not None:
-            log_error = _difference(logsumexp, running.logsumexp[:, heads][:, :, rows])
+            log_error = _difference(logsumexp, selected(selected(running.logsumexp, 1, heads), 2, rows))
         self.check.add(running.error(weights, rows, heads), log_error)
         return weights
 
@@ -195,6 +211,15 @@ class AttentionRecord:
         return self.stored
 
     @property
+    def contributions(self) -> Float[Tensor, "batch heads queries keys"]:
+        """‖A_ij v_j W_h‖ for each query, key and head: weight times the norm of the value behind the output projection."""
+        if self.norms is None or self.stored is None:
+            reason = "its output projection was not found, or it was captured without values=True"
+            raise ValueError(f"what the values of {self.name!r} contribute is not known: {reason}")
+        sizes = self.stored.abs() * self.norms.keys.to(self.stored)[:, :, None, :]
+        return self.windows.on_image(sizes) if self.windows is not None and self.rows is None else sizes
+
+    @property
     def kept_shape(self) -> tuple[int, ...]:
         """The shape of :attr:`weights`, without building them; empty if they were not kept."""
         if self.stored is None:
@@ -203,6 +228,11 @@ class AttentionRecord:
             tokens = math.prod(self.windows.grid)
             return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
+
+    @property
+    def positions(self) -> Positions | None:
+        """Where queries and keys lie in the whole sequence, if known."""
+        return self.axes.positions
 
     @property
     def query_layout(self) -> Layout | None:
@@ -247,6 +277,8 @@ class AttentionRecord:
             "windows": None if self.windows is None else asdict(self.windows),
             "axes": self.axes.certainty,
             "over": self.axes.over,
+            "positions": None if self.positions is None else asdict(self.positions),
+            "moment": self.moment,
             "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
         }
 
@@ -268,8 +300,17 @@ class AttentionRecord:
             windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
             layout=layouts[0],
             # Files of before state neither.
-            axes=MapAxes(fields.get("axes", "inferred"), fields.get("over", "tokens"), layouts[1]),
+            axes=MapAxes(
+                fields.get("axes", "inferred"),
+                fields.get("over", "tokens"),
+                layouts[1],
+                None if fields.get("positions") is None else Positions(**fields["positions"]),
+            ),
         )
+        moment = _tuple(fields.get("moment"))
+        if moment is not None and not (len(moment) == 2 and all(type(n) is int and n >= 0 for n in moment)):
+            raise ValueError(f"{record.name!r:.100} has the moment {moment!r:.100}, which is no pair of numbers")
+        record.moment = moment
         _check_parts(record, weights)
         return record
 
@@ -294,6 +335,11 @@ def _check_parts(record: AttentionRecord, weights: Tensor) -> None:
         rows, columns = (-(-side // window) for side, window in zip(windows.grid, windows.window, strict=True))
         if weights.shape[0] % (rows * columns) or weights.shape[3] != math.prod(windows.window):
             raise ValueError(f"{record.name!r:.100} has weights {tuple(weights.shape)}, which {windows} does not fit")
+    place = record.positions
+    if place is not None and not fits(astuple(place)[:5], 5):
+        raise ValueError(f"{record.name!r:.100} has the positions {place!r:.200}, which are no numbers of tokens")
+    if place is not None and (place.queries, place.keys) != record.shape[2:]:
+        raise ValueError(f"{record.name!r:.100} is {record.shape}, which {place!r:.200} does not fit")
     for layout in (record.layout, record.query_layout):
         if layout is not None and not (fits(layout.grid, len(layout.grid)) and type(layout.prefix) is int):
             raise ValueError(f"{record.name!r:.100} has the layout {layout!r:.100}, which is no grid of tokens")
@@ -307,8 +353,10 @@ def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _difference(ours: Tensor, theirs: Tensor) -> Tensor:
     """Over rows with a key to attend to: kernels differ in what they return for the others."""
-    difference = (ours - theirs.to(ours.dtype)).abs()
-    return torch.where(ours.isfinite(), difference, 0.0).amax() if ours.numel() else ours.new_zeros(())
+    if not ours.numel():
+        return ours.new_zeros(())
+    difference = (ours - theirs.to(ours.dtype)).abs_()
+    return difference.masked_fill_(ours == -math.inf, 0.0).amax()
 
 
 def _scalar(x: float | None) -> Tensor | None:

@@ -10,8 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+<<<<<<< HEAD
 from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
 from regard.support.checks import describe, is_functional
+=======
+from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in
+from regard.support.checks import describe
+>>>>>>> main
 from regard.views._head_statistics import statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
@@ -168,7 +173,15 @@ def rolls_out(shown: list[Sheet]) -> bool:
     among merged squares of the tokens before, according to the grids."""
     abouts = [sheet.about for sheet in shown]
     square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
-    return square and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
+    names = [about["name"] for about in abouts]
+    together = len(stacks_in(names)) == 1 and not any(map(is_cross_attention, names))
+    once = all(_calls_of_last_run(sheet.found) == 1 for sheet in shown)
+    return square and together and once and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
+
+
+def _calls_of_last_run(found: Map) -> int:
+    runs = [call.moment[0] for call in found.calls if call.moment is not None]
+    return runs.count(runs[-1]) if runs else 1
 
 
 def _follows(before: dict[str, Any], after: dict[str, Any]) -> bool:
