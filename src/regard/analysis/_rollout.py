@@ -148,13 +148,8 @@ def _rolled(steps: list[_Step], options: _Options) -> Tensor:
         result = step if result is None else step @ result
         before = each.layout
     if result is None:
-<<<<<<< HEAD
-        raise ValueError(f"maps is empty ({describe(maps):.60}): rollout needs one map at least")
-    return _verified(result)
-=======
         raise ValueError("maps is empty: rollout needs one map at least")
     return result
->>>>>>> main
 
 
 def _through_decoder(steps: list[_Step], source: Tensor, options: _Options) -> Tensor:
@@ -194,29 +189,13 @@ def _steps(maps: Maps | Sequence[Tensor]) -> list[_Step]:
         raise TypeError("maps must be several maps, as capture gives them; got a single one")
     if isinstance(maps, Maps):
         check_over_tokens(maps, "rollout")
-<<<<<<< HEAD
-        named = [(repr(name), found.weights, found.latest.layout) for name, found in maps.items()]
-    elif not is_iterable(maps) or isinstance(maps, Tensor | str | bytes | nn.Module | range | dict):
-        raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
-    else:
-        named = [(f"map {i}", weights, None) for i, weights in enumerate(maps)]
-    for name, weights, _ in named:
-        if not isinstance(weights, Tensor) or weights.ndim != 4:
-            raise ValueError(f"maps: {name} must be (batch, heads, tokens, tokens), got {describe(weights)}")
-        if weights.shape[2] != weights.shape[3]:
-            raise ValueError(
-                f"maps: {name} has {weights.shape[2]} queries and {weights.shape[3]} keys: rollout needs self-attention, "
-                'with all rows; choose it, as in maps["encoder.*"]'
-            )
-    return named
-=======
         return [_Step(name, call.weights, call.layout) for name, call in maps.last_run]
-    if not is_iterable(maps):
+    if not is_iterable(maps) or isinstance(maps, Tensor | str | bytes | nn.Module | range | dict):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
     steps = [_Step(f"map {i}", weights, captured=False) for i, weights in enumerate(maps)]
     for step in steps:
         if not isinstance(step.weights, Tensor) or step.weights.ndim != 4:
-            raise ValueError(f"{step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)}")
+            raise ValueError(f"maps: {step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)}")
     return steps
 
 
@@ -227,7 +206,6 @@ def _check_square(step: _Step) -> None:
             f"{step.shown} has {queries} queries and {keys} keys: rollout needs self-attention, "
             'with all rows; choose it, as in maps["encoder.*"]'
         )
->>>>>>> main
 
 
 def _shown(layout: Layout | None) -> str:

@@ -10,13 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
-from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
-from regard.support.checks import describe, is_functional
-=======
 from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in
-from regard.support.checks import describe
->>>>>>> main
+from regard.support.checks import describe, is_functional
 from regard.views._head_statistics import statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
