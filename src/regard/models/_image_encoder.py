@@ -128,7 +128,7 @@ class ImageEncoder(Pretrained):
             if size % step:
                 merged = f" (patch_size is {self.patch_size}, tokens are merged {len(self.merge)} times)"
                 raise ValueError(
-                    f"image_size has the {name} {size}, but must be a multiple of {step}"
+                    f"the image's {name} (image_size) is {size}, but must be a multiple of {step}"
                     + (merged if self.merge else "")
                 )
         return sides[0] // self.patch_size, sides[1] // self.patch_size
