@@ -143,7 +143,7 @@ def test_says_what_is_wrong_with_merge(merge, message, user_errors):
 
 def test_says_what_is_wrong_with_a_size(user_errors):
     with pytest.raises(
-        ValueError, match=rr"image's height \(image_size\) is 12, but must be a multiple of 8 \(patch_size is 2, tokens"
+        ValueError, match=r"image's height \(image_size\) is 12, but must be a multiple of 8 \(patch_size is 2, tokens"
     ):
         ImageEncoder(12, 2, 3, merge=(0, 1), **SMALL)
     model = ImageEncoder(8, 2, 3, merge=(1,), **SMALL)
