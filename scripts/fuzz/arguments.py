@@ -1,8 +1,8 @@
 """Wrong arguments for public functions, layers and models: python scripts/fuzz/arguments.py [COUNT] [SEED]
 
 Each case takes a call that works and replaces one or two of its arguments. The call may work; otherwise its error must be
-clear: a TypeError or ValueError (OSError for paths) whose message names one of the replaced arguments, tells what was
-passed for it, and says what would fit. Prints the unclear ones and returns 1 if there are any.
+clear: a TypeError or ValueError (KeyError for names, OSError for paths) whose message names one of the replaced arguments,
+tells what was passed for it, and says what would fit. Prints the unclear ones and returns 1 if there are any.
 """
 
 import inspect
@@ -19,7 +19,7 @@ import torch
 from calls import calls, wrong_values
 from torch import nn
 
-CLEAR = (TypeError, ValueError, OSError, NotImplementedError)
+CLEAR = (TypeError, ValueError, KeyError, OSError, NotImplementedError)
 # How messages say what would fit.
 FITTING = re.compile(
     r"\b(must|needs?|expected|fits?|takes|known (are|is)|one of|only|instead|use|pass|give|there (is|are)|ha(s|ve)|divisible)\b"
@@ -52,11 +52,11 @@ def _is_told(value: Any, said: str) -> bool:
             [f"{number:g}".replace("nan", "NaN") for number in value.flatten()[:1].tolist()] if _is_real(value) else []
         )
     if isinstance(value, nn.Module):
-        found += [module.__class__.__name__ for module in value.modules()]
-    if isinstance(value, tuple | list | set):
+        found += ["output", *(module.__class__.__name__ for module in value.modules())]
+    if isinstance(value, tuple | list | set | range | dict):
         found += [repr(part) for part in value] or ["empty"]
     if value is None:
-        found.append("without")
+        found += ["without", "needed"]
     return any(text and text in said for text in found)
 
 

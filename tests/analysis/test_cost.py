@@ -236,7 +236,7 @@ def test_the_model_is_left_as_it_was():
     model[2].eval()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.random.get_rng_state()
-    with pytest.raises(ValueError, match=r"input_shape is .* but must be what the"):
+    with pytest.raises(ValueError, match=r"input_shape is .* but must be what the model"):
         cost(model, (1, 3, 9, 9))
     cost(model, (1, 3, 8, 8))
     assert [module.training for module in model.modules()] == [True, True, True, False, True, True]

@@ -149,7 +149,7 @@ def cost(
     except (RuntimeError, IndexError) as error:
         said = str(error).partition("\n")[0]
         raise ValueError(
-            f"input_shape is {input_shape!r:.100}, but must be what the {type(model).__name__} takes: {said}"
+            f"input_shape is {input_shape!r:.100}, but must be what the model ({type(model).__name__}) takes: {said}"
         ) from error
     return tally.cost()
 

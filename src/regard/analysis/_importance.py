@@ -108,7 +108,7 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
                 gates.pop()
 
         with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
-            with taking("batches", x):
+            with taking("batches", x, model):
                 output = call(model, x)
             total = _summed(losses(output, labels), loss=losses)
             if not gates:
@@ -133,7 +133,7 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
         for x, labels in batches:
             # Also with no head silenced, so that both losses come from the same path.
             with mask_heads(model, silent):
-                with taking("batches", x):
+                with taking("batches", x, model):
                     output = call(model, x)
                 total += float(_summed(losses(output, labels), loss=losses))
             samples += len(labels)

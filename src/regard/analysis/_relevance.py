@@ -56,7 +56,7 @@ def relevance(
     check_patterns("only", only)
     probes = _Probes(only)
     with torch.inference_mode(False), torch.enable_grad(), intercept(model, probes, keeps_path=False):
-        with taking("x", x):
+        with taking("x", x, model):
             output = call(model, x)
         score = _score(output, target)
         if not probes.found:

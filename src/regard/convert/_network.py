@@ -119,7 +119,7 @@ def _inputs(model: nn.Module, example: Tensor | tuple[Any, ...] | None) -> dict[
     training = [module for module in model.modules() if module.training]
     try:
         model.eval()  # batch statistics must not move
-        with torch.no_grad(), taking("example", example):
+        with torch.no_grad(), taking("example", example, model):
             model(*example) if isinstance(example, tuple) else model(example)
     finally:
         for handle in handles:

@@ -167,7 +167,9 @@ class AttentionPyramid(Pretrained):
         stride, poolings = self.embedding.stride, sum(self.pools)
         for name, size in zip(("height", "width"), sides, strict=True):
             if size < (smallest := stride * 2**poolings):
-                raise ValueError(f"the image's {name} (image_size) is {size}, but {poolings} poolings need at least {smallest}")
+                raise ValueError(
+                    f"the image's {name} (image_size) is {size}, but {poolings} poolings need at least {smallest}"
+                )
         grid = -(-sides[0] // stride), -(-sides[1] // stride)
         grids = []
         for pool in self.pools:

@@ -85,7 +85,7 @@ def check_beta(beta: Any, name: str = "beta") -> None:
     if not beta >= 0:  # also refuses NaN
         # An integer of thousands of digits has no text.
         raise ValueError(
-            f"{name} must lie in [0, ∞], got {beta if beta > -1e300 or beta != beta else 'less than -1e300'}"
+            f"{name} must lie in [0, ∞], got {beta if isinstance(beta, float) or beta > -1e300 else 'less than -1e300'}"
         )
 
 
@@ -142,6 +142,8 @@ def check_values(name: str, value: Any, channels: int, axis: int, axes: tuple[in
 def check_path(name: str, value: Any) -> None:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise TypeError(f"{name} must be a path, got {describe(value)}")
+    if not os.fspath(value):
+        raise ValueError(f"{name} must be a path, got {describe(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -249,13 +251,14 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
 
 
 @contextmanager
-def taking(name: str, value: Any) -> Iterator[None]:
+def taking(name: str, value: Any, model: nn.Module) -> Iterator[None]:
     """Inside the block a model is called with what the user passed: its own error is told as one about that argument.
 
-    >>> with taking("x", torch.ones(3)):
-    ...     nn.Linear(2, 2)(torch.ones(3))
+    >>> model = nn.Linear(2, 2)
+    >>> with taking("x", torch.ones(3), model):
+    ...     model(torch.ones(3))
     Traceback (most recent call last):
-    ValueError: x is a float32 tensor of shape (3,), but must be what the model takes: mat1 and mat2 shapes cannot ...
+    ValueError: x is a float32 tensor of shape (3,), but must be what the model (Linear) takes: mat1 and mat2 shapes cannot ...
     """
     try:
         yield
@@ -264,7 +267,9 @@ def taking(name: str, value: Any) -> Iterator[None]:
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         said = str(error).strip().partition("\n")[0]
         given = f"{describe(value):.200}"
-        raise ValueError(f"{name} is {given}, but must be what the model takes: {said:.300}") from error
+        raise ValueError(
+            f"{name} is {given}, but must be what the model ({type(model).__name__}) takes: {said:.300}"
+        ) from error
 
 
 def check_grid(grid: Any, name: str = "grid") -> tuple[int, ...]:

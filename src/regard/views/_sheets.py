@@ -37,7 +37,7 @@ class Sheet:
     visible: Tensor
 
 
-def as_maps(what: Any) -> Maps | None:
+def as_maps(what: Any, argument: str = "what") -> Maps | None:
     """Maps from maps, from one map, or from tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
     if isinstance(what, Maps):
         return what
@@ -48,17 +48,18 @@ def as_maps(what: Any) -> Maps | None:
     elif isinstance(what, Sequence) and what and all(isinstance(each, Tensor) for each in what):
         what = {f"layer {number}": each for number, each in enumerate(what)}
     if isinstance(what, Mapping) and what and all(isinstance(each, Tensor) for each in what.values()):
-        return Maps(Map(str(name), [_record(str(name), weights)]) for name, weights in what.items())
+        return Maps(Map(str(name), [_record(str(name), weights, argument)]) for name, weights in what.items())
     return None
 
 
-def _record(name: str, weights: Tensor) -> AttentionRecord:
+def _record(name: str, weights: Tensor, argument: str) -> AttentionRecord:
     if weights.ndim not in (3, 4) or not weights.is_floating_point():
         raise ValueError(
-            f"what must have weights (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
+            f"{argument} must have weights (heads, queries, keys) or (batch, heads, queries, keys), got "
+            f"{describe(weights)} as {name!r}"
         )
     if is_functional(weights):
-        raise ValueError(f"what must have values, got {describe(weights)} on {weights.device}")
+        raise ValueError(f"{argument} must have values, got {describe(weights)} on {weights.device}")
     whole = weights.detach() if weights.ndim == 4 else weights.detach()[None]
     return AttentionRecord.given(whole, name)
 
