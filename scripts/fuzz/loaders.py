@@ -12,6 +12,7 @@ import json
 import shutil
 import struct
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -236,7 +237,12 @@ def _arrays() -> list[tuple[int, bytes]]:
     np.savez(file, images=images.numpy(), labels=labels.numpy())
     batch = pickle.dumps({"data": bytes(3072), "labels": [1]}, protocol=2)
     tensors = save({"images": images, "labels": labels}, metadata={"classes": '["a", "b"]'})
-    return [(14, file.getvalue()), (15, tensors), (17, batch), (18, bytes(3073))]
+    with tarfile.open(fileobj=(packed := io.BytesIO()), mode="w:gz") as archive:
+        for name, content in (("data_batch_1", batch), ("batches.meta", pickle.dumps({"label_names": ["a"]}))):
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return [(14, file.getvalue()), (15, tensors), (17, batch), (18, bytes(3073)), (19, packed.getvalue())]
 
 
 def main() -> None:
