@@ -266,6 +266,8 @@ def taking(name: str, value: Any, model: nn.Module) -> Iterator[None]:
         raise
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         said = str(error).strip().partition("\n")[0]
+        if said.startswith(f"{name} must be"):  # it is about the argument already
+            raise
         given = f"{describe(value):.200}"
         raise ValueError(
             f"{name} is {given}, but must be what the model ({type(model).__name__}) takes: {said:.300}"
