@@ -5,6 +5,8 @@ size of the result or from an attribute, and project the merged heads back. A la
 position biases, learned sinks) is not understood, and left alone.
 """
 
+import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 _LIBRARIES = ("timm.", "transformers.")
-_SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"))
+_SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
 _FUSED = ("qkv", "c_attn")
-_OUTPUT = ("o_proj", "out_proj", "c_proj", "proj")
+_OUTPUT = ("o_proj", "out_proj", "c_proj", "proj", "out_lin", "dense")
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _SIZES = ("all_head_size", "attn_dim", "split_size")
+# A forward that merges the heads into the model's width cannot merge fewer.
+_FIXED_WIDTH = re.compile(r"(?:reshape|view)\([^()]*\b(?:embed_dim|hidden_size|d_model|dim|C)\)")
 _NORMS = ("q_norm", "k_norm", "query_norm", "key_norm")
 
 
@@ -52,6 +56,8 @@ class ForeignAttention:
         heads, shared = sizes[0] // width, sizes[1] // width
         fits = sizes == [heads * width, shared * width, shared * width] and _size(output)[0] == heads * width
         if not fits or not shared or heads % shared or not _nothing_else(module, (*inputs, output), width):
+            return None
+        if _merges_to_fixed_width(module):
             return None
         stated = {count for name in _COUNTS if isinstance(count := getattr(module, name, None), int)}
         return cls(module, inputs, output, heads, shared, width) if stated <= {heads} else None
@@ -120,6 +126,14 @@ def _size(layer: nn.Module) -> tuple[int, int]:
     """Inputs and outputs. The Conv1D of transformers is a transposed linear layer."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     return (weight.shape[1], weight.shape[0]) if isinstance(layer, nn.Linear) else (weight.shape[0], weight.shape[1])
+
+
+def _merges_to_fixed_width(module: nn.Module) -> bool:
+    try:
+        source = inspect.getsource(type(module).forward)
+    except (OSError, TypeError):
+        return True
+    return _FIXED_WIDTH.search(source) is not None
 
 
 def _nothing_else(module: nn.Module, projections: tuple[nn.Module, ...], width: int) -> bool:
