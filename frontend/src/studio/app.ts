@@ -4,7 +4,7 @@ import { html, useContext, useEffect, useState, type VNode } from "../core/html"
 import { rememberedTheme, rememberTheme } from "../core/memory";
 import { surroundings } from "../core/theme";
 import { api, LOST, UNREACHABLE, type About, type RunSummary } from "./api";
-import { atStart, PAGES, type PageName, RUNS, toModel, toPage, toRun, useRoute } from "./route";
+import { atStart, PAGES, type PageName, RUNS, toModel, toPage, useRoute } from "./route";
 import { ModelPage } from "./model";
 import { RunPage } from "./run";
 import { Runs } from "./runs";
