@@ -191,7 +191,8 @@ def show(
     if tokens is None and tokenizer is not None:
         tokens = _spelled(tokenizer, ids, sample)
     if other is not None:
-        return Show(_compared(maps, other, image, tokens=tokens, sample=sample, names=names))
+        unused = {"image": image, "grid": grid, "segments": segments, "words": words or None}
+        return Show(_compared(maps, other, unused, tokens=tokens, sample=sample, names=names))
     if names is not None:
         raise TypeError(
             f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
@@ -244,14 +245,18 @@ def _in_words(maps: Maps, tokens: Any, segments: Any) -> tuple[Maps, list[str]]:
     return merged_words(maps, lists["text"])
 
 
-def _compared(maps: Maps, other: Any, image: Any, **options: Any) -> Payload:
+def _compared(maps: Maps, other: Any, unused: dict[str, Any], **options: Any) -> Payload:
     second = as_maps(other, "other")
     if second is None:
         raise TypeError(
-            f"show(what, other) compares maps (from regard.capture) or tensors of weights, but other is {describe(other)}"
+            f"other must be maps (from regard.capture) or a tensor of weights, to compare with, but is {describe(other)}"
         )
-    if image is not None:
-        raise ValueError("image= does not go with a comparison: both sides are shown as heat maps over tokens")
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is {describe(value):.60}, which does not go with a comparison: both sides must be shown as heat "
+                f"maps over tokens"
+            )
     return _comparison.payload(maps, second, **options)
 
 
