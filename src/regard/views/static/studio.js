@@ -873,9 +873,7 @@ var Oo=`.regard {
     <${xr.Provider} value=${s}>
       <div ref=${n} class="regard rg-story" data-theme=${o} data-host=${t.kind}>
         <header class="rg-hero">
-          <div class="rg-brand"><${tm} /><span>regard</span>
-            ${t.kind==="file"?y`<button type="button" class="rg-icon" aria-label=${o==="light"?"dark page":"light page"} onClick=${a}><svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 2v12a6 6 0 0 1 0-12z" fill="currentColor" fill-rule="evenodd" /></svg></button>`:null}
-          </div>
+          ${t.kind==="file"?y`<div class="rg-brand"><${tm} /><span>regard</span><button type="button" class="rg-icon" aria-label=${o==="light"?"dark page":"light page"} onClick=${a}><svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 2v12a6 6 0 0 1 0-12z" fill="currentColor" fill-rule="evenodd" /></svg></button></div>`:null}
           <h1>${r.title}</h1>
           <p>Attention is how a network decides where to look. Here is one that learns it, and here is how to see it, question it and switch it off${r.run?y`: with your run <b>${r.run}</b>`:""}.</p>
         </header>
