@@ -110,9 +110,10 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
-    """An image file as uint8 of the wanted (channels, height, width): scaled to fit, in color or gray."""
+    """An image file as uint8 of the wanted (channels, height, width), in color or gray: scaled so that it covers the size,
+    then cut to its middle, as images for training are."""
     import torch
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     channels, height, width = shape
     try:
@@ -120,7 +121,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     except ImageRefusedError as refused:
         raise ValueError(f"{path}: {refused}") from refused
     opened = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-    scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.LANCZOS)
+    scaled = ImageOps.fit(opened.convert("L" if channels == 1 else "RGB"), (width, height), Image.Resampling.LANCZOS)
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
 

@@ -275,7 +275,8 @@ class TransformerSettings(NetworkSettings):
         return Transformer(len(task.vocabulary), depth=depth, **settings)
 
     def small(self) -> "TransformerSettings":
-        return dataclasses.replace(self, dim=8, heads=2, encoder_depth=min(1, self.encoder_depth), decoder_depth=1)
+        depth = min(1, self.encoder_depth)
+        return dataclasses.replace(self, dim=2 * self.heads, hidden=16, encoder_depth=depth, decoder_depth=1)
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,7 @@ class TextEncoderSettings(NetworkSettings):
         return TextEncoder(len(task.vocabulary), length=task.length + 1, **_fields(self))
 
     def small(self) -> "TextEncoderSettings":
-        return dataclasses.replace(self, dim=8, depth=1, heads=2)
+        return dataclasses.replace(self, dim=2 * self.heads, hidden=16, depth=1)
 
 
 def _fields(settings: NetworkSettings) -> dict[str, Any]:

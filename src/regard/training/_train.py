@@ -3,7 +3,7 @@
 import importlib.util
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def train(
     if first and notes:
         say(*(f"note: {note}" for note in notes))
     run, origin = choose_folder(fabric, recipe, folder, resume, keep)
-    new = first and not run.folder.exists()
+    created = first_missing(run.folder) if first else None
     if first:
         run.folder.mkdir(parents=True, exist_ok=True)
     random = torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else [])
@@ -90,7 +90,7 @@ def train(
         fabric.barrier()
         checkpoint = last_checkpoint(run, resume, first)
         fabric.barrier()
-        with _removed_on_error(run.folder if new else None):
+        with _removed_on_error(run.folder, created):
             loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
         if checkpoint is not None:
             check_recipe(recipe, checkpoint.state, run.folder)
@@ -126,14 +126,25 @@ def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: b
 
 
 @contextmanager
-def _removed_on_error(folder: Path | None) -> Iterator[None]:
-    """Leave nothing behind of a run that could not start."""
+def _removed_on_error(folder: Path, created: Path | None) -> Iterator[None]:
+    """Leave nothing behind of a run that could not start: its folder, and those around it that were made for it."""
     try:
         yield
     except Exception:
-        if folder is not None:
+        if created is not None:
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # another run may be in it by now
+                for place in folder.parents:
+                    if not place.is_relative_to(created):
+                        break
+                    place.rmdir()
         raise
+
+
+def first_missing(folder: Path) -> Path | None:
+    """The outermost of the folders that do not exist yet on the way to this one; None where it exists."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    return missing[-1] if missing else None
 
 
 @contextmanager

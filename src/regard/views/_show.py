@@ -24,7 +24,7 @@ from regard.views._payload import Payload
 from regard.views._sheets import as_maps
 from regard.views._story import story
 from regard.views._words import merged_words, one_sample, tokens_of
-from regard.views.page import document
+from regard.views.page import document, document_pieces
 from regard.views.page import story as story_page
 
 NAMED = ("claims", "convolution", "mechanism", "story")  # views that need no data of the user
@@ -96,7 +96,8 @@ class Show:
         if figure:
             raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(title), encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
         return path
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -109,7 +110,7 @@ class Show:
             return {"text/html": frame, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
-        return f"Show({self.view!r}, {len(self.payload.buffer):,} bytes); .save('{self.view}.html') writes it as a file"
+        return f"Show({self.view!r}, {self.payload.size:,} bytes); .save('{self.view}.html') writes it as a file"
 
 
 def show(
