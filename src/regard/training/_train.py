@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from regard.support.checks import check_positive, describe
+from regard.support.checks import check_flag, check_path, check_positive, describe, is_iterable
 from regard.support.files import DiskFullError, remove_unfinished, reporting_full_disk
 from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import start_fabric
@@ -70,6 +70,14 @@ def train(
     for name, value in (("log_every", log_every), ("save_every", save_every), ("keep", keep)):
         if value is not None:
             check_positive(name, value)
+    for name, value in (("tensorboard", tensorboard), ("progress", progress)):
+        if value is not None:
+            check_flag(name, value)
+    for name, place in (("folder", folder), ("resume", resume)):
+        if place is not None and not isinstance(place, bool):
+            check_path(name, place)
+    if not is_iterable(listeners) or not all(map(callable, listeners)):
+        raise TypeError(f"listeners must be functions that take an event, got {describe(listeners)}")
     notes = recipe.task.check()  # unusable data is refused before anything is written
     fabric = start_fabric(recipe.precision, accelerator=accelerator, devices=devices, nodes=nodes)
     first = fabric.is_global_zero

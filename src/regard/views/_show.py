@@ -177,14 +177,15 @@ def show(
         raise TypeError(
             f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"
         )
+    check_flag("words", words)
     if isinstance(what, WordMaps):
         return Show(_mixed_maps.word_payload(what, image=image, sample=sample))
     if (maps := as_maps(what)) is None:
         if image is not None or tokens is not None:
-            raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
+            raise TypeError(f"what must be maps where image or tokens are given, got {describe(what)}")
         if other is not None:
             raise TypeError(
-                f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(what)}"
+                f"show(what, other) compares maps (from regard.capture) or tensors of weights, but what is {describe(what)}"
             )
         return Show(_without_maps(what))
     if tokens is None and tokenizer is not None:
@@ -192,7 +193,9 @@ def show(
     if other is not None:
         return Show(_compared(maps, other, image, tokens=tokens, sample=sample, names=names))
     if names is not None:
-        raise TypeError("names= goes with two sets of maps: show(a, b, names=(...))")
+        raise TypeError(
+            f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
+        )
     check_flag("words", words)
     segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
     if words:
@@ -205,7 +208,8 @@ def show(
 def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: Any) -> Payload:
     if image is not None and tokens is not None:
         raise ValueError(
-            "image and tokens exclude each other: pass one of the two, or segments= (or ids=) if the text has the image in it"
+            f"image and tokens exclude each other, got {describe(image):.60} and {describe(tokens):.60}: "
+            "pass one of the two, or segments= (or ids=) if the text has the image in it"
         )
     if image is not None or layout["grid"] is not None:
         return _image_maps.payload(maps, image=image, sample=sample, **layout)
@@ -214,7 +218,10 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
 
 def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
     if ids is None:
-        raise ValueError("ids is needed with a tokenizer: the numbers of the tokens, (batch, tokens)")
+        raise ValueError(
+            f"ids is None, but is needed with a tokenizer (tokenizer is {describe(tokenizer):.60}): the numbers of the "
+            "tokens, (batch, tokens)"
+        )
     return tokens_of(tokenizer, ids, sample)
 
 
@@ -238,9 +245,11 @@ def _in_words(maps: Maps, tokens: Any, segments: Any) -> tuple[Maps, list[str]]:
 
 
 def _compared(maps: Maps, other: Any, image: Any, **options: Any) -> Payload:
-    second = as_maps(other)
+    second = as_maps(other, "other")
     if second is None:
-        raise TypeError(f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(other)}")
+        raise TypeError(
+            f"show(what, other) compares maps (from regard.capture) or tensors of weights, but other is {describe(other)}"
+        )
     if image is not None:
         raise ValueError("image= does not go with a comparison: both sides are shown as heat maps over tokens")
     return _comparison.payload(maps, second, **options)
