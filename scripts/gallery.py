@@ -166,7 +166,7 @@ def studio(path: Path, run: Path | None) -> None:
     holder = _trained(run).folder.resolve().parent
     with tempfile.TemporaryDirectory() as empty, socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        app = create_app(Path(empty) if holder == EXAMPLE.parent else holder)
+        app = create_app(Path(empty) / "runs" if holder == EXAMPLE.parent else holder)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
