@@ -4,7 +4,7 @@
     regard train case-transformer --folder runs/case
     python scripts/gallery.py --run runs/demo --text runs/case     # all pictures, into docs/images/gallery
     python scripts/gallery.py limit gelu           # some of them
-    python scripts/gallery.py view-heads --run src/regard/studio/example     # of the run that comes with the package
+    python scripts/gallery.py view-heads --run src/regard/views/shipped/cifar10-small     # of the run that comes with the package
 
 Every picture is made twice, for a light page and for a dark one (NAME-dark.png), at two pixels of the file per pixel of the
 page. The moving picture of the README is made by scripts/moving_picture.py.

@@ -227,7 +227,7 @@ def address(runs, serving):
 def studio(new_page, address, look):
     """Open a place of the studio. At the end the page must have asked nobody but the server, and met no error."""
 
-    def open_it(place="", **options):
+    def open_it(place="runs", **options):
         page = new_page(offline=False, allowed=(address,), **options)
         page.goto(f"{address}#/{place}")
         look.settle(page)
