@@ -108,7 +108,7 @@ def test_the_gallery_is_made_by_its_script(script, root, tmp_path):
     for name in ("limit.png", "limit-dark.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="pass --run FOLDER"):
-        gallery.main(["trained-heads", "--folder", str(tmp_path)])
+        gallery.main(["speedrun-heads", "--folder", str(tmp_path)])
 
 
 class TestFront:
