@@ -144,10 +144,45 @@ def _capture_cost(results: Sequence[Result], prefix: str) -> str:
     ]  # fmt: skip
     sizes = ", ".join(f"{name} {size:.1f} MB" for name, size in result["payload_mb"].items())
     head = ["model", "method", "time / plain forward", "peak MB", "lines", "keeps the model's kernel", "maps checked"]
-    text = "Images: a batch of 8, 197 tokens each; text: 128 tokens. "
-    text += f"{_origin(result, prefix)}. TransformerLens was {result['transformer_lens']}. "
+    text = f"Images: a batch of 8, 197 tokens each; text: 128 tokens. {_origin(result, prefix)}. "
     text += f"Stored, 12 layers × 12 heads × 128 tokens: {sizes}."
     return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _capture_rivals(results: Sequence[Result], prefix: str) -> str:
+    result = newest([r for r in results if r.get("rivals")], "capture")
+    rows = [
+        [f"{row['tool']} {row['version']}", f"{row['× plain']:.2f}",
+         "–" if row["peak MB"] is None else f"{row['peak MB']:.0f}",
+         ", ".join(model for model, given in row["models"].items() if given == "yes"),
+         ", ".join(f"{model} ({given})" for model, given in row["models"].items() if given != "yes")]
+        for row in result["rivals"]
+    ]  # fmt: skip
+    head = ["tool", "time / plain forward", "peak MB", "all maps of", "not of"]
+    text = f"GPT-2 with random weights, 128 tokens; small models in the last two columns. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _capture_generation(results: Sequence[Result], prefix: str) -> str:
+    result = newest([r for r in results if r.get("generation")], "capture")
+    rows = [[row["model"], f"{row['plain ms']:.0f}", f"{row['× plain']:.2f}"] for row in result["generation"]]
+    head = ["model", "plain, ms", "with capture and generation()"]
+    text = f"32 tokens after a prompt of 32, greedily, as a multiple of the plain call. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _zoo(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "zoo")
+    rows = [
+        [row["family"], str(row["models"]), str(row["maps"]), str(row["witnessed"]),
+         "–" if row["worst difference"] is None else f"{row['worst difference']:.0e}",
+         *(str(row[key]) for key in ("axes known", "inferred", "ambiguous", "with missed", "silent", "not run"))]
+        for row in result["summary"]
+    ]  # fmt: skip
+    head = ["family", "models", "maps", "seen by the witness", "worst difference", "axes known", "inferred",
+            "ambiguous", "models with missed", "silently wrong or incomplete", "not run"]  # fmt: skip
+    used = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return f"{_markdown(head, rows)}\n\n{used}. {_origin(result, prefix)}."
 
 
 def _yes(value: bool) -> str:
@@ -182,6 +217,37 @@ def _training(results: Sequence[Result], prefix: str) -> str:
         f"Seconds are wall time on a GPU and processor time on a CPU{missing}. "
         f"Each row is from `regard train RECIPE --result FILE`."
     )
+
+
+def _highlights(results: Sequence[Result], prefix: str) -> str:
+    """Six results for the README, each with its file."""
+    link = lambda result: f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))"  # noqa: E731
+    recipes = {r["recipe"]: r for r in results if "recipe" in r}
+    capture, gaussian = newest(results, "capture"), newest(results, "gaussian", "NVIDIA")
+    ways = [way for way in capture["models"][0] if way != "model"]
+    count = {way: sum(row[way] == "yes" for row in capture["models"]) for way in ways}
+    others = ", ".join(f"{way}: {count[way]}" for way in ways[1:])
+    grid = next(row for row in gaussian["rows"] if row["grid"] == "128²")
+    time = {key: f"{_milliseconds(grid[key])} ms" for key in ("ours", "flash", "dense", "depthwise")}
+    rows = [
+        [
+            "models whose maps are returned whole",
+            f"{count[ways[0]]} of {len(capture['models'])} ({others})",
+            link(capture),
+        ],
+        [
+            "Gaussian heads on 128², forward and backward",
+            f"{time['ours']} (dense N×N: {time['dense']})",
+            link(gaussian),
+        ],
+        ["beside flash attention without position", f"{time['ours']} against {time['flash']}", link(gaussian)],
+        ["beside a depthwise 3×3 convolution", f"{time['ours']} against {time['depthwise']}", link(gaussian)],
+    ]
+    for name, what in (("cifar10-speedrun", "CIFAR-10, quickly"), ("cifar10-best", "CIFAR-10, accurately")):
+        run = recipes[name]
+        said = f"{_percent(run['accuracy'])} % in {mean(run['train_seconds']):.1f} s, {len(run['seeds'])} seed"
+        rows.append([f"{what}: `{name}`", f"{said}{'s' * (len(run['seeds']) > 1)}", link(run)])
+    return _markdown(["what", "result", "measured on"], rows)
 
 
 def _reproduction(results: Sequence[Result], prefix: str) -> str:
@@ -297,8 +363,12 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "attention": _attention,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
+    "capture-rivals": _capture_rivals,
+    "capture-generation": _capture_generation,
+    "zoo": _zoo,
     "pyramid": _pyramid,
     "training": _training,
+    "highlights": _highlights,
     "reproduction": _reproduction,
     "ablation": _ablation,
     "cost-model": _cost_model,

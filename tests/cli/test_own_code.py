@@ -11,6 +11,7 @@ import pytest
 import regard
 from regard.cli import main
 from regard.training import OwnCodeError, load_recipe
+from regard.training._own_code import import_sources
 
 OPTIONS = ["--accelerator", "cpu", "--no-tensorboard"]
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "your_recipe.md"
@@ -135,3 +136,12 @@ def test_import_needs_a_name_that_exists(capsys, user_errors):
     assert main(["train", "demo", "--import", "no_such_package.module"]) == 2
     assert "no module is called 'no_such_package.module'" in capsys.readouterr().err
     assert main(["train", "demo", "--import"]) == 2
+
+
+@pytest.mark.parametrize("note", [b"[" * 100_000, b"{}", b"[1, null, [2]]", b"\xff", b"[" + b'"x",' * 10**6 + b'"x"]'])
+def test_a_damaged_note_of_used_code_trusts_nothing(tmp_path, note):
+    """The note says which code may be imported without being asked for: one that cannot be read names none."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "own_code.json").write_bytes(note)
+    with pytest.raises(OwnCodeError, match="has not been used on this machine"):
+        import_sources(["stranger.py"], "run")

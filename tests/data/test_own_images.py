@@ -1,7 +1,9 @@
 """Your own images: what is read, how it is split, what is refused, and that streaming changes nothing."""
 
+import io
 import pickle
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -514,3 +516,30 @@ class TestSavedDatasets:
         assert own.test().labels.tolist() == [0, 1, 0, 1]
         first = np.asarray(Image.open(tmp_path / "files" / "100.png"))
         assert (own.test().images[0].permute(1, 2, 0).numpy() == first).all()
+
+
+def damaged_archives():
+    file = io.BytesIO()
+    np.savez(file, images=np.zeros((4, 2, 2, 1), np.uint8), labels=np.array([0, 1, 0, 1]))
+    whole = file.getvalue()
+    header = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999, 9), }".ljust(
+        117
+    )
+    with zipfile.ZipFile(bomb := io.BytesIO(), "w") as archive:
+        archive.writestr("images.npy", header + b"\n")
+    return {
+        "cut": whole[:-9],
+        "one byte of its directory": whole[:-30] + b"\xff" + whole[-29:],
+        "one byte of its content": whole[:140] + bytes([whole[140] ^ 255]) + whole[141:],
+        "one array": header,
+        "no archive": b"PK\x03\x04" + bytes(50),
+        "a shape without end": bomb.getvalue(),
+    }
+
+
+@pytest.mark.parametrize("damage", damaged_archives())
+def test_a_damaged_archive_is_refused_in_words(tmp_path, damage):
+    path = tmp_path / "images.npz"
+    path.write_bytes(damaged_archives()[damage])
+    with pytest.raises(UnsuitableDataError, match=r"images\.npz"):
+        open_images(str(path), 0.1, None)

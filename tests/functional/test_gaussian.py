@@ -231,7 +231,7 @@ class TestBadInput:
             ({"queries": [torch.zeros(0), torch.zeros(2)]}, ValueError, "queries must be .*at least one"),
             ({"queries": [torch.zeros(1), torch.full((2,), torch.nan)]}, ValueError, "queries must be finite"),
             ({"border": "zeros"}, ValueError, "border 'zeros' needs padding"),
-            ({"border": "zeros", "padding": ((1, 1),)}, ValueError, "padding has 1 pairs but grid"),
+            ({"border": "zeros", "padding": ((1, 1),)}, ValueError, "1 pairs, but grid"),
             ({"border": "zeros", "padding": ((1, -1), (0, 0))}, ValueError, "padding must be"),
             ({"padding": ((1, 1), (1, 1))}, ValueError, "takes no padding"),
             ({"queries": [torch.zeros(2)]}, ValueError, "queries must be one 1-D tensor"),

@@ -1,9 +1,11 @@
 """Several processes: the same run, whatever their number."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -91,6 +93,45 @@ class TestStreamedImages:
         assert _curve(resumed, "loss").equal(_curve(undisturbed, "loss"))
         for key, value in undisturbed.checkpoint().tensors.items():
             assert torch.equal(resumed.checkpoint().tensors[key], value), key
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two processes need two processors")
+def test_processes_that_fabric_started_die_with_the_first_and_resume_bit_for_bit(two_processes, tmp_path):
+    """The first is killed at work, as by the system when memory runs out: it can tell nobody."""
+    folder = tmp_path / "run"
+    command = [sys.executable, str(Path(__file__).parent / "fabric_script.py"), str(folder)]
+    options = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **options) as first:
+        until = time.monotonic() + 240
+        while not list(folder.glob("checkpoints/step-*")) and first.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        members = processes_of(first.pid)
+        first.kill()
+        first.wait()
+        assert len(members) == 2, first.stderr.read()
+        until = time.monotonic() + 20
+        while processes_of(first.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert processes_of(first.pid) == []
+    assert regard.load_run(folder).summary is None  # it was not finished
+    done = subprocess.run(command, timeout=240, **options)
+    assert done.returncode == 0, done.stderr
+    resumed, undisturbed = regard.load_run(folder), regard.load_run(two_processes / "plain")
+    assert [line["step"] for line in resumed.metrics] == [line["step"] for line in undisturbed.metrics]
+    for key, value in undisturbed.checkpoint().tensors.items():
+        assert torch.equal(resumed.checkpoint().tensors[key], value), key
+
+
+def processes_of(session):
+    """The processes of a session that are alive."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state not in "ZX":
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_the_mean_is_over_all_targets_not_over_processes(two_processes, toy):

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from regard import figures
-from regard.cli._page import needed_heads, run_sections
+from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
 from regard.support.reading import read_limited
 from regard.training import load_run, sweep_lengths, write_sweep
-from regard.views import attention_view, page, run_views
+from regard.views import attention_view, page, run_views, story
 
 TITLES = {
     "heads": "Heads over training",
@@ -48,8 +48,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
-    """The run's summary and learning curves, its heads and attention (as interactive views and as figures), and how many
-    of its heads it needs."""
+    """The page that tells how a network learns where to look, with this run in it; below it the run's summary and learning
+    curves, its heads and attention (as interactive views and as figures), how many of its heads it needs, and claims."""
     run = load_run(folder)
     output = output or run.folder / "report.html"
     _check_ending(output, (".html",))
@@ -60,7 +60,9 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     sections[2:2] = [page.Section(TITLES[name], page.view(payload, name)) for name, payload in run_views(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
-    output.write_text(page.report(f"regard: {run.recipe.name}", sections), encoding="utf-8")
+    sections.append(claim_section())
+    title, heading = f"regard: {run.recipe.name}", "The run in numbers"
+    output.write_text(page.story(story(run), title, sections, heading), encoding="utf-8")
     return output
 
 

@@ -19,6 +19,7 @@ from regard.functional import Border, axis_matrix
 from regard.observation import is_observed, observe
 from regard.support.checks import (
     check_choice,
+    check_flag,
     check_floating,
     check_values,
     describe,
@@ -76,6 +77,7 @@ def conv_to_attention(
     >>> error <= attention.error_bound(image)
     True
     """
+    check_flag("trainable", trainable)
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
     check_choice("plan", plan, get_args(TapsPlan))

@@ -20,7 +20,8 @@ from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_da
 from regard.data.own_images._pixels import TensorPixels
 from regard.data.own_images._streamed import StreamedSet
 
-P, Result = ParamSpec("P"), TypeVar("Result")
+P = ParamSpec("P")
+Result = TypeVar("Result")
 MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
 AT_ONCE = 2**20  # numbers that are added up at a time: they stay in cache
 LARGEST_SHARE = 0.5  # of the training images that a number of validation images may take
