@@ -121,8 +121,11 @@ def _analysis() -> dict[str, Call]:
         "attention_to_conv.error_bound": (back.error_bound, {"x": torch.rand(1, 8, 8, 8)}),
         "attention_to_conv.interior": (back.interior, {"grid": (8, 8)}),
         "convert_network": (regard.convert_network, {"model": conv}),
-        "capture": (lambda **options: _capture(model, **options), dict.fromkeys(("only", "rows", "heads", "dtype", "reduce", "grid", "prefix")) | {"budget": "1MiB"}),
+        "capture": (lambda **options: _capture(model, **options), dict.fromkeys(("only", "rows", "heads", "dtype", "reduce", "grid", "prefix")) | {"budget": "1MiB", "values": False}),
         "rollout": (regard.rollout, {"maps": maps}),
+        "edit": (lambda **options: _edit(model, **options), {"where": "*", "queries": None, "keys": 0, "heads": None, "weights": None, "renormalize": None}),
+        "find_heads": (regard.find_heads, {"maps": maps, "pattern": "first"}),
+        "word_maps": (analysis.word_maps, {"maps": maps, "grid": (2, 2), "segments": [("text", 1), ("image", (2, 2))]}),
         "locality": (regard.locality, {"maps": maps}),
         "entropy": (analysis.entropy, {"maps": maps}),
         "cost": (lambda model, input_shape, dtype=None: regard.cost(model, input_shape, dtype=dtype), {"model": conv, "input_shape": (1, 3, 8, 8)}),
@@ -154,4 +157,9 @@ def _train(*args: Any, **options: Any) -> None:
 
 def _capture(model: nn.Module, **options: Any) -> None:
     with torch.no_grad(), regard.capture(model, **options):
+        model(torch.rand(1, 3, 8, 8))
+
+
+def _edit(model: nn.Module, **options: Any) -> None:
+    with torch.no_grad(), regard.edit(model, **options):
         model(torch.rand(1, 3, 8, 8))

@@ -79,6 +79,34 @@ def test_a_blocked_edge_is_a_score_of_minus_infinity(kernel, queries, keys, head
     torch.testing.assert_close(model(x), plain)
 
 
+class WithSink(nn.Module):
+    """A learned sink takes a share of every row. Sigmoids share nothing."""
+
+    def __init__(self, sigmoid=False):
+        super().__init__()
+        self.sigmoid, self.hidden = sigmoid, None
+
+    def forward(self, x):
+        scores = x @ x.mT
+        if self.hidden is not None:
+            scores = scores.masked_fill(self.hidden, -math.inf)
+        if self.sigmoid:
+            return scores.sigmoid() @ x
+        sink = scores.new_full((*scores.shape[:-1], 1), 0.7)
+        return torch.cat([scores, sink], -1).softmax(-1)[..., :-1] @ x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_a_sink_keeps_its_place_in_the_softmax_and_sigmoids_share_nothing(sigmoid):
+    model, x = WithSink(sigmoid), torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    with regard.edit(model, "*", keys=[1, 4], queries=slice(1, None)):
+        found = model(x)
+    model.hidden = torch.zeros(5, 5, dtype=torch.bool)
+    model.hidden[1:, [1, 4]] = True
+    torch.testing.assert_close(found, model(x))
+
+
 def test_set_weights_are_those_of_the_formula():
     model, oracle = twins("sdpa", False, torch.float64)
     x, table = torch.randn(2, 5, 12, dtype=torch.float64), torch.rand(2, 2, 3, dtype=torch.float64) / 9
@@ -233,6 +261,26 @@ def test_wrong_arguments_are_named(message, user_errors):
         model(torch.randn(1, 5, 12))
 
 
+class Sparse(nn.Module):
+    """Attention that capture does not understand."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_proj, self.k_proj, self.v_proj = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x):
+            nearest = (self.q_proj(x) @ self.k_proj(x).mT).argmax(-1, keepdim=True)
+            return self.v_proj(x).gather(1, nearest.expand_as(x))
+
+    def __init__(self):
+        super().__init__()
+        self.attn = self.Attention()
+
+    def forward(self, x):
+        return self.attn(x)
+
+
 def test_what_cannot_be_edited_says_so(user_errors):
     class Linear(nn.Module):
         def forward(self, q, k, v):
@@ -240,6 +288,50 @@ def test_what_cannot_be_edited_says_so(user_errors):
 
     with pytest.raises(ValueError, match="linear attention"), regard.edit(Linear(), "*", keys=0) as edited:
         edited.model(*torch.randn(3, 2, 2, 5, 4))
+    with pytest.raises(ValueError, match=r"not edited: attn: .*no map"), regard.edit(Sparse(), "*", keys=0) as edited:
+        edited.model(torch.randn(1, 3, 8))
     model, message = ByHand(kernel="sdpa"), "where='encoder' names no attention; there are ByHand"
-    with pytest.raises(KeyError, match=message), regard.edit(model, "encoder", keys=0):
+    with pytest.raises(ValueError, match=message), regard.edit(model, "encoder", keys=0):
         model(torch.randn(1, 5, 12))
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_positions_are_those_of_the_sequence_in_any_cache(transformers, cache):
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=32)
+    model, ids = transformers.GPT2LMHeadModel(config).eval().double(), torch.randint(0, 50, (2, 6))
+    options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with torch.no_grad(), regard.edit(model, "*", queries=slice(5, None), keys=[1, 6], heads=[0, 3]) as edited:
+        cached = model.generate(ids, cache_implementation=cache, **options)
+    with regard.edit(model, "*", queries=slice(5, None), keys=[1, 6], heads=[0, 3]):
+        assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
+    assert set(edited.edges) == {"transformer.h.0.attn", "transformer.h.1.attn"}
+
+
+def test_cross_attention_is_edited_by_the_places_of_both_sequences(transformers):
+    config = transformers.BartConfig(
+        vocab_size=50, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32, forced_eos_token_id=None,
+    )  # fmt: skip
+    model, ids = transformers.BartForConditionalGeneration(config).eval().double(), torch.randint(5, 50, (2, 7))
+    options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with torch.no_grad(), regard.edit(model, "*encoder_attn", queries=slice(2, None), keys=[0, 5]):
+        cached = model.generate(ids, **options)
+        assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
+        one = model(ids, decoder_input_ids=cached[:, :4]).logits
+        with regard.capture(model, only="*encoder_attn") as maps:
+            model(ids, decoder_input_ids=cached[:, :4])
+    assert (maps[0].weights[:, :, 2:, [0, 5]] == 0).all()
+    assert (maps[0].weights[:, :, :2, [0, 5]] > 0).all()
+    assert one.shape[:2] == (2, 4)
+
+
+def test_the_map_of_a_whole_generation_steers_another_one(transformers):
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=32)
+    model, ids = transformers.GPT2LMHeadModel(config).eval().double(), torch.randint(0, 50, (1, 6))
+    options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with torch.no_grad(), regard.capture(model) as maps:
+        text = model.generate(ids, **options)
+    whole = maps.generation(text)
+    with torch.no_grad(), regard.edit(model, "*", weights=whole), regard.capture(model) as after:
+        assert torch.equal(model.generate(ids, **options), text)
+    torch.testing.assert_close(after.generation(text)[0].weights, whole[0].weights)

@@ -249,8 +249,12 @@ def test_relevance_says_what_it_needs():
     with pytest.raises(TypeError, match="x must be a tensor"):
         regard.relevance(model, 3.0, 0)
     cross = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
-    with pytest.raises(ValueError, match="choose self-attention with only="):
-        regard.relevance(cross, (torch.randn(1, 4, 8), torch.randn(1, 3, 8)), lambda out: out.sum())
+    for length in (3, 4):  # also if both sequences are equally long
+        both = (torch.randn(1, 4, 8), torch.randn(1, length, 8))
+        with pytest.raises(ValueError, match=r'one stack of layers, but there are 2.*only="encoder\.layers\.\*"'):
+            regard.relevance(cross, both, lambda out: out.sum())
+        with pytest.raises(ValueError, match="is cross-attention"):
+            regard.relevance(cross, both, lambda out: out.sum(), only="decoder.*")
 
 
 def test_entropy_and_distance_are_their_formulas():

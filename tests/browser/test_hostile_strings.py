@@ -53,11 +53,6 @@ APPEARS = """new Promise(done => {{
 }})"""
 
 
-@pytest.fixture
-def studio_of():
-    return runpy.run_path(str(Path(__file__).with_name("test_studio.py")))["serving"]
-
-
 def test_a_script_that_we_did_not_write_does_not_run(browser, tmp_path):
     """What a hole in a page would let in: its policy names our two scripts by their hashes."""
     path = regard.show(torch.eye(3)[None], tokens=["a", "b", "c"]).save(tmp_path / "page.html")
@@ -126,10 +121,10 @@ def test_reports_show_names_as_text(new_page, report):
     assert shown.split() == html.unescape(html.escape(some[0].replace("\x00", "\ufffd").replace("\ud83d", "?"))).split()
 
 
-def test_names_of_runs_are_text(new_page, runs, studio_of):
-    with studio_of(runs) as address:
+def test_names_of_runs_are_text(new_page, runs, serving):
+    with serving(runs) as address:
         page = new_page(offline=False, allowed=(address,))
-        page.goto(address)
+        page.goto(f"{address}#/runs")
         page.wait_for_selector("text=∕script")
         page.wait_for_timeout(500)
         assert page.evaluate("() => window.hacked") is None
@@ -137,7 +132,7 @@ def test_names_of_runs_are_text(new_page, runs, studio_of):
 
 
 @pytest.mark.skipif(FIREFOX["program"]() is None, reason="Firefox is not installed")
-def test_nothing_of_it_runs_in_firefox_either(views, report, runs, studio_of, tmp_path):
+def test_nothing_of_it_runs_in_firefox_either(views, report, runs, serving, tmp_path):
     firefox = FIREFOX["Firefox"](tmp_path)
     try:
         foreign = tmp_path / "foreign.html"
@@ -151,8 +146,8 @@ def test_nothing_of_it_runs_in_firefox_either(views, report, runs, studio_of, tm
         firefox.go(report.as_uri())
         assert firefox.evaluate("document.querySelectorAll('section').length") == 1901
         assert firefox.evaluate("window.hacked ?? null") is None
-        with studio_of(runs) as address:
-            firefox.go(address)
+        with serving(runs) as address:
+            firefox.go(f"{address}#/runs")
             assert firefox.evaluate(APPEARS.format(part=json.dumps("main a, main button, li")))
             firefox.evaluate("new Promise(done => setTimeout(done, 500))")
             assert "∕script" in firefox.evaluate("document.body.innerText")

@@ -1,5 +1,6 @@
 """Recipes and networks of one's own, in a file or a module."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -101,6 +102,34 @@ def test_smoke_sizes_follow_the_typed_ones(capsys):
     assert main(["train", "fashion-vit", "--smoke", *OPTIONS, "--folder", "run", "--network.heads", "3"]) == 0
     network = regard.load_run("run").recipe.network
     assert (network.heads, network.dim) == (3, 12)
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("text-mlm --network.heads 5", "--network.heads 5; the recipe text-mlm has --network.dim 64"),
+        ("fashion-vit --smoke --network.heads 5 --network.dim=12", "--network.dim=12 and --network.heads 5"),
+        ("demo --smoke --network.heads 5", "--network.heads 5; --smoke and the recipe choose --network.init grid"),
+        ("demo --batch-size 10 --accumulate 3", "--batch-size 10 and --accumulate 3"),
+        ("demo --network.patch-size 5", "--network.patch-size 5"),
+        ("demo --task.label-smoothing 3", "--task.label-smoothing 3"),
+        ("demo --task.validation 7000", "--task.validation 7000"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_named_as_typed(typed, named, capsys, user_errors, tmp_path):
+    assert main(["train", *typed.split(), *OPTIONS]) == 2
+    text = capsys.readouterr().err
+    assert text.strip().endswith(f"({named})")
+    assert len(text.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("recipe", ["case-transformer", "text-mlm"])
+def test_every_smoke_width_follows_the_typed_heads(recipe):
+    network = regard.recipes.get(recipe).network
+    for heads in (3, 5):
+        small = dataclasses.replace(network, heads=heads).small()
+        assert (small.heads, small.dim % heads) == (heads, 0)
 
 
 def test_import_needs_a_name_that_exists(capsys, user_errors):

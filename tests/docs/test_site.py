@@ -149,6 +149,24 @@ def test_pictures_have_words_for_those_who_do_not_see_them(pages):
     assert all(picture.get("alt") for picture in found)
 
 
+def test_every_guide_has_a_picture_or_a_live_view(site):
+    guides = sorted((site / "guides").rglob("*.html"))
+    assert len(guides) >= 12
+    for path in guides:
+        text = path.read_text("utf-8")
+        article = text.partition("<article")[2]
+        assert "<img" in article or '<iframe class="live"' in article, path.name
+        for name in re.findall(r'<iframe class="live" src="([^"]+)"', text):
+            assert (path.parent / name).resolve().exists(), name
+
+
+def test_the_index_says_what_each_name_is(site):
+    text = (site / "api" / "index.html").read_text("utf-8")
+    rows = re.findall(r"<tr>\s*<td>.*?</td>\s*<td>(.*?)</td>", text, re.DOTALL)
+    assert len(rows) > 200
+    assert sum(bool(row.strip()) for row in rows) > 0.9 * len(rows)
+
+
 def test_tables_come_from_the_result_files(site, root):
     text = (site / "comparison.html").read_text("utf-8")
     assert "benchmarks/results/" not in re.sub(r"<code>.*?</code>", "", text)  # links lead to the site's own copies

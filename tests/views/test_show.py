@@ -332,7 +332,9 @@ class TestSaving:
             shown = regard.show(name)
             assert isinstance(shown, Show)
             assert shown.view == name
-        with pytest.raises(ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', got 'nothing'"):
+        with pytest.raises(
+            ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', 'story', got 'nothing'"
+        ):
             regard.show("nothing")
         with pytest.raises(TypeError, match="color is an option of a view that is given by its name"):
             regard.show(random_maps(1, 1, 2), color="red")

@@ -11,6 +11,7 @@ import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
 import { MixedView } from "./mixed";
 import { TokensView } from "./tokens";
+import { StoryView } from "../story";
 
 export interface ViewProps {
   payload: Payload<any>;
@@ -25,5 +26,6 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   mechanism: MechanismView,
   mixed: MixedView,
   image: ImageView,
+  story: StoryView,
   tokens: TokensView,
 };

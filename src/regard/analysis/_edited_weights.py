@@ -55,9 +55,8 @@ class TokenPlaces:
             index = record.windows.index
             whole = index.repeat(batch // index.shape[0], 1)
             return cls(whole, whole)
-        known = getattr(record, "positions", None)
-        if known is not None:
-            return cls(known.query_positions[None], known.key_positions[None])
+        if record.positions is not None:
+            return cls(record.positions.query_positions[None], record.positions.key_positions[None])
         # With a cache the newest token is the last key.
         first = 0 if is_cross_attention(record.name) else max(0, keys - queries)
         return cls(torch.arange(first, first + queries)[None], torch.arange(keys)[None])
@@ -174,7 +173,7 @@ def table_of(new: Tensor, edges: Edges, wanted: tuple[list[int], list[int]], nam
 def table_from_run(source: Map | Maps, record: AttentionRecord, call: int) -> WeightTable:
     """The map of the same name, and of the same call if there are several, from another run."""
     if isinstance(source, Maps) and record.name not in source:
-        raise KeyError(f"weights has no map of {record.name!r}; it has {', '.join(source) or 'none'}")
+        raise ValueError(f"weights has no map of {record.name!r}; it has {', '.join(source) or 'none'}")
     found: Map = source[record.name] if isinstance(source, Maps) else source
     calls = found.calls
     if len(calls) > 1 and call >= len(calls):

@@ -8,9 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis._head_patterns import NEEDS_IDS, PATTERNS, Kept, Pattern, PatternKeys, kept_keys, named_pattern
+from regard.analysis._head_patterns import (
+    ALIASES,
+    NEEDS_IDS,
+    PATTERNS,
+    Kept,
+    Pattern,
+    PatternKeys,
+    kept_keys,
+    named_pattern,
+)
 from regard.maps import Map, Maps, check_maps, check_over_tokens
-from regard.support.checks import check_choice, describe
+from regard.support.checks import check_choice, check_count, describe
 from regard.support.tables import text_table
 
 Given = str | Tensor | Map | Callable[[Tensor, Tensor], Tensor]
@@ -113,9 +122,10 @@ def find_heads(
 
     Args:
         maps: what ``regard.capture`` gives: self-attention with all rows. All calls of a name count.
-        pattern: one of these; a boolean tensor ``(queries, keys)``, with or without a batch; weights of this shape, or a
-            map (of its heads the mean), with which a head's score is Σ min(A, P), their overlap; or a function of query
-            and key numbers, ``(queries, 1)`` and ``(1, keys)``, that returns such a tensor.
+        pattern: one of these (``"previous token"``, ``"first token"``, ``"sink"`` and ``"duplicate token"`` mean the same);
+            a boolean tensor ``(queries, keys)``, with or without a batch; weights of this shape, or a map (of its heads
+            the mean), with which a head's score is Σ min(A, P), their overlap; or a function of query and key numbers,
+            ``(queries, 1)`` and ``(1, keys)``, that returns such a tensor.
         ids: the tokens, ``(batch, tokens)`` or ``(tokens,)``.
         keep: True for keys that are no padding, ``(batch, keys)``. Causal maps are recognized.
         radius: how far ``"local"`` reaches.
@@ -132,7 +142,8 @@ def find_heads(
     """
     check_maps(maps)
     check_over_tokens(maps, "find_heads")
-    _check_options(pattern, ids, keep, margin)
+    pattern = ALIASES.get(pattern, pattern) if isinstance(pattern, str) else pattern
+    _check_options(pattern, ids, keep, radius, margin)
     scores: list[HeadScore] = []
     for name, found in maps.items():
         given = [_score(call.weights, call, pattern, ids, keep, radius) for call in found.calls]
@@ -186,7 +197,10 @@ def _wanted(pattern: Given, call: Any, kept: Kept, ids: Tensor | None, radius: i
         given = pattern
     else:
         asked, read = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
-        given = pattern(asked, read)
+        try:
+            given = pattern(asked, read)
+        except Exception as error:
+            raise ValueError(f"pattern was called with query and key numbers, and raised an error: {error}") from error
         if not isinstance(given, Tensor):
             raise TypeError(f"pattern must return a tensor (queries, keys), got {describe(given)}")
     given = given[None] if given.ndim == 2 else given
@@ -204,7 +218,8 @@ def _name(pattern: Given) -> str:
     return pattern.name if isinstance(pattern, Map) else getattr(pattern, "__name__", "your pattern")
 
 
-def _check_options(pattern: Any, ids: Any, keep: Any, margin: Any) -> None:
+def _check_options(pattern: Any, ids: Any, keep: Any, radius: Any, margin: Any) -> None:
+    check_count("radius", radius)
     if isinstance(pattern, str):
         check_choice("pattern", pattern, PATTERNS)
         if pattern in NEEDS_IDS and ids is None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from regard.maps import Layout
 
 PATTERNS = ("previous", "first", "duplicate", "induction", "local")
+ALIASES = {"previous token": "previous", "first token": "first", "sink": "first", "duplicate token": "duplicate"}
 NEEDS_IDS = ("duplicate", "induction")
 
 

@@ -79,6 +79,10 @@ def word_maps(
     check_maps(maps)
     check_over_tokens(maps, "word_maps")
     sides = _sides(grid)
+    if tokens is not None and (not isinstance(tokens, Sequence) or not all(isinstance(token, str) for token in tokens)):
+        raise TypeError(f"tokens must be the words, one string each, got {describe(tokens)}")
+    if isinstance(sample, bool) or not isinstance(sample, int):
+        raise TypeError(f"sample must be a whole number, got {describe(sample)}")
     total: Tensor | None = None
     count = 0
     for call, weights in _weights(maps, sides, None if tokens is None else len(tokens), segments):

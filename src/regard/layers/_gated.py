@@ -73,7 +73,7 @@ class GatedPositionalAttention(nn.Module):
         return self.positions.sharpness
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``; optionally also the gated map."""
         check_flag("return_weights", return_weights)

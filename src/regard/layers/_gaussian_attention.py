@@ -36,6 +36,8 @@ class GaussianAttention(nn.Module):
     >>> layer = GaussianAttention(12, heads=9, full_width=True, init="grid")
     >>> layer(torch.randn(2, 8, 5, 12)).shape
     torch.Size([2, 8, 5, 12])
+    >>> layer(torch.randn(2, 12, 8, 5)).shape  # channels first, in the place of a convolution
+    torch.Size([2, 12, 8, 5])
     >>> layer(torch.randn(2, 40, 12), grid=(8, 5)).shape
     torch.Size([2, 40, 12])
     """
@@ -115,9 +117,10 @@ class GaussianAttention(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out.
+        """``(batch, *grid, dim)`` or, channels first, ``(batch, dim, *grid)``; or ``(batch, tokens, dim)`` with ``grid``. The
+        output has the layout of the input.
 
         With ``return_weights`` also the map ``(1, heads, tokens, tokens)``, which is the same for the whole batch.
         """

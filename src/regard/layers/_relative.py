@@ -142,7 +142,7 @@ class RelativeAttention(nn.Module):
         self.output = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``; optionally also the map."""
         check_flag("return_weights", return_weights)

@@ -88,7 +88,7 @@ class SeparableAttention(nn.Module):
         return separable_weights(self.profiles(), grid)
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out; optionally also the map."""
         check_flag("return_weights", return_weights)

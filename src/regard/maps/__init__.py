@@ -14,12 +14,12 @@ from regard.maps._container import check_maps as check_maps
 from regard.maps._container import check_over_tokens as check_over_tokens
 from regard.maps._contributions import ValueNorms as ValueNorms
 from regard.maps._interception import Interceptor as Interceptor
-from regard.maps._interception import RecordListener as RecordListener
 from regard.maps._interception import intercept as intercept
 from regard.maps._layout import Layout as Layout
 from regard.maps._layout import given_layout as given_layout
 from regard.maps._layout import inferred_layout as inferred_layout
 from regard.maps._layout import merged_rows as merged_rows
+from regard.maps._listener import RecordListener as RecordListener
 from regard.maps._module_names import ModuleNames as ModuleNames
 from regard.maps._positions import Positions as Positions
 from regard.maps._record import AttentionRecord as AttentionRecord
@@ -32,6 +32,7 @@ from regard.maps._segments import Segment as Segment
 from regard.maps._segments import check_segments as check_segments
 from regard.maps._segments import find_segments as find_segments
 from regard.maps._segments import image_tokens_of as image_tokens_of
+from regard.maps._stacks import check_one_stack as check_one_stack
 from regard.maps._stacks import is_cross_attention as is_cross_attention
 from regard.maps._stacks import stacks_in as stacks_in
 from regard.maps._windows import Windows as Windows

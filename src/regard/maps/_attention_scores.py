@@ -117,6 +117,10 @@ def _softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with no key to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
+    if scores.requires_grad:  # an edit of the map is differentiated
+        logsumexp = scores.logsumexp(-1)
+        empty = (logsumexp == -math.inf).unsqueeze(-1)
+        return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
     if scores.numel() <= _SMALL:
         logsumexp = scores.logsumexp(-1)
         weights = torch.softmax(scores, -1, out=scores)
@@ -124,13 +128,9 @@ def _softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
             weights.masked_fill_((logsumexp == -math.inf).unsqueeze(-1), 0.0)
         return weights, logsumexp
     largest = scores.amax(-1)
-    if scores.requires_grad:  # a change of the map is differentiated
-        weights = torch.softmax(scores, -1)
-        weights = weights.masked_fill((largest == -math.inf).unsqueeze(-1), 0.0) if may_be_empty else weights
-    else:
-        weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
-        if may_be_empty:
-            weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
+    weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
+    if may_be_empty:
+        weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
     # At the largest score s the weight is exp(s − logsumexp): cheaper than exponentials once more.
     total = largest - weights.amax(-1).log()
     return weights, total.masked_fill(largest == -math.inf, -math.inf)

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._interception import RecordListener, intercept
+from regard.maps._interception import intercept
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._segments import image_tokens_of
@@ -77,6 +78,8 @@ class Capture(RecordListener):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        if self.projections is not None:
+            self.projections.close()
         for name in list(self._waiting):
             self._fold(name)
         if self._names is not None and self._names.compiled:

@@ -246,6 +246,7 @@ class Maps(Mapping[str, Map]):
         """
         found = Maps((Map(name, [join_calls(name, m.calls, output)]) for name, m in self.items()), list(self.missed))
         found.notes = list(self.notes)
+        found.image_tokens = self.image_tokens
         return found
 
     def contributions(self) -> "Maps":

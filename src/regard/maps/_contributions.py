@@ -50,6 +50,10 @@ class ProjectionWatch:
         """
         self._waiting = None if value is None or output is None else (record, value.detach(), output.detach(), _TRIES)
 
+    def close(self) -> None:
+        """Release the tensors of the latest attention, whose projection did not come."""
+        self._waiting = None
+
     def projected(self, record: AttentionRecord, value: Tensor, output: Tensor, weight: Tensor) -> None:
         """The projection is known: ``(heads · width, out)``."""
         count, width = output.shape[1], output.shape[3]

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.maps._contributions import PROJECTIONS, ProjectionWatch
+from regard.maps._contributions import PROJECTIONS
 from regard.maps._layout import Layout, inferred_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
 from regard.maps._positions import positions_of
@@ -41,39 +42,6 @@ from regard.observation import current_grid, is_hidden, listen, unobserved
 
 _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
-
-
-class RecordListener:
-    """Receives the record of every attention. Override what you need.
-
-    Attributes:
-        lost: attention that could not be recorded, with the reason.
-        projections: is shown the products of the model, among which are its output projections; None if not needed.
-    """
-
-    projections: ProjectionWatch | None = None
-
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-
-    def wants(self, name: str) -> bool:
-        """Whether to record attention of this name."""
-        return True
-
-    def attended(self, record: AttentionRecord) -> Tensor | None:
-        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
-        return None
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        """Attention of this name cannot be recorded."""
-        self.lost.append(f"{name}: {reason}")
-
-    def rescaled(self, name: str, factor: Tensor) -> None:
-        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
-        or two kernels that are merged by their logsumexp."""
-
-    def retract(self, name: str) -> None:
-        """Forget the latest record of this name: it was a part of something else."""
 
 
 class Interceptor(TorchFunctionMode):

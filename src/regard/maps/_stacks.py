@@ -23,8 +23,9 @@ def stack_of(name: str) -> str:
     >>> stack_of("vision_model.encoder.layers.3.self_attn"), stack_of("block2.0.attn"), stack_of("attention")
     ('vision_model.encoder.layers', 'block', '')
     """
-    found = re.search(r"\d", name)
-    return "" if found is None else name[: found.start()].rstrip("._")
+    path = name.partition("#")[0]  # the second attention of a module
+    found = re.search(r"\d", path)
+    return "" if found is None else path[: found.start()].rstrip("._")
 
 
 def stacks_in(names: Iterable[str]) -> dict[str, list[str]]:
@@ -37,3 +38,27 @@ def stacks_in(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         found.setdefault(stack_of(name), []).append(name)
     return found
+
+
+def check_one_stack(names: Iterable[str], what: str, choose: str) -> None:
+    """Raise an error unless these are self-attention of the layers of one stack, whose maps can be multiplied.
+
+    Args:
+        what: the analysis that needs it, for the message.
+        choose: how to choose some, with ``{}`` for a pattern.
+    """
+    stacks = stacks_in(names)
+    if len(stacks) > 1:
+        shown = "; ".join(f"{stack or found[0]!r}: {len(found)}" for stack, found in stacks.items())
+        first = next(iter(stacks))
+        pattern = f"{first}.*" if first else stacks[first][0]
+        raise ValueError(
+            f"{what} goes through one stack of layers, but there are {len(stacks)}, of which the maps are not factors of one "
+            f"product ({shown}): choose one, as in {choose.format(pattern)}"
+        )
+    crossing = next((name for found in stacks.values() for name in found if is_cross_attention(name)), None)
+    if crossing is not None:
+        raise ValueError(
+            f"{crossing!r} is cross-attention, whose keys are tokens of another stack: {what} needs self-attention, as in "
+            f"{choose.format('*self_attn')}"
+        )

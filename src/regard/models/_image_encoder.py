@@ -126,10 +126,10 @@ class ImageEncoder(Pretrained):
         step = self.patch_size * 2 ** len(self.merge)
         for name, size in zip(("height", "width"), sides, strict=True):
             if size % step:
-                merged = f" (patch_size is {self.patch_size}, tokens are merged {len(self.merge)} times)"
+                merged = f", tokens are merged {len(self.merge)} times" if self.merge else ""
                 raise ValueError(
-                    f"the image's {name} (image_size) is {size}, but must be a multiple of {step}"
-                    + (merged if self.merge else "")
+                    f"the image's {name} (image_size) is {size}, but must be a multiple of {step} (patch_size is "
+                    f"{self.patch_size}{merged})"
                 )
         return sides[0] // self.patch_size, sides[1] // self.patch_size
 

@@ -1,6 +1,7 @@
 """Argument checks. Each error names the argument, what was passed and what would fit."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,8 +55,25 @@ def check_width(name: str, value: Any, width: int) -> None:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
 
 
-def check_dtype(name: str, value: Tensor, parameter: Tensor) -> None:
-    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it."""
+def is_tracing() -> bool:
+    """Inside ``torch.jit.trace``, which TorchScript's exporter to ONNX uses, too."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+def static_sizes(value: Tensor) -> tuple[int, ...]:
+    """The shape, in whole numbers also where ``torch.jit.trace`` would give tensors: a trace is for one grid."""
+    if not is_tracing():
+        return tuple(value.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        return tuple(int(size) for size in value.shape)
+
+
+def check_dtype(name: str, value: Tensor, parameter: Any) -> None:
+    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it. A layer whose weights are
+    packed (``torch.ao.quantization`` makes ``weight`` a method) checks its input itself."""
+    if not isinstance(parameter, Tensor):
+        return
     if value.dtype != parameter.dtype and not under_autocast(value):
         raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
 

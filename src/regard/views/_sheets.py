@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in
 from regard.support.checks import describe, is_functional
-from regard.views._head_statistics import statistics, token_positions, visible_keys
+from regard.views._head_statistics import patterns, statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load
@@ -102,7 +102,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
             f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
             f"{found.name!r}"
         )
-    if not bool(weights.isfinite().all()):
+    # A sum is finite only if all of it is: one pass, and no array of answers.
+    if not bool(weights.sum().isfinite()):
         raise ValueError(
             f"what must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
         )
@@ -128,9 +129,23 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "signed": float(weights.min()) < 0,
         "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else an array beside the map
     }
-    positions = None if latest.rows is not None else token_positions(weights.shape[2], about["grid"], about["prefix"])
-    about["statistics"] = statistics(weights, visible, mask, positions)
+    _describe_heads(about, weights, visible, mask)
     return Sheet(found, weights, about, visible)
+
+
+def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
+    """What each head does, by the grid that ``about`` states."""
+    positions = None if about["rows"] is not None else token_positions(about["keys"], about["grid"], about["prefix"])
+    about["statistics"] = statistics(weights, visible, mask, positions)
+    about["patterns"] = patterns(weights, about["statistics"]["surprise"], positions)
+
+
+def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
+    """State the grid of the keys. Distances are those on the grid, also where the model did not declare it."""
+    known = sheet.about["grid"] == list(grid) and sheet.about["prefix"] == prefix
+    sheet.about.update(grid=list(grid), prefix=prefix)
+    if not known:
+        _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, sheet.found.latest.kind))
 
 
 def _is_generation(found: Map) -> bool:
@@ -149,6 +164,8 @@ def _is_generation(found: Map) -> bool:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     """Concatenate the rows; keys that did not exist yet have weight 0."""
+    if len(parts) == 1:
+        return parts[0]
     keys = max(part.shape[2] for part in parts)
     padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
     return torch.cat(padded, 1)

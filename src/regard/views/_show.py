@@ -22,10 +22,12 @@ from regard.views import (
 )
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
+from regard.views._story import story
 from regard.views._words import merged_words, one_sample, tokens_of
-from regard.views.page import document
+from regard.views.page import document, document_pieces
+from regard.views.page import story as story_page
 
-NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
+NAMED = ("claims", "convolution", "mechanism", "story")  # views that need no data of the user
 TITLES = {
     "claims": "Claims about attention",
     "compare": "Attention, compared",
@@ -34,6 +36,7 @@ TITLES = {
     "image": "Image attention",
     "mixed": "Text and image attention",
     "mechanism": "How attention works",
+    "story": "Watch a network learn where to look",
     "tokens": "Token attention",
 }
 
@@ -70,7 +73,8 @@ class Show:
 
     def html(self, title: str | None = None) -> str:
         """The view as one self-contained HTML document."""
-        return document([self.payload], title or f"{self.title} · regard")
+        title = title or f"{self.title} · regard"
+        return story_page(self.payload, title) if self.view == "story" else document([self.payload], title)
 
     def save(self, path: str | Path, *, title: str | None = None, **figure: Any) -> Path:
         """Write one self-contained ``.html`` file, which opens from disk without a network, or a figure for a paper.
@@ -92,7 +96,8 @@ class Show:
         if figure:
             raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(title), encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
         return path
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -105,7 +110,7 @@ class Show:
             return {"text/html": frame, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
-        return f"Show({self.view!r}, {len(self.payload.buffer):,} bytes); .save('{self.view}.html') writes it as a file"
+        return f"Show({self.view!r}, {self.payload.size:,} bytes); .save('{self.view}.html') writes it as a file"
 
 
 def show(
@@ -186,11 +191,13 @@ def show(
     if tokens is None and tokenizer is not None:
         tokens = _spelled(tokenizer, ids, sample)
     if other is not None:
-        return Show(_compared(maps, other, image, tokens=tokens, sample=sample, names=names))
+        unused = {"image": image, "grid": grid, "segments": segments, "words": words or None}
+        return Show(_compared(maps, other, unused, tokens=tokens, sample=sample, names=names))
     if names is not None:
         raise TypeError(
             f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
         )
+    check_flag("words", words)
     segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
     if words:
         maps, tokens = _in_words(maps, tokens, segments)
@@ -238,14 +245,18 @@ def _in_words(maps: Maps, tokens: Any, segments: Any) -> tuple[Maps, list[str]]:
     return merged_words(maps, lists["text"])
 
 
-def _compared(maps: Maps, other: Any, image: Any, **options: Any) -> Payload:
+def _compared(maps: Maps, other: Any, unused: dict[str, Any], **options: Any) -> Payload:
     second = as_maps(other, "other")
     if second is None:
         raise TypeError(
-            f"show(what, other) compares maps (from regard.capture) or tensors of weights, but other is {describe(other)}"
+            f"other must be maps (from regard.capture) or a tensor of weights, to compare with, but is {describe(other)}"
         )
-    if image is not None:
-        raise ValueError("image= does not go with a comparison: both sides are shown as heat maps over tokens")
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is {describe(value):.60}, which does not go with a comparison: both sides must be shown as heat "
+                f"maps over tokens"
+            )
     return _comparison.payload(maps, second, **options)
 
 
@@ -254,6 +265,8 @@ def _named(name: str, options: dict[str, Any]) -> Payload:
         from regard.views import claim_ledger  # imports every claim, which takes a second
 
         return claim_ledger.payload(**options)
+    if name == "story":
+        return story(**options)
     return (_convolution if name == "convolution" else _mechanism).payload(**options)
 
 
