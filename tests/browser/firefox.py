@@ -47,7 +47,7 @@ class Firefox:
         self._tab = self._send("browsingContext.getTree")["contexts"][0]["context"]
 
     def _wait(self, action):
-        return asyncio.run_coroutine_threadsafe(action, self._loop).result(90)
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result(300)
 
     async def _connected(self, address):
         from tornado.websocket import websocket_connect
@@ -60,7 +60,7 @@ class Firefox:
         async def exchange():
             await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
             while True:
-                answer = json.loads(await asyncio.wait_for(self._socket.read_message(), 60))
+                answer = json.loads(await asyncio.wait_for(self._socket.read_message(), 240))
                 if answer.get("id") == number:
                     return answer
 
