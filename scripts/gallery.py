@@ -17,10 +17,9 @@ import contextlib
 import io
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,32 +153,28 @@ def view_convolution(path: Path, run: Path | None) -> None:
 
 @picture
 def view_claims(path: Path, run: Path | None) -> None:
-    _photograph(regard.show("claims", run=True), path, tallest=1000)
+    _photograph(regard.show("claims"), path, tallest=1000)
 
 
 @picture
 def studio(path: Path, run: Path | None) -> None:
     """The studio's page on the folder that holds the run (on an empty one for the example), served here and now."""
-    port = _free_port()
+    import uvicorn
+
+    from regard.studio import EXAMPLE, create_app
+
     holder = _trained(run).folder.resolve().parent
-    words = [tempfile.mkdtemp() if holder.name == "studio" else str(holder), "--no-browser", "--port", str(port)]
-    server = subprocess.Popen([sys.executable, "-m", "regard.cli", "studio", *words], stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.1)
-        _photograph_page(f"http://127.0.0.1:{port}/", path)
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
+    with tempfile.TemporaryDirectory() as empty, socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        app = create_app(Path(empty) / "runs" if holder == EXAMPLE.parent else holder)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            _photograph_page(f"http://127.0.0.1:{listening.getsockname()[1]}/#/run/example/heads", path)
+        finally:
+            server.should_exit = True
+            thread.join(20)
 
 
 def _trained(run: Path | None) -> Any:
@@ -220,6 +215,7 @@ def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str =
         page = browser.new_page(viewport={"width": 1200, "height": 800}, device_scale_factor=2, color_scheme=_mode)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
+        page.wait_for_selector("canvas[data-painted], .rg-claims", timeout=120_000)
         page.wait_for_timeout(2500)
         if press:
             page.get_by_text(press, exact=True).first.click()
