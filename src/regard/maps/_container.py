@@ -14,7 +14,9 @@ from torch import Tensor
 from regard.maps._axes import Certainty, Over
 from regard.maps._files import read_records, write_records
 from regard.maps._layout import Layout, given_layout
+from regard.maps._overview import KeyStatistics, Overview, QueryStatistics
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._selection import Rows, check_selection, select
 from regard.support.checks import check_count
 from regard.support.tables import text_table
 
@@ -41,6 +43,55 @@ class Map:
     def weights(self) -> Float[Tensor, "batch heads queries keys"]:
         """``(batch, heads, queries, keys)``; rows sum to 1, or to 0 if there was no key to attend to."""
         return self.latest.weights
+
+    @property
+    def overview(self) -> Float[Tensor, "batch heads rows columns"]:
+        """The exact mass of each cell of the map, ``(batch, heads, cells, cells)``, from ``capture(overview=…)``."""
+        return self._overview.mass
+
+    @property
+    def overview_largest(self) -> Float[Tensor, "batch heads rows columns"]:
+        """The largest weight in each cell of the map."""
+        return self._overview.largest
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """How many queries and how many keys a cell of the overview covers."""
+        return self._overview.cell
+
+    @property
+    def per_query(self) -> QueryStatistics:
+        """Of every query: entropy, mass on the first keys, mean distance, largest weight and where it is."""
+        return self._overview.per_query
+
+    @property
+    def per_key(self) -> KeyStatistics:
+        """Of every key: mass received, the largest weight, and the query that gives it."""
+        return self._overview.per_key
+
+    @property
+    def _overview(self) -> Overview:
+        if self.latest.overview is None:
+            raise ValueError(f"{self.name!r} has no overview: capture it with regard.capture(model, overview=128)")
+        return self.latest.overview
+
+    def row(self, index: int) -> Float[Tensor, "batch heads keys"]:
+        """The weights of one query, exactly: it was kept by ``rows=``, or is computed from what ``keep_keys=True`` kept."""
+        count = self.latest.shape[2]
+        if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
+            raise IndexError(f"row must be a whole number below {count}, got {index!r:.40}")
+        return self.latest.block(torch.tensor([index % count]))[:, :, 0]
+
+    def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:
+        """The weights of some queries and keys, exactly, like :meth:`row`; None stands for all."""
+        chosen = []
+        for name, wanted, count in (("rows", rows, self.latest.shape[2]), ("columns", columns, self.latest.shape[3])):
+            check_selection(name, wanted)
+            selection = select(wanted, count)
+            if isinstance(selection, str):
+                raise IndexError(f"{name}={wanted!r:.80}: {selection}")
+            chosen.append(selection)
+        return self.latest.block(*chosen)
 
     @property
     def windows(self) -> Tensor | None:
@@ -94,7 +145,7 @@ class Map:
 
     def layout(self, grid: Any = None, prefix: int | None = None) -> Layout:
         """How the keys lie on an image: as given, else as the model states it. An error if neither is known."""
-        keys = self.shape[-1]
+        keys = self.shape[-1] if self.shape else self.latest.shape[3]
         if prefix is not None:
             check_count("prefix", prefix)
         if grid is not None:
@@ -138,9 +189,13 @@ class Maps(Mapping[str, Map]):
 
     def add(self, record: AttentionRecord) -> Map:
         """Append the record to the map of its name, and return this map."""
-        found = self._maps.setdefault(record.name, Map(record.name))
+        found = self.ensure(record.name)
         found.calls.append(record)
         return found
+
+    def ensure(self, name: str) -> Map:
+        """The map of this name, which may have no calls yet."""
+        return self._maps.setdefault(name, Map(name))
 
     def remove_latest(self, name: str) -> AttentionRecord | None:
         """Take the latest record of this name out again, and return it."""
@@ -234,6 +289,7 @@ def check_over_tokens(maps: Maps, what: str) -> None:
         what: the analysis that needs it, for the message.
     """
     for name, found in maps.items():
+        check_whole(found, what)
         if found.over == "channels":
             raise ValueError(
                 f"{name!r} attends over channels, not over tokens: {what} needs maps over tokens; leave it out"
@@ -248,17 +304,32 @@ def check_over_tokens(maps: Maps, what: str) -> None:
             )
 
 
+def check_whole(found: Map, what: str) -> None:
+    """Raise an error if only an overview of this map was kept, and not its weights."""
+    if any(call.stored is None and call.overview is not None for call in found.calls):
+        raise ValueError(
+            f"{what} needs whole maps, but {found.name!r} is an overview: capture it without overview=, at a length that "
+            "fits into the budget, or read its .overview, .per_query and .per_key"
+        )
+
+
 def _row(found: Map) -> tuple[str, ...]:
     residual = found.residual
     return (
         found.name,
-        "×".join(map(str, found.shape)) or "folded",
+        "×".join(map(str, found.shape)) or ("folded" if found.latest.overview is None else _cells(found.latest)),
         str(len(found.calls)),
         "not compared" if math.isnan(residual) else f"{residual:.1e}",
         found.against,
         found.axes if found.over == "tokens" else f"{found.axes}, over {found.over}",
         (found.kernel or found.kind) + ("" if found.agrees else "  ← does not agree"),
     )
+
+
+def _cells(record: AttentionRecord) -> str:
+    """An overview, as in ``1×4×16384×16384 in 128×128 cells``."""
+    rows, columns = (0, 0) if record.overview is None else record.overview.mass.shape[2:]
+    return "×".join(map(str, record.shape)) + f" in {rows}×{columns} cells"
 
 
 def _largest_residual(records: Iterable[AttentionRecord]) -> float:
