@@ -8,6 +8,7 @@ import { ConvolutionView } from "./convolution";
 import { HeadsView } from "./heads";
 import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
+import { LongView } from "./long";
 import { TokensView } from "./tokens";
 
 export interface ViewProps {
@@ -21,5 +22,6 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   heads: HeadsView,
   mechanism: MechanismView,
   image: ImageView,
+  long: LongView,
   tokens: TokensView,
 };

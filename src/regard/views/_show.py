@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from regard.support.checks import check_choice, describe
-from regard.views import _convolution, _head_positions, _image_maps, _mechanism, _static_figure, _token_maps
+from regard.views import _convolution, _head_positions, _image_maps, _long_maps, _mechanism, _static_figure, _token_maps
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
 from regard.views.page import document
@@ -19,6 +19,7 @@ TITLES = {
     "convolution": "Attention is convolution",
     "heads": "Heads over training",
     "image": "Image attention",
+    "long": "Attention over long texts",
     "mechanism": "How attention works",
     "tokens": "Token attention",
 }
@@ -109,6 +110,7 @@ def show(
     ============================================  =====================================================================
     ``show(maps, image=x)``                       where each head looks from a patch of the image
     ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
+    ``show(maps)`` of overviews                   long texts: the mass of cells, and curves over all tokens
     ``show(run)``, ``show("runs/demo")``          where heads look, over training
     ``show("mechanism")``                         queries, keys and values to experiment with
     ``show("convolution")``                       heads that become a convolution
@@ -149,6 +151,10 @@ def show(
         return Show(_without_maps(what))
     if image is not None and tokens is not None:
         raise ValueError("image and tokens exclude each other: pass one of the two")
+    if _long_maps.is_long(maps):
+        if image is not None or grid is not None:
+            raise ValueError("an overview has no places on an image: capture whole maps, without overview=")
+        return Show(_long_maps.payload(maps, tokens=tokens, sample=sample))
     if image is not None or grid is not None:
         return Show(_image_maps.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
     return Show(_token_maps.payload(maps, tokens=tokens, sample=sample))
