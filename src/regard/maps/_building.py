@@ -9,8 +9,9 @@ from torch import Tensor
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
 from regard.maps._record import AttentionRecord, Check, difference
+from regard.maps._threads import each_in_a_thread
 
-TILE = 2**18  # scores at a time on a CPU: they fit into its cache
+TILE = 2**19  # scores at a time on a CPU: they fit into its cache
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,18 @@ def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
     expected = running.output if running.expected is None else running.expected
     if not isinstance(scores, AttentionScores) or value is None or expected is None:
         raise TypeError(f"{record.name!r} is not computed from scores")
-    made, check = room(batch), Check()
+    made = room(batch)
     height = max(1, min(queries, TILE // keys))
     heads = max(1, min(count, TILE // (height * keys)))
     items = max(1, min(batch, TILE // (height * keys * heads))) if heads == count else 1
-    for item in range(0, batch, items):
-        for head in range(0, count, heads):
-            chosen = slice(head, min(head + heads, count))
+
+    def one(where: tuple[slice, slice, Check]) -> None:
+        part, chosen, check = where
+        with torch.no_grad():
             for start in range(0, queries, height):
                 rows = slice(start, min(start + height, queries))
                 first, last = scores.reach(rows.start, rows.stop)
-                part, columns = slice(item, item + items), slice(first, max(last, first + 1))
+                columns = slice(first, max(last, first + 1))
                 weights, logsumexp = weights_of(scores.scores(rows, chosen, columns, part), scores.may_be_empty)
                 made[part, chosen, rows, columns] = weights
                 error = product_error(weights, value[part, :, columns], expected[part], rows, chosen)
@@ -94,5 +96,13 @@ def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
                 if running.logsumexp is not None:
                     log_error = difference(logsumexp, running.logsumexp[part, chosen, rows])
                 check.add(error, log_error)
-    record.check.add(check.error, check.logsumexp_error)
+
+    parts = [
+        (slice(item, item + items), slice(head, min(head + heads, count)), Check())
+        for item in range(0, batch, items)
+        for head in range(0, count, heads)
+    ]
+    each_in_a_thread(one, parts, threads=torch.get_num_threads() if made.numel() >= 16 * TILE else 1)
+    for _, _, check in parts:
+        record.check.add(check.error, check.logsumexp_error)
     return made
