@@ -211,7 +211,8 @@ def page(layers: int = 32, heads: int = 32, tokens: int = 131072) -> dict[str, f
     overview.mass[:] = cells * torch.rand(overview.mass.shape).softmax(-1).tril()
     kept = overview.kept()
     shape = (1, heads, tokens, tokens)
-    record = regard.maps.AttentionRecord("layer", "sdpa", shape, regard.maps.Check("kernel"), overview=kept)
+    record = regard.maps.AttentionRecord("layer", "sdpa", shape, regard.maps.Check("kernel"))
+    record.overview = kept
     maps = regard.maps.Maps([regard.maps.Map(f"layers.{n}.attention", [record]) for n in range(layers)])
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()

@@ -4,11 +4,16 @@
 
 Each view is saved as one file, and a headless Chromium without a GPU opens it from disk. The time to the first picture
 counts from the start of the navigation. Then the pointer moves over the picture with every frame (or the view plays), and
-the frames are counted. A display shows 60 per second; the bar is 30.
+the frames are counted. A display shows 60 per second; the bar is 30. Bars: the first picture within 0.5 s, 19 of 20 frames
+within 50 ms. A page of 20 layers × 16 heads × 1024 tokens must be made within 8 s and within 1 GB beyond the maps, and the
+ledger of claims within 2 s.
 """
 
+import json
 import math
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +28,33 @@ from regard.views import Show
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BAR = 30.0
+FIRST_MS, HOVER_MS, PAGE_SECONDS, PAGE_MB, LEDGER_SECONDS = 500.0, 50.0, 8.0, 1000.0, 2.0
+
+# Makes a large page in a process of its own: seconds, and megabytes beyond the maps.
+PAGE = """
+import json, resource, sys, time, torch, regard
+torch.set_num_threads(int(sys.argv[2]))
+torch.manual_seed(0)
+maps = {f"blocks.{i}.attn": torch.randn(16, 1024, 1024).mul_(2.5).softmax(-1) for i in range(20)}
+regard.show({"a": torch.rand(1, 4, 4)}).html()
+pages = int(open("/proc/self/statm").read().split()[1])
+before = pages * resource.getpagesize() / 1e6
+start, used = time.perf_counter(), time.process_time()
+path = regard.show(maps).save(sys.argv[1])
+seconds, processor = time.perf_counter() - start, time.process_time() - used
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+start = time.perf_counter()
+import regard.claims
+imports = time.perf_counter() - start
+start = time.perf_counter()
+regard.show("claims")
+ledger = time.perf_counter() - start
+print(json.dumps({
+    "page_seconds": round(seconds, 2), "page_processor_seconds": round(processor, 2), "page_mb_beyond_maps": round(peak - before),
+    "page_file_mb": round(path.stat().st_size / 1e6), "claims_seconds": round(ledger, 2),
+    "claims_import_seconds": round(imports, 2),
+}))
+"""
 
 # Runs before the page: notes when the first canvas has been painted.
 FIRST = """
@@ -124,6 +156,13 @@ def measure(
     }
 
 
+def large_page(folder: Path, threads: int) -> dict[str, float]:
+    """The best of three: other processes only ever slow it down."""
+    command = [sys.executable, "-W", "ignore", "-c", PAGE, str(folder / "large.html"), str(threads)]
+    rounds = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
+    return {name: min(found[name] for found in rounds) for name in rounds[0]}
+
+
 def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=3, threads=2)
     parser.add_argument("--frames", type=int, default=180, help="frames of hovering in each round")
@@ -154,7 +193,21 @@ def main() -> None:
     print_table(rows, list(rows[0]))
     slow = [row["view"] for row in rows if row["frames_per_second"] <= BAR]
     print(f"above {BAR:g} frames per second: {'all' if not slow else f'all but {slow}'}")
-    print("written to", write("views", options, rows, browser=version, frames=options.frames))
+    late = [row["view"] for row in rows if row["first_picture_ms"] >= FIRST_MS]
+    print(f"first picture within {FIRST_MS:g} ms: {'all' if not late else f'all but {late}'}")
+    heavy = [row["view"] for row in rows if row["slowest_frames_ms"] >= HOVER_MS]
+    print(f"19 of 20 frames within {HOVER_MS:g} ms: {'all' if not heavy else f'all but {heavy}'}")
+    with tempfile.TemporaryDirectory() as folder:
+        page = large_page(Path(folder), options.threads)
+    print_table([page], list(page))
+    bars = {
+        "page_seconds": PAGE_SECONDS,
+        "page_mb_beyond_maps": PAGE_MB,
+        "claims_seconds": LEDGER_SECONDS,
+    }
+    for name, bar in bars.items():
+        print(f"{name} {page[name]:g}, bar {bar:g}: {'within' if page[name] < bar else 'NOT within'}")
+    print("written to", write("views", options, rows, browser=version, frames=options.frames, page=page))
 
 
 if __name__ == "__main__":

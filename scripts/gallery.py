@@ -1,15 +1,20 @@
 """Make the pictures of the gallery, all from real output: plots, a trained run, and the views in a real browser.
 
     regard train demo --folder runs/demo           # once; any run with Gaussian heads on images will do
-    python scripts/gallery.py --run runs/demo      # all pictures, into docs/images/gallery
+    regard train case-transformer --folder runs/case
+    python scripts/gallery.py --run runs/demo --text runs/case     # all pictures, into docs/images/gallery
     python scripts/gallery.py limit gelu           # some of them
     python scripts/gallery.py view-heads --run src/regard/studio/example     # of the run that comes with the package
+
+Every picture is made twice, for a light page and for a dark one (NAME-dark.png), at two pixels of the file per pixel of the
+page. The moving picture of the README is made by scripts/moving_picture.py.
 
 Pictures of views need a Chromium and playwright (``pip install '.[dev]'``).
 """
 
 import argparse
 import contextlib
+import io
 import shutil
 import socket
 import subprocess
@@ -21,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import style
+from PIL import Image, ImageChops
 
 import regard
 from regard.training import HeadTrajectory
@@ -29,6 +36,9 @@ FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 Make = Callable[[Path, Path | None], None]
 PICTURES: dict[str, Make] = {}
+MODES = ("light", "dark")
+_mode = "light"  # of the picture that is being made
+_text: Path | None = None  # a run with a network that reads text
 
 
 def picture(function: Make) -> Make:
@@ -39,24 +49,24 @@ def picture(function: Make) -> Make:
 
 @picture
 def limit(path: Path, run: Path | None) -> None:
-    regard.figures.limit((1, 1), (9, 9)).savefig(path, dpi=90)
+    regard.figures.limit((1, 1), (9, 9)).savefig(path, dpi=180)
 
 
 @picture
 def relative_positions(path: Path, run: Path | None) -> None:
     center = torch.tensor([[0.0, 3.0], [-2.0, -2.0]])
     sharpness = torch.tensor([[0.3, 0.3], [0.05, 0.6]])
-    regard.figures.relative_positions(center, sharpness, (14, 14)).savefig(path, dpi=80)
+    regard.figures.relative_positions(center, sharpness, (14, 14)).savefig(path, dpi=160)
 
 
 @picture
 def absolute_positions(path: Path, run: Path | None) -> None:
-    regard.figures.absolute_positions(regard.reference.sinusoidal_positions(64, 64)).savefig(path, dpi=80)
+    regard.figures.absolute_positions(regard.reference.sinusoidal_positions(64, 64)).savefig(path, dpi=160)
 
 
 @picture
 def gelu(path: Path, run: Path | None) -> None:
-    regard.figures.gelu().savefig(path, dpi=80)
+    regard.figures.gelu().savefig(path, dpi=160)
 
 
 @picture
@@ -66,7 +76,7 @@ def trained_heads(path: Path, run: Path | None) -> None:
     figure = regard.figures.heads(
         [layer.center.detach() for layer in layers], [layer.sharpness.detach() for layer in layers], network.grids
     )
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=180)
 
 
 @picture
@@ -78,7 +88,7 @@ def speedrun_heads(path: Path, run: Path | None) -> None:
     last = trajectory.at(-1)
     titles = [f"block {at}, {'×'.join(map(str, grid or ()))} tokens" for at, grid in enumerate(trajectory.grids, 1)]
     figure = regard.figures.heads(list(last.center), list(last.sharpness), list(trajectory.grids), titles=titles)
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=160)
 
 
 @picture
@@ -87,7 +97,7 @@ def image_attention(path: Path, run: Path | None) -> None:
     figure = regard.figures.image_attention(regard.training.attention_maps(network, normalized), pixels)
     if figure is None:
         raise ValueError(f"{run} has no attention between positions of an image")
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=180)
 
 
 @picture
@@ -104,15 +114,32 @@ def view_image(path: Path, run: Path | None) -> None:
 
 
 @picture
+def readme_see(path: Path, run: Path | None) -> None:
+    """What the first example of the README makes, once Outlines is chosen."""
+    readme = (FOLDER.parents[2] / "README.md").read_text("utf-8")
+    code = readme.partition("## See")[2].partition("```python\n")[2].partition("```")[0]
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(code, "README.md", "exec"), {})
+        _photograph_page((Path(folder) / "maps.html").as_uri(), path, 960, press="Outlines")
+
+
+@picture
+def view_outlines(path: Path, run: Path | None) -> None:
+    """Heads of one layer as outlines on a photo in color."""
+    network, normalized, pixels = _looked_at(run)
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(normalized)
+    _photograph(regard.show(maps, image=pixels), path, press="Outlines")
+
+
+@picture
 def view_tokens(path: Path, run: Path | None) -> None:
-    """A text encoder with random weights: the picture shows the view, not a language."""
-    torch.manual_seed(0)
-    words = ["the", "cat", "sat", "on", "the", "mat", "and", "looked", "at", "the", "dog"]
-    layer = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 3).eval()
-    with torch.no_grad(), regard.capture(model) as maps:
-        model(3 * torch.randn(1, len(words), 32))
-    _photograph(regard.show(maps, tokens=words), path)
+    """What a trained network attends to in a sentence: of the run that --text names."""
+    from regard.views import Show, run_views
+
+    shown = run_views(_trained(_text))
+    _photograph(Show(shown["tokens"]), path)
 
 
 @picture
@@ -127,14 +154,15 @@ def view_convolution(path: Path, run: Path | None) -> None:
 
 @picture
 def view_claims(path: Path, run: Path | None) -> None:
-    _photograph(regard.show("claims"), path, tallest=1000)
+    _photograph(regard.show("claims", run=True), path, tallest=1000)
 
 
 @picture
 def studio(path: Path, run: Path | None) -> None:
-    """The studio's page on the folder that holds the run, served here and now."""
+    """The studio's page on the folder that holds the run (on an empty one for the example), served here and now."""
     port = _free_port()
-    words = [str(_trained(run).folder.resolve().parent), "--no-browser", "--port", str(port)]
+    holder = _trained(run).folder.resolve().parent
+    words = [tempfile.mkdtemp() if holder.name == "studio" else str(holder), "--no-browser", "--port", str(port)]
     server = subprocess.Popen([sys.executable, "-m", "regard.cli", "studio", *words], stdout=subprocess.DEVNULL)
     try:
         for _ in range(300):
@@ -163,18 +191,23 @@ def _trained(run: Path | None) -> Any:
 def _looked_at(run: Path | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """The run's network, and one image that it was not trained on, as it takes it and as a person sees it."""
     trained = _trained(run)
-    images = trained.recipe.task.data_set
-    pixels = images.validation.images[1]
-    return trained.network().eval(), regard.data.normalize(pixels[None], images.mean, images.std), pixels
+    task = trained.recipe.task
+    shipped = trained.folder / "images" / "horse-13.png"  # of the example, whose data set may not be on this machine
+    if shipped.exists():
+        pixels = regard.data.decode_image(shipped.read_bytes())
+        return trained.network().eval(), task.read_image(pixels).batch[0], pixels
+    pixels = task.data_set.validation.images[1]
+    normalized = regard.data.normalize(pixels[None], task.data_set.mean, task.data_set.std)
+    return trained.network().eval(), normalized, pixels
 
 
-def _photograph(view: Any, path: Path, tallest: int = 1600) -> None:
-    """A view's own file, opened from disk."""
+def _photograph(view: Any, path: Path, tallest: int = 1600, press: str = "") -> None:
+    """A view's own file, opened from disk; ``press`` is the text of what is clicked first."""
     with tempfile.TemporaryDirectory() as folder:
-        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path, tallest)
+        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path, tallest, press)
 
 
-def _photograph_page(address: str, path: Path, tallest: int = 1600) -> None:
+def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str = "") -> None:
     """What a real browser draws, down to its end; an error on the page is an error here."""
     from playwright.sync_api import sync_playwright
 
@@ -184,10 +217,12 @@ def _photograph_page(address: str, path: Path, tallest: int = 1600) -> None:
     errors: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1200, "height": 800})
+        page = browser.new_page(viewport={"width": 1200, "height": 800}, device_scale_factor=2, color_scheme=_mode)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         page.wait_for_timeout(2500)
+        if press:
+            page.get_by_text(press, exact=True).first.click()
         tall = page.evaluate("document.documentElement.scrollHeight")
         page.set_viewport_size({"width": 1200, "height": min(tall, tallest)})
         page.wait_for_timeout(500)
@@ -201,17 +236,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(PICTURES)}; default all")
     parser.add_argument("--run", type=Path, help="the folder of a trained run")
+    parser.add_argument("--text", type=Path, help="the folder of a trained run of a network that reads text")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where they go")
     options = parser.parse_args(arguments)
     unknown = set(options.names) - set(PICTURES)
     if unknown:
         parser.error(f"no picture is called {', '.join(sorted(unknown))}; there are {', '.join(PICTURES)}")
     options.folder.mkdir(parents=True, exist_ok=True)
+    global _mode, _text
+    _text = options.text
     for name in options.names or PICTURES:
-        path = options.folder / f"{name}.png"
-        PICTURES[name](path, options.run)
-        print(f"{path} ({path.stat().st_size / 1000:.0f} kB)")
+        for _mode in MODES:
+            path = options.folder / (f"{name}.png" if _mode == "light" else f"{name}-dark.png")
+            with style.context("dark_background" if _mode == "dark" else "default"):
+                PICTURES[name](path, options.run)
+            _shrink(path)
+            print(f"{path} ({path.stat().st_size / 1000:.0f} kB)")
     return 0
+
+
+def _shrink(path: Path) -> None:
+    """256 colors where they are enough, which is a third of the bytes; a color that would get lost keeps them all."""
+    with Image.open(path) as opened:
+        full = opened.convert("RGB")
+    few = full.quantize(256, dither=Image.Dither.NONE)
+    largest = max(high for _, high in ImageChops.difference(full, few.convert("RGB")).getextrema())
+    (few if largest < 48 else full).save(path, optimize=True)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,37 @@ def _training(results: Sequence[Result], prefix: str) -> str:
     )
 
 
+def _highlights(results: Sequence[Result], prefix: str) -> str:
+    """Six results for the README, each with its file."""
+    link = lambda result: f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))"  # noqa: E731
+    recipes = {r["recipe"]: r for r in results if "recipe" in r}
+    capture, gaussian = newest(results, "capture"), newest(results, "gaussian", "NVIDIA")
+    ways = [way for way in capture["models"][0] if way != "model"]
+    count = {way: sum(row[way] == "yes" for row in capture["models"]) for way in ways}
+    others = ", ".join(f"{way}: {count[way]}" for way in ways[1:])
+    grid = next(row for row in gaussian["rows"] if row["grid"] == "128²")
+    time = {key: f"{_milliseconds(grid[key])} ms" for key in ("ours", "flash", "dense", "depthwise")}
+    rows = [
+        [
+            "models whose maps are returned whole",
+            f"{count[ways[0]]} of {len(capture['models'])} ({others})",
+            link(capture),
+        ],
+        [
+            "Gaussian heads on 128², forward and backward",
+            f"{time['ours']} (dense N×N: {time['dense']})",
+            link(gaussian),
+        ],
+        ["beside flash attention without position", f"{time['ours']} against {time['flash']}", link(gaussian)],
+        ["beside a depthwise 3×3 convolution", f"{time['ours']} against {time['depthwise']}", link(gaussian)],
+    ]
+    for name, what in (("cifar10-speedrun", "CIFAR-10, quickly"), ("cifar10-best", "CIFAR-10, accurately")):
+        run = recipes[name]
+        said = f"{_percent(run['accuracy'])} % in {mean(run['train_seconds']):.1f} s, {len(run['seeds'])} seed"
+        rows.append([f"{what}: `{name}`", f"{said}{'s' * (len(run['seeds']) > 1)}", link(run)])
+    return _markdown(["what", "result", "measured on"], rows)
+
+
 def _reproduction(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "reproduction")
     head = ["network", "parameters", "multiply-adds / image", "accuracy, %", "training", "published, 300 epochs"]
@@ -299,6 +330,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "capture-cost": _capture_cost,
     "pyramid": _pyramid,
     "training": _training,
+    "highlights": _highlights,
     "reproduction": _reproduction,
     "ablation": _ablation,
     "cost-model": _cost_model,

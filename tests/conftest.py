@@ -80,6 +80,19 @@ def user_errors():
 
 
 @pytest.fixture(scope="session")
+def browser():
+    """One Chromium for all tests of a process: playwright cannot be started a second time beside itself."""
+    from playwright.sync_api import sync_playwright
+
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, BROWSERS)))
+        browser = playwright.chromium.launch(executable_path=path, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
 def timm():
     """timm, to compare with. It imports torchvision, of which a build without its compiled operators will do."""
     if importlib.util.find_spec("timm") is None:

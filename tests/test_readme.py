@@ -70,6 +70,44 @@ def test_a_marker_without_its_end_is_refused(tables):
         tables.updated("README.md", "<!-- results: none -->\n<!-- end -->")
 
 
+def test_it_is_read_in_one_sitting():
+    """A first screen with the moving picture and the two commands, three examples, one table of six results."""
+    lines = README.splitlines()
+    assert len(lines) <= 120
+    screen = "\n".join(lines[:20])
+    assert "docs/images/heads.svg" in screen
+    assert "make demo" in screen
+    assert "make test" in screen
+    assert README.count("<!-- results: ") == 1
+    table = README.partition("<!-- results: highlights -->\n")[2].partition("\n<!-- end -->")[0]
+    assert len(table.splitlines()) == 2 + 6
+
+
+def test_pictures_are_for_light_and_dark_and_the_first_one_moves():
+    pictures = re.findall(
+        r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(.*?)">\s*<img alt="(.*?)" src="(.*?)">',
+        README,
+    )
+    assert len(pictures) == README.count("<picture>") == 2
+    for dark, words, light in pictures:
+        assert words
+        assert (ROOT / dark).exists()
+        assert (ROOT / light).exists()
+    moving = (ROOT / pictures[0][2]).read_text("utf-8")
+    assert "@keyframes" in moving
+    assert "prefers-reduced-motion" in moving
+    assert len(moving) < 150_000
+
+
+def test_the_moving_picture_is_of_the_run_that_comes_with_the_package(tmp_path):
+    spec = importlib.util.spec_from_file_location("moving_picture", ROOT / "scripts" / "moving_picture.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(["--folder", str(tmp_path)])
+    for name in ("heads.svg", "heads-dark.svg"):
+        assert (tmp_path / name).read_text("utf-8") == (ROOT / "docs" / "images" / name).read_text("utf-8")
+
+
 def test_its_links_and_pictures_are_there():
     local = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
     assert len(local) > 8

@@ -1,6 +1,8 @@
 """The pages of the API reference: one for each package, made of every name that its ``__init__`` makes public."""
 
 import ast
+import importlib
+import inspect
 import io
 import re
 from collections.abc import Mapping
@@ -95,20 +97,29 @@ def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
     for name, module in sorted(top.items(), key=lambda item: item[0].lower()):
         package = module.removeprefix("regard.")
         known = name in names.get(package, [])
-        place = f"[`{module}.{name}`]({package}.md#{module}.{name})" if known else f"`{module}.{name}`"
-        lines.append(f"| `regard.{name}` | {place} |")
-    lines += [
-        "",
-        "On a terminal: [the command line](commands.md).",
-        "",
-        "## Packages\n",
-        "| package | public names |",
-        "|---|---|",
-    ]
+        place = f"[`regard.{name}`]({package}.md#{module}.{name})" if known else f"`regard.{name}`"
+        lines.append(f"| {place} | {first_line(package, name) if known else f'`{module}.{name}`'} |")
+    lines += ["", "On a terminal: [the command line](commands.md).", ""]
     for package, public in names.items():
-        listed = ", ".join(f"[`{name}`]({package}.md#regard.{package}.{name})" for name in public)
-        lines.append(f"| [`regard.{package}`]({package}.md) | {listed} |")
+        lines += [f"## [`regard.{package}`]({package}.md)", "", "| name | what it is |", "|---|---|"]
+        lines += [
+            f"| [`{name}`]({package}.md#regard.{package}.{name}) | {first_line(package, name)} |" for name in public
+        ]
+        lines.append("")
     return "\n".join(lines) + "\n"
+
+
+def first_line(package: str, name: str) -> str:
+    """What the docstring says first, in one line of a table.
+
+    >>> first_line("maps", "Maps")[:8]
+    'The maps'
+    """
+    described = getattr(importlib.import_module(f"regard.{package}"), name)
+    known = callable(described) or inspect.ismodule(described)  # a number or a path has the docstring of its type
+    said = (inspect.getdoc(described) or "").partition("\n\n")[0].replace("\n", " ") if known else ""
+    line = re.match(r".*?[.:](?= |$)|.*", _plain(said))
+    return (line[0] if line else "").rstrip(":").replace("|", "\\|").replace("``", "`")
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent))
 import api  # noqa: E402
+import live_views  # noqa: E402
 import theorems  # noqa: E402
 import theory  # noqa: E402
 from mathml import MathML  # noqa: E402
@@ -53,6 +54,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=content))
     for path, data in theory.pictures().items():
         files.append(File.generated(config, path, content=data))
+    for name in live_views.VIEWS:
+        files.append(File.generated(config, f"views/{name}.html", content=live_views.page(name)))
     for notebook in sorted((ROOT / "notebooks" / "student").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/student/{notebook.name}", abs_src_path=str(notebook)))
     for result in sorted(RESULTS.glob("*.json")):
@@ -64,9 +67,26 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put tables and files in the place of their markers."""
     up = "../" * page.file.src_uri.count("/")
     markdown = results.replace_tables(markdown, f"{up}results/", results.load())
+    markdown = live_views.inserted(_for_both_modes(markdown, config), up)
     if theorems.MARKER in markdown:
         markdown = markdown.replace(theorems.MARKER, theorems.listed())
     return _INCLUDE.sub(lambda found: _fenced(ROOT / found[1]), markdown)
+
+
+_PICTURE = re.compile(r"!\[([^\]]+)\]\(((?:\.\./)*images/[\w/-]+)(\.png|\.svg)\)")
+
+
+def _for_both_modes(markdown: str, config: MkDocsConfig) -> str:
+    """A picture that also exists for dark pages is shown in the version that fits."""
+
+    def both(found: re.Match[str]) -> str:
+        words, path, kind = found.groups()
+        dark = Path(config.docs_dir) / f"{path.lstrip('./')}-dark{kind}"
+        if not dark.exists():
+            return found[0]
+        return f"![{words}]({path}{kind}#only-light)\n![{words}]({path}-dark{kind}#only-dark)"
+
+    return _PICTURE.sub(both, markdown)
 
 
 def _fenced(path: Path) -> str:

@@ -65,11 +65,15 @@ def calls() -> dict[str, Call]:
         "conv_to_attention.error_bound": (turned.error_bound, {"x": torch.rand(1, 3, 8, 8)}),
         "attention_to_conv": (regard.attention_to_conv, {"layer": sharp, "tolerance": 1e-3}),
         "convert_network": (regard.convert_network, {"model": conv, "to": "attention", "tolerance": None}),
-        "capture": (lambda **options: _capture(model, **options), {"only": None, "rows": None, "heads": None, "dtype": None, "budget": "1MiB"}),
-        "rollout": (regard.rollout, {"maps": maps}),
+        "capture": (lambda **options: _capture(model, **options), {"only": None, "rows": None, "heads": None, "dtype": None, "budget": "1MiB", "values": False}),
+        "rollout": (regard.rollout, {"maps": maps, "fusion": "mean", "discard": 0.0, "identity": 0.5, "segments": [("text", 1), ("image", (2, 2))]}),
+        "edit": (lambda **options: _edit(model, **options), {"where": "*", "queries": None, "keys": 0, "heads": None, "weights": None, "renormalize": None}),
+        "find_heads": (regard.find_heads, {"maps": maps, "pattern": "first", "ids": None, "keep": None, "radius": 2, "margin": 0.25}),
+        "word_maps": (regard.analysis.word_maps, {"maps": maps, "grid": (2, 2), "tokens": None, "segments": [("text", 1), ("image", (2, 2))], "sample": -1}),
         "locality": (regard.locality, {"maps": maps, "grid": None, "prefix": None}),
         "cost": (regard.cost, {"model": conv, "input_shape": (1, 3, 8, 8)}),
         "show": (regard.show, {"what": maps, "image": None, "tokens": None, "grid": None, "prefix": None, "sample": 0}),
+        "show with text": (regard.show, {"what": maps, "other": None, "tokenizer": None, "ids": None, "segments": None, "words": False, "names": None}),
         "VisionTransformer": (models.VisionTransformer, {"image_size": 8, "patch_size": 4, "num_classes": 3, "dim": 8, "depth": 1, "heads": 2}),
         "ImageEncoder": (models.ImageEncoder, {"image_size": 8, "patch_size": 2, "num_classes": 3, "dim": 8, "depth": 1, "heads": 2}),
         "TextEncoder": (models.TextEncoder, {"vocab_size": 9, "length": 8, "dim": 8, "depth": 1, "heads": 2}),
@@ -81,6 +85,11 @@ def calls() -> dict[str, Call]:
 
 def _capture(model: nn.Module, **options: Any) -> None:
     with torch.no_grad(), regard.capture(model, **options):
+        model(torch.rand(1, 3, 8, 8))
+
+
+def _edit(model: nn.Module, **options: Any) -> None:
+    with torch.no_grad(), regard.edit(model, **options):
         model(torch.rand(1, 3, 8, 8))
 
 

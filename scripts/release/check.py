@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "notebooks" / "solved" / "1-attention-by-hand.ipynb"
 # What a plain `pip install regard` must be able to do; `prove` runs claims, which need the extra `train`.
-CORE_EXAMPLES = ("See", "Speed up")
+CORE_EXAMPLES = ("Prove", "Speed up")
 
 
 def main(arguments: list[str]) -> int:

@@ -23,6 +23,8 @@ _NAMES = {
     "conv_to_attention": "regard.convert",
     "convert_network": "regard.convert",
     "cost": "regard.analysis",
+    "edit": "regard.analysis",
+    "find_heads": "regard.analysis",
     "gaussian_attention": "regard.functional",
     "separable_attention": "regard.functional",
     "load_run": "regard.training",
@@ -72,6 +74,8 @@ if TYPE_CHECKING:
     from regard import training as training
     from regard import views as views
     from regard.analysis import cost as cost
+    from regard.analysis import edit as edit
+    from regard.analysis import find_heads as find_heads
     from regard.analysis import locality as locality
     from regard.analysis import prune_heads as prune_heads
     from regard.analysis import relevance as relevance

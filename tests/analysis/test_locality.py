@@ -10,6 +10,7 @@ from torch import nn
 
 import regard
 from regard.analysis import Head, Locality, trajectory
+from regard.analysis._changed_heads import changing
 from regard.analysis._fit import fit_gaussians
 from regard.functional import gaussian_weights
 from regard.layers import GaussianAttention
@@ -326,3 +327,47 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path):
         trajectory(nn.Linear(1, 1), tmp_path / "none", torch.ones(1))
     with pytest.raises(ValueError, match="no checkpoints"):
         trajectory(nn.Linear(1, 1), tmp_path, torch.ones(1))
+
+
+def test_fitted_heads_run_at_any_length_and_in_generate(transformers):
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    model, ids = transformers.GPT2LMHeadModel(config).eval().double(), torch.randint(0, 50, (2, 6))
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(ids)
+    found = regard.locality(maps, grid=(6,)).best(3)
+    options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with torch.no_grad(), regard.replace_heads(model, found):
+        text = model.generate(ids, **options)
+        whole = model.generate(ids, use_cache=False, **options)
+        logits = model(text[:, :-1]).logits
+    assert torch.equal(text, whole)
+    assert torch.equal(text[:, 6:], logits[:, 5:].argmax(-1))
+
+
+def test_fitted_heads_run_at_another_resolution(timm):
+    model = timm.models.vision_transformer.VisionTransformer(
+        32, 8, num_classes=3, embed_dim=24, depth=1, num_heads=3, dynamic_img_size=True
+    ).eval()
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(torch.randn(2, 3, 32, 32))
+    found = regard.locality(maps)
+    x = torch.randn(2, 3, 48, 40)
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+    assert maps[0].grid == (6, 5)
+    head = found["blocks.0.attn", 1]
+    rows = torch.cat([torch.full((30, 1), head.prefix[0]), (1 - head.prefix[0]) * head.weights((6, 5))], 1)
+    seen = []
+
+    def change(record, output):
+        value = record.running.value[:, 1].double()
+        new = output.clone()
+        new[:, 1, 1:] = (rows @ value).to(output.dtype)
+        seen.append(new)
+        return new
+
+    with torch.no_grad(), changing(model, change):
+        expected = model(x)
+    with torch.no_grad():
+        torch.testing.assert_close(regard.replace_heads(model, Locality([head], found.layouts))(x), expected)
+    assert seen

@@ -299,3 +299,66 @@ def test_wrong_requests_are_refused_with_what_would_fit():
 def silenced(model, x):
     with mask_heads(model, {"nowhere": [0]}):
         model(x)
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+FAMILIES = {
+    "Bert": {"vocab_size": 50, **SMALL},
+    "ViT": {**SMALL, "image_size": 32, "patch_size": 8},
+    "Dinov2": {**SMALL, "image_size": 32, "patch_size": 8},
+    "GPT2": {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "Llama": {"vocab_size": 50, **SMALL, "num_key_value_heads": 2},
+    "Qwen3": {"vocab_size": 50, **SMALL, "num_key_value_heads": 2, "head_dim": 8},
+    "Bart": {"vocab_size": 50, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_pruning_transformers_is_masking_them(transformers, family, tokens, images):
+    model = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**FAMILIES[family]))
+    model, vision = model.double().eval(), "image_size" in FAMILIES[family]
+    given = {"pixel_values": images.double()} if vision else {"input_ids": tokens}
+    with regard.capture(model) as maps:
+        model(**given)
+    kept = {name: [[0, 3], [1], [0, 1, 2]][i % 3] for i, name in enumerate(maps)}
+    small = regard.prune_heads(model, kept)
+    with mask_heads(model, {name: [h for h in range(4) if h not in heads] for name, heads in kept.items()}):
+        expected = model(**given)[0]
+    torch.testing.assert_close(small(**given)[0], expected)
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
+    with regard.capture(small) as after:
+        small(**given)
+    assert [found.shape[1] for found in after.values()] == [len(heads) for heads in kept.values()]
+    if family in ("GPT2", "Llama"):
+        small = regard.prune_heads(
+            transformers.AutoModelForCausalLM.from_config(model.config).eval(), {"*attn": [0, 2]}
+        )
+        options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        assert torch.equal(small.generate(tokens, **options), small.generate(tokens, use_cache=False, **options))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"class_token": False, "global_pool": "avg"}])
+def test_pruning_timm_is_masking_it(timm, options, images):
+    model = timm.models.vision_transformer.VisionTransformer(
+        32, 8, num_classes=3, embed_dim=24, depth=2, num_heads=3, **options
+    )
+    model, x = model.double().eval(), images.double()
+    small = regard.prune_heads(model, {"blocks.0.attn": [1], "blocks.1.attn": [0, 2]})
+    with mask_heads(model, {"blocks.0.attn": [0, 2], "blocks.1.attn": [1]}):
+        expected = model(x)
+    torch.testing.assert_close(small(x), expected)
+    assert (small.blocks[0].attn.qkv.out_features, small.blocks[1].attn.proj.in_features) == (24, 16)
+    assert model.blocks[0].attn.num_heads == 3
+
+
+def test_attention_with_other_parameters_is_refused(timm, transformers):
+    swin = timm.models.swin_transformer.SwinTransformer(
+        16, 2, 3, 4, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4
+    )
+    config = transformers.T5Config(vocab_size=9, d_model=16, d_kv=4, d_ff=8, num_layers=1, num_heads=4)
+    for model in (swin, transformers.T5Model(config)):
+        with pytest.raises(KeyError, match="there is none: prune_heads works on"):
+            regard.prune_heads(model, {"*": [0]})

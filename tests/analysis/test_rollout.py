@@ -60,6 +60,76 @@ def test_rollout_refuses_what_cannot_be_rolled_out():
         regard.rollout([torch.full((1, 1, 2, 2), math.nan)])
 
 
+def by_name(**weights):
+    return Maps(Map(name.replace("__", "."), [AttentionRecord.given(w)]) for name, w in weights.items())
+
+
+@pytest.mark.parametrize("source", [3, 4])  # as long as the target, and not
+def test_rollout_of_an_encoder_decoder_is_in_its_order(source):
+    torch.manual_seed(0)
+    maps = by_name(
+        encoder__0__self_attn=torch.rand(2, 2, source, source),
+        encoder__1__self_attn=torch.rand(2, 2, source, source),
+        decoder__0__self_attn=torch.rand(2, 2, 3, 3).tril(),
+        decoder__0__encoder_attn=torch.rand(2, 2, 3, source),
+        decoder__1__self_attn=torch.rand(2, 2, 3, 3).tril(),
+        decoder__1__encoder_attn=torch.rand(2, 2, 3, source),
+    )
+    one, two, own, cross, own2, cross2 = (
+        w / w.sum(-1, keepdim=True) for w in (found.weights.mean(1) for found in maps.values())
+    )
+    half, eye, target = 0.5, torch.eye(source), torch.eye(3)
+    encoded = (half * eye + half * two) @ (half * eye + half * one)
+    text, read = target.expand(2, 3, 3), torch.zeros(2, 3, source)
+    for a, c in ((own, cross), (own2, cross2)):
+        text, read = (half * target + half * a) @ text, (half * target + half * a) @ read
+        text, read = half * text, half * read + half * c @ encoded
+    found = regard.rollout(maps)
+    torch.testing.assert_close(found, torch.cat([read, text], 2))
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 3))
+    with pytest.raises(ValueError, match="is cross-attention"):
+        regard.rollout(maps["decoder*"] if source == 3 else maps["decoder.0.enc*"])
+
+
+def test_rollout_never_multiplies_two_towers():
+    weights = torch.full((1, 2, 3, 3), 1 / 3)
+    towers = by_name(vision__layers__0__attn=weights, text__layers__0__attn=weights)
+    with pytest.raises(ValueError, match=r"2 stacks .* maps\[\"vision\.layers\.\*\"\]"):
+        regard.rollout(towers)
+    assert not regard.show(towers).payload.meta["rollout"]
+    torch.testing.assert_close(regard.rollout(towers["text.*"]), regard.rollout([weights]))
+
+
+class Shared(nn.Module):
+    """One layer, used several times, as in ALBERT."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([regard.MultiHeadAttention(8, 2), regard.MultiHeadAttention(8, 2)])
+
+    def forward(self, x):
+        for _ in range(3):
+            for layer in self.layers:
+                x = x + layer(x)
+        return x
+
+
+def test_rollout_takes_all_calls_of_a_shared_layer_and_only_the_last_run(tmp_path):
+    model = Shared()
+
+    def run(model, x):  # takes the model as its first argument, but is no method of it
+        for sample in x:
+            model(sample)
+
+    with torch.no_grad(), regard.capture(model) as maps:
+        run(model, torch.randn(2, 1, 5, 8))
+    calls = [maps[name].calls[3 + i].weights for i in range(3) for name in ("layers.0", "layers.1")]
+    torch.testing.assert_close(regard.rollout(maps), regard.rollout(calls))
+    maps.save(tmp_path / "maps.safetensors")
+    torch.testing.assert_close(regard.rollout(Maps.load(tmp_path / "maps.safetensors")), regard.rollout(calls))
+    assert not regard.show(maps).payload.meta["rollout"]
+
+
 @pytest.mark.usefixtures("user_errors")
 def test_rollout_refuses_wrong_options():
     square = torch.rand(1, 1, 3, 3)
@@ -179,8 +249,12 @@ def test_relevance_says_what_it_needs():
     with pytest.raises(TypeError, match="x must be a tensor"):
         regard.relevance(model, 3.0, 0)
     cross = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
-    with pytest.raises(ValueError, match="choose self-attention with only="):
-        regard.relevance(cross, (torch.randn(1, 4, 8), torch.randn(1, 3, 8)), lambda out: out.sum())
+    for length in (3, 4):  # also if both sequences are equally long
+        both = (torch.randn(1, 4, 8), torch.randn(1, length, 8))
+        with pytest.raises(ValueError, match=r'one stack of layers, but there are 2.*only="encoder\.layers\.\*"'):
+            regard.relevance(cross, both, lambda out: out.sum())
+        with pytest.raises(ValueError, match="is cross-attention"):
+            regard.relevance(cross, both, lambda out: out.sum(), only="decoder.*")
 
 
 def test_entropy_and_distance_are_their_formulas():

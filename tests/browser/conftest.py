@@ -1,6 +1,10 @@
 """A real Chromium, with the network off, that fails a test on any error or request of the page."""
 
-import shutil
+import contextlib
+import runpy
+import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,20 +12,7 @@ from torch import nn
 
 import regard
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LOCAL = ("file:", "data:", "blob:", "about:")
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, BROWSERS)))
-        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
-        yield browser
-        browser.close()
 
 
 class Watched:
@@ -188,3 +179,77 @@ def run(tmp_path_factory):
     recipe = Recipe("small", task, network, AdamWSettings(2e-2, center_factor=5.0), epochs=4, batch_size=16)
     folder = tmp_path_factory.mktemp("runs") / "small"
     return regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
+
+
+@contextlib.contextmanager
+def served(folder, **options):
+    """A server as ``regard studio`` runs it; gives its address."""
+    import uvicorn
+
+    from regard.studio import create_app
+    from regard.studio._serve import listen
+
+    listening = listen("127.0.0.1", 0)
+    app = create_app(folder, **{"example": None, **options})
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+        listening.close()
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """``with serving(folder) as address``: a studio that is opened on a folder."""
+    pytest.importorskip("uvicorn", reason="the studio's extra is not installed")
+    return served
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    helpers = runpy.run_path(str(Path(__file__).parents[1] / "studio" / "trained_runs.py"))
+    return helpers["train_runs"](tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def address(runs, serving):
+    with serving(runs) as found:
+        yield found
+
+
+@pytest.fixture
+def studio(new_page, address, look):
+    """Open a place of the studio. At the end the page must have asked nobody but the server, and met no error."""
+
+    def open_it(place="", **options):
+        page = new_page(offline=False, allowed=(address,), **options)
+        page.goto(f"{address}#/{place}")
+        look.settle(page)
+        return page
+
+    return open_it
+
+
+@pytest.fixture
+def stray(browser):
+    """A page on which a refusal may show up in the browser's own list of errors as well."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    yield page
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory, serving):
+    """The studio with the run that comes with it, and nothing else."""
+    from regard.studio._run_folders import EXAMPLE
+
+    with serving(tmp_path_factory.mktemp("none"), example=EXAMPLE) as found:
+        yield found

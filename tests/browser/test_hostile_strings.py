@@ -3,7 +3,6 @@ not write do not run either."""
 
 import html
 import random
-import runpy
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -43,11 +42,6 @@ def hostile_strings(count, seed=0):
 
 
 STRINGS = hostile_strings(COUNT)
-
-
-@pytest.fixture
-def studio_of():
-    return runpy.run_path(str(Path(__file__).with_name("test_studio.py")))["serving"]
 
 
 def test_a_script_that_we_did_not_write_does_not_run(browser, tmp_path):
@@ -91,13 +85,13 @@ def test_reports_show_names_as_text(new_page, tmp_path):
     assert shown.split() == html.unescape(html.escape(some[0].replace("\x00", "\ufffd").replace("\ud83d", "?"))).split()
 
 
-def test_names_of_runs_are_text(new_page, run, tmp_path, studio_of):
+def test_names_of_runs_are_text(new_page, run, tmp_path, serving):
     """In the list of the studio, as folder names (without signs that a name cannot have) and as recipe names."""
     for number, text in enumerate(STRINGS[9900:]):
         name = f"{number} {text}".replace("/", "∕").replace("\x00", "").replace("\ud83d", "")[:60]
         folder = Path(shutil.copytree(run.folder, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints")))
         regard.training.Run(folder).write_recipe(replace(run.recipe, name=text.replace("\ud83d", "")))
-    with studio_of(tmp_path) as address:
+    with serving(tmp_path) as address:
         page = new_page(offline=False, allowed=(address,))
         page.goto(address)
         page.wait_for_selector("text=∕script")

@@ -49,7 +49,8 @@ def heads(tokens):
     parts = {name: torch.cat([each.tensors[name] for each in found], 1) for name in found[0].tensors}
     overview = Overview.of(parts, found[0].cell).kept()
     shape = (1, 3, tokens, tokens)
-    record = AttentionRecord("layer", "sdpa", shape, Check("kernel"), overview=overview, rows=(tokens - 1,))
+    record = AttentionRecord("layer", "sdpa", shape, Check("kernel"), rows=(tokens - 1,))
+    record.overview = overview
     record.stored = torch.zeros(1, 3, 1, tokens)
     for head, key in enumerate((0, tokens - 2, tokens - 1001)):
         record.stored[0, head, 0, key] = 1

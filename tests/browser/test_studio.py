@@ -1,14 +1,10 @@
 """The studio in a real browser, on real runs: what is seen is what the server has, and nobody else is asked."""
 
-import contextlib
 import io
 import json
 import re
-import runpy
 import shutil
 import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,64 +14,6 @@ import regard
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("uvicorn", reason="the studio's extra is not installed")
-
-
-@contextlib.contextmanager
-def serving(folder, **options):
-    """A server as ``regard studio`` runs it; gives its address."""
-    import uvicorn
-
-    from regard.studio import create_app
-    from regard.studio._serve import listen
-
-    listening = listen("127.0.0.1", 0)
-    app = create_app(folder, **{"example": None, **options})
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join(10)
-        listening.close()
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    helpers = runpy.run_path(str(Path(__file__).parents[1] / "studio" / "trained_runs.py"))
-    return helpers["train_runs"](tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def address(runs):
-    with serving(runs) as found:
-        yield found
-
-
-@pytest.fixture
-def studio(new_page, address, look):
-    """Open a place of the studio. At the end the page must have asked nobody but the server, and met no error."""
-
-    def open_it(place="", **options):
-        page = new_page(offline=False, allowed=(address,), **options)
-        page.goto(f"{address}#/{place}")
-        look.settle(page)
-        return page
-
-    return open_it
-
-
-@pytest.fixture
-def stray(browser):
-    """A page on which a refusal may show up in the browser's own list of errors as well."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(15_000)
-    yield page
-    context.close()
 
 
 def noise(size=(64, 48)):
@@ -153,7 +91,7 @@ def test_pages_that_need_no_run(studio, look, name):
     assert page.locator(holder).evaluate("(one) => getComputedStyle(one).display") == "grid"
 
 
-def test_a_run_that_is_training_is_followed(new_page, look, runs, tmp_path):
+def test_a_run_that_is_training_is_followed(new_page, look, runs, tmp_path, serving):
     """Lines and moments that are written while one looks appear by themselves."""
     folder = Path(shutil.copytree(runs / "gaussian", tmp_path / "runs" / "now"))
     (folder / "summary.json").unlink()
@@ -177,7 +115,7 @@ def test_a_run_that_is_training_is_followed(new_page, look, runs, tmp_path):
         page.wait_for_selector("text=later")
 
 
-def test_what_goes_wrong_is_said(stray, address, runs):
+def test_what_goes_wrong_is_said(stray, address, runs, serving):
     stray.goto(f"{address}#/run/vit/image")
     stray.wait_for_selector(".st-guesses")
     stray.locator("input[type=file]").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"no image"})
@@ -193,15 +131,6 @@ def test_what_goes_wrong_is_said(stray, address, runs):
         stray.wait_for_selector(".regard canvas")
     stray.get_by_role("link", name="Claims").click()
     stray.wait_for_selector("text=Is regard studio still running?")
-
-
-@pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    """The studio with the run that comes with it, and nothing else."""
-    from regard.studio._run_folders import EXAMPLE
-
-    with serving(tmp_path_factory.mktemp("none"), example=EXAMPLE) as found:
-        yield found
 
 
 class TestNothingStale:
@@ -272,7 +201,7 @@ class TestNothingStale:
         assert len(titles) == 4
 
 
-def test_the_token_leaves_the_address(stray, runs):
+def test_the_token_leaves_the_address(stray, runs, serving):
     with serving(runs, token="a-secret") as address:
         assert stray.goto(address).status == 401
         assert "complete address" in stray.text_content("body")
@@ -282,7 +211,7 @@ def test_the_token_leaves_the_address(stray, runs):
         assert stray.evaluate("document.cookie") == ""
 
 
-def test_the_file_that_the_browser_is_given_leads_in(stray, runs, monkeypatch):
+def test_the_file_that_the_browser_is_given_leads_in(stray, runs, monkeypatch, serving):
     """From a file on the disk, which is another site to a browser: the cookie must be sent all the same."""
     from regard.studio import _serve
 
@@ -301,7 +230,7 @@ def test_it_fits_a_phone_in_the_dark(studio, place):
     page.wait_for_selector(".regard[data-theme=light]")
 
 
-def test_without_runs_it_says_what_to_do(new_page, tmp_path):
+def test_without_runs_it_says_what_to_do(new_page, tmp_path, serving):
     with serving(tmp_path) as address:
         page = new_page(offline=False, allowed=(address,))
         page.goto(address)

@@ -31,6 +31,7 @@ def test_every_fence_is_of_a_known_kind():
 def test_the_guides_have_examples():
     assert {
         "index.md",
+        "guides/change.md",
         "guides/see.md",
         "guides/convert.md",
         "guides/train.md",

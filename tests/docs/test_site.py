@@ -149,6 +149,24 @@ def test_pictures_have_words_for_those_who_do_not_see_them(pages):
     assert all(picture.get("alt") for picture in found)
 
 
+def test_every_guide_has_a_picture_or_a_live_view(site):
+    guides = sorted((site / "guides").rglob("*.html"))
+    assert len(guides) >= 12
+    for path in guides:
+        text = path.read_text("utf-8")
+        article = text.partition("<article")[2]
+        assert "<img" in article or '<iframe class="live"' in article, path.name
+        for name in re.findall(r'<iframe class="live" src="([^"]+)"', text):
+            assert (path.parent / name).resolve().exists(), name
+
+
+def test_the_index_says_what_each_name_is(site):
+    text = (site / "api" / "index.html").read_text("utf-8")
+    rows = re.findall(r"<tr>\s*<td>.*?</td>\s*<td>(.*?)</td>", text, re.DOTALL)
+    assert len(rows) > 200
+    assert sum(bool(row.strip()) for row in rows) > 0.9 * len(rows)
+
+
 def test_tables_come_from_the_result_files(site, root):
     text = (site / "comparison.html").read_text("utf-8")
     assert "benchmarks/results/" not in re.sub(r"<code>.*?</code>", "", text)  # links lead to the site's own copies
@@ -166,22 +184,22 @@ def test_the_ledger_typesets_its_formulas(pages):
 
 
 @pytest.fixture
-def browser():
-    from playwright.sync_api import sync_playwright
+def new_page(browser):
+    opened = []
 
-    browsers = ("chromium", "chromium-browser", "google-chrome")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=next(filter(None, map(shutil.which, browsers))), args=["--no-sandbox"]
-        )
-        yield browser
-        browser.close()
+    def make(**options):
+        opened.append(browser.new_page(**options))
+        return opened[-1]
+
+    yield make
+    for page in opened:
+        page.close()
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["comparison", "costs", "guides/train", "theory/claims"])
-def test_tables_fit_beside_the_navigation(site, browser, name):
-    page = browser.new_page(viewport={"width": 1300, "height": 1000})
+def test_tables_fit_beside_the_navigation(site, new_page, name):
+    page = new_page(viewport={"width": 1300, "height": 1000})
     page.goto((site / f"{name}.html").as_uri())
     tables = page.locator(".md-typeset__scrollwrap")
     assert tables.count()
@@ -189,8 +207,8 @@ def test_tables_fit_beside_the_navigation(site, browser, name):
 
 
 @pytest.mark.browser
-def test_subscripts_are_low_whatever_the_font(site, browser):
-    page = browser.new_page()
+def test_subscripts_are_low_whatever_the_font(site, new_page):
+    page = new_page()
     page.goto((site / "questions" / "a6.html").as_uri())
     # How far the letters of each subscript reach below those of its base. (A sum sign itself reaches far down.)
     below = """all => all.map(one => {
@@ -203,8 +221,8 @@ def test_subscripts_are_low_whatever_the_font(site, browser):
 
 
 @pytest.mark.browser
-def test_search_works_from_disk_and_nothing_is_requested(site, browser):
-    page = browser.new_page()
+def test_search_works_from_disk_and_nothing_is_requested(site, new_page):
+    page = new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)

@@ -284,3 +284,95 @@ def test_values_that_all_blocks_share_are_values():
     found = captured(Shared(), torch.randn(2, 6, 16))["Shared"]
     assert found.agrees
     assert found.shape == (6, 4, 2, 6)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_heads_that_are_folded_into_samples_of_blocks_are_heads(product, batch):
+    """As in HaloNet: (batch · heads, blocks, tokens, width)."""
+
+    class Halo(Projected):
+        def forward(self, x):  # (batch, tokens, dim)
+            q, k, v = (y.unflatten(2, (3, 2)).flatten(0, 1) for y in self.split(x))
+            k, v = (torch.cat([y.roll(1, 1), y], -2) for y in (k, v))
+            out = self.product(q, k, v).flatten(1, 2).unflatten(0, (-1, self.heads))
+            return self.proj(out.transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    layer, x = Halo(product=PRODUCTS[product]), torch.randn(batch, 6, 16)
+    found = captured(layer, x)["Halo"]
+    q, k, _ = (y.unflatten(2, (3, 2)) for y in layer.split(x))  # (batch, heads, blocks, 2, width)
+    k = torch.cat([k.roll(1, 2), k], -2)
+    expected = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).transpose(1, 2).flatten(0, 1)
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, expected)
+
+
+def test_lambda_layers_have_no_map():
+    """q · (softmax(k)ᵀ v): the softmax is over tokens, for each feature."""
+
+    class LambdaAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_heads, self.q, self.k, self.v = 4, nn.Linear(16, 12), nn.Linear(16, 3), nn.Linear(16, 4)
+
+        def forward(self, x):
+            content = self.k(x).softmax(1).mT @ self.v(x)  # (batch, features, width)
+            q = self.q(x).unflatten(-1, (4, 3)).transpose(1, 2)
+            return (q @ content.unsqueeze(1)).transpose(1, 2).flatten(2)
+
+    with pytest.warns(UserWarning, match="linear attention"):
+        maps = captured(LambdaAttention(), torch.randn(2, 9, 16))
+    assert not maps
+    assert [missed.name for missed in maps.missed] == ["LambdaAttention"]
+
+
+@pytest.mark.parametrize("tokens_attend", [True, False])
+def test_images_with_channels_first_are_not_taken_for_the_other_kind(tokens_attend):
+    """As many tokens as a head has channels: the memory of the input tells which of them attend."""
+
+    class Convolved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_heads, self.qkv = 2, nn.Conv2d(32, 96, 1)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).flatten(2).unflatten(1, (3, 2, 16)).unbind(1)  # (batch, heads, channels, tokens)
+            if tokens_attend:
+                q, k, v = q.mT, k.mT, v.mT
+            return hand(q, k, v)
+
+    found = captured(Convolved(), torch.randn(2, 32, 4, 4))["Convolved"]
+    assert found.over == ("tokens" if tokens_attend else "channels")
+
+
+def test_heads_mixed_by_a_convolution_are_followed():
+    class Talking(Projected):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            q, k, v = self.split(x)
+            return self.proj((self.mix((q @ k.mT).softmax(-1)) @ v).transpose(1, 2).flatten(2))
+
+    layer, x = Talking(), torch.randn(2, 5, 16)
+    found = captured(layer, x)["Talking"]
+    q, k, _ = layer.split(x)
+    torch.testing.assert_close(found.weights, layer.mix((q @ k.mT).softmax(-1)))
+    assert found.agrees
+
+
+def test_queries_before_heads_in_an_einsum_are_queries():
+    """Multi-query attention: keys and values have no axis of heads."""
+
+    class MultiQuery(nn.Module):
+        num_heads = 4
+
+        def forward(self, q, k, v):
+            return torch.einsum("bnhm,bmv->bnhv", torch.einsum("bnhk,bmk->bnhm", q, k).softmax(-1), v)
+
+    q, k, v = torch.randn(2, 6, 4, 8), torch.randn(2, 6, 8), torch.randn(2, 6, 8)
+    found = captured(MultiQuery(), q, k, v)["MultiQuery"]
+    torch.testing.assert_close(found.weights, torch.einsum("bnhk,bmk->bhnm", q, k).softmax(-1))
+    assert found.agrees

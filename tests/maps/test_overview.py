@@ -212,7 +212,7 @@ def test_the_budget_is_counted_before_anything_is_computed(monkeypatch, tmp_path
     keys = 2 * 300 * 16 * 4
     assert maps[0].latest.scores.nbytes == keys
     calls = []
-    monkeypatch.setattr("regard.maps._capture.overview_of", lambda *args: calls.append(args))
+    monkeypatch.setattr("regard.maps._keeping.overview_of", lambda *args: calls.append(args))
     capture = regard.capture(model, overview=16, keep_keys=True, budget=size + keys - 1)
     with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
         model(x)

@@ -22,6 +22,7 @@ NAMES = regard.recipes.names()
 ISSUE = {
     "demo",
     "ex05-vit",
+    "ex05-vit-plain",
     "a6-gaussian",
     "a6-general",
     "a6-learned",

@@ -1,6 +1,7 @@
 """Whatever is asked, within the API's own description and beyond it: never a failure of the server's."""
 
 import pytest
+import torch
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -14,7 +15,8 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
     status_code_conformance,
 )
 
-from regard.studio import create_app  # noqa: E402
+from regard.studio import OwnModel, create_app  # noqa: E402
+from regard.views import show  # noqa: E402
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 KNOWN = {"id": ["gaussian", "vit", "case-rnn", "text"], "index": [0, 999], "source": ["test", "shipped"]}
@@ -32,6 +34,9 @@ OPERATIONS = [
     "GET /api/runs/{id}/images/{source}/{index}/attention",
     "POST /api/runs/{id}/attention",
     "POST /api/runs/{id}/sentence",
+    "GET /api/model/maps",
+    "POST /api/model/text",
+    "POST /api/model/image",
     "GET /api/pages/{name}",
     "POST /api/claims/{id}/evidence",
 ]
@@ -39,7 +44,8 @@ OPERATIONS = [
 
 @pytest.fixture(scope="session")
 def operations(trained):
-    app = create_app(trained, names=("testserver", "localhost"), example=None)
+    model = OwnModel("own", "text", None, lambda text: show(torch.full((1, 2, 2), 0.5)).payload)
+    app = create_app(trained, names=("testserver", "localhost"), example=None, model=model)
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", app)
     return {operation.label: operation for operation in (found.ok() for found in schema.get_all_operations())}
 

@@ -18,11 +18,10 @@ def random_overview(heads, tokens, cells=128, batch=1):
 
 def long_maps(layers, heads, tokens, **options):
     overview = random_overview(heads, tokens, **options)
-    shape = overview.shape
-    return Maps(
-        Map(f"layers.{n}", [AttentionRecord(f"layers.{n}", "sdpa", shape, Check("kernel"), overview=overview)])
-        for n in range(layers)
-    )
+    records = [AttentionRecord(f"layers.{n}", "sdpa", overview.shape, Check("kernel")) for n in range(layers)]
+    for record in records:
+        record.overview = overview
+    return Maps(Map(record.name, [record]) for record in records)
 
 
 def test_masses_and_curves_add_up():

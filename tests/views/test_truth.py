@@ -198,3 +198,27 @@ class TestWhatIsShown:
     def test_a_locality_has_a_title_of_its_own(self):
         maps = Maps([Map("a", [AttentionRecord.given(torch.rand(1, 2, 9, 9).softmax(-1))])])
         assert "fit" in regard.show(regard.analysis.locality(maps, (3, 3))).title
+
+
+def test_a_pattern_is_named_where_half_of_the_weight_follows_it():
+    from regard.views._head_statistics import patterns
+
+    count = 6
+    itself, first = torch.eye(count), torch.zeros(count, count).index_fill(1, torch.tensor([0]), 1.0)
+    previous = torch.eye(count).roll(-1, 1)
+    even = torch.full((count, count), 1 / count)
+    weak = 0.4 * previous + 0.6 * even
+    weights = torch.stack([itself, previous, previous.T, first, first.roll(3, 1), even, weak])
+    line = torch.arange(count, dtype=torch.float32)[:, None]
+    found = patterns(weights, [2.0] * 5 + [0.0, 1.0], line)
+    assert found == ["itself", "previous", "next", "first", "one key", "uniform", "previous"]
+    assert patterns(0.2 * previous[None] + 0.8 * even, [0.3], line) == ["other"]
+
+
+def test_a_grid_that_is_given_decides_what_is_near():
+    """Below each other on a grid is near, however far apart in the sequence."""
+    down = torch.eye(16).roll(4, 1)[None]
+    shown = regard.show(down, grid=(4, 4)).payload.meta["layers"][0]
+    assert shown["patterns"] == ["neighbors"]
+    assert shown["statistics"]["distance"][0] < 2
+    assert regard.show(down).payload.meta["layers"][0]["statistics"]["distance"][0] == 6.0

@@ -9,7 +9,8 @@ export interface Size {
   height: number;
 }
 
-export type Draw = (pen: Pen, size: Size, theme: Theme) => void;
+/** `saved` is true where the drawing becomes a file: what the page says beside it must then be inside. */
+export type Draw = (pen: Pen, size: Size, theme: Theme, saved?: boolean) => void;
 
 /** What a view shows, for saving. */
 export interface Shown {
@@ -40,13 +41,16 @@ export interface PictureProps {
   onPoint?: (x: number, y: number, event: PointerEvent, size: Size) => void;
   onLeave?: () => void;
   onPress?: (x: number, y: number, event: MouseEvent, size: Size) => void;
-  onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size) => void;
+  /** `from` is where the drag began, `to` where it is. */
+  onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => void;
   onWheel?: (x: number, y: number, event: WheelEvent, size: Size) => void;
   onDouble?: () => void;
   /** A key while the picture has the focus; true where it was used. */
   onKey?: (key: string) => boolean;
   /** Said at the pointer. */
   tip?: string | null;
+  /** Said for a moment when a wheel turns that only scrolls the page. */
+  wheelSays?: string;
 }
 
 export function Picture(props: PictureProps) {
@@ -59,7 +63,8 @@ export function Picture(props: PictureProps) {
   const shown = useRef<Shown | null>(null);
   const pending = useRef(0);
   const tip = useRef<HTMLDivElement>(null);
-  const drag = useRef<{ x: number; y: number; moved: boolean } | null>(null);
+  const hint = useRef<HTMLDivElement>(null);
+  const drag = useRef<{ x: number; y: number; moved: boolean; from: [number, number] } | null>(null);
 
   const paint = () => {
     pending.current = 0;
@@ -104,8 +109,14 @@ export function Picture(props: PictureProps) {
     const observer = new ResizeObserver(schedule);
     observer.observe(outer);
     const element = canvas.current!;
+    let fading = 0;
     const wheel = (event: WheelEvent) => {
-      const { onWheel } = latest.current.props;
+      const { onWheel, wheelSays } = latest.current.props;
+      if (wheelSays && hint.current && !event.ctrlKey && !event.metaKey) {
+        hint.current.hidden = false;
+        clearTimeout(fading);
+        fading = window.setTimeout(() => hint.current && (hint.current.hidden = true), 1500);
+      }
       if (onWheel) {
         const [x, y] = place(event);
         onWheel(x, y, event, own.size);
@@ -117,6 +128,7 @@ export function Picture(props: PictureProps) {
       pictures.delete(own);
       observer.disconnect();
       element.removeEventListener("wheel", wheel);
+      clearTimeout(fading);
       if (pending.current) cancelAnimationFrame(pending.current);
       pending.current = 0;
     };
@@ -133,10 +145,10 @@ export function Picture(props: PictureProps) {
     if (held && props.onDrag && event.buttons & 1) {
       const [dx, dy] = [event.clientX - held.x, event.clientY - held.y];
       if (held.moved || Math.hypot(dx, dy) > 4) {
-        drag.current = { x: event.clientX, y: event.clientY, moved: true };
+        drag.current = { x: event.clientX, y: event.clientY, moved: true, from: held.from };
         canvas.current?.setPointerCapture?.(event.pointerId);
         const zoom = shown.current?.zoom ?? 1;
-        props.onDrag(dx / zoom, dy / zoom, event, size());
+        props.onDrag(dx / zoom, dy / zoom, event, size(), held.from, place(event));
         return;
       }
     }
@@ -165,13 +177,14 @@ export function Picture(props: PictureProps) {
       tabindex=${props.focusable ? 0 : undefined}
       style=${props.cursor ? { cursor: props.cursor } : undefined}
       onPointerMove=${move}
-      onPointerDown=${(event: PointerEvent) => (drag.current = { x: event.clientX, y: event.clientY, moved: false })}
+      onPointerDown=${(event: PointerEvent) => (drag.current = { x: event.clientX, y: event.clientY, moved: false, from: place(event) })}
       onPointerLeave=${() => props.onLeave?.()}
       onClick=${press}
       onKeyDown=${key}
       onDblClick=${() => props.onDouble?.()}
     ></canvas>
     ${props.tip === undefined ? null : html`<div ref=${tip} class="rg-tip" aria-hidden="true" hidden=${!props.tip}>${props.tip}</div>`}
+    ${props.wheelSays ? html`<div ref=${hint} class="rg-hint-over" aria-hidden="true" hidden>${props.wheelSays}</div>` : null}
   </div>`;
 }
 

@@ -47,7 +47,7 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, f
 
   return html`<${ThemeContext.Provider} value=${theme}>
     <${Pictures.Provider} value=${pictures}>
-      <div ref=${root} class="regard" data-theme=${mode} data-view=${name} data-lm-suppress-shortcuts="true" tabindex="-1">
+      <section ref=${root} class="regard" aria-label=${title} data-theme=${mode} data-view=${name} data-lm-suppress-shortcuts="true" tabindex="-1">
         <header class="rg-header">
           <div class="rg-heading">
             <h2>${title}</h2>
@@ -65,7 +65,7 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, f
         ${controls ? html`<div class="rg-controls">${controls}</div>` : null}
         ${children}
         ${footer ? html`<footer class="rg-footer">${footer}</footer>` : null}
-      </div>
+      </section>
     <//>
   <//>`;
 }

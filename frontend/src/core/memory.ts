@@ -1,22 +1,54 @@
-// What a person chose, kept in the address of a saved file and, for light or dark, in the browser.
+// What a person chose, kept in the address (of a saved file, of the studio's page) and, for light or dark, in the browser.
 
+import { useEffect } from "./html";
 import type { Host } from "./host";
 
-/** The choices of a view in the address, by name; nothing outside a saved file. */
-export function recalled(host: Host, view: string): Record<string, string> {
-  if (host.kind !== "file") return {};
+type Kind = Host["kind"];
+
+/** The address in two parts: where on the page one is, and the choices. In a notebook the address is not ours. */
+function split(kind: Kind): { place: string; choices: URLSearchParams } | null {
+  const hash = location.hash.slice(1);
+  if (kind === "file") return { place: "", choices: new URLSearchParams(hash) };
+  if (kind !== "studio") return null;
+  const at = hash.indexOf("?");
+  return at < 0 ? { place: hash, choices: new URLSearchParams() } : { place: hash.slice(0, at), choices: new URLSearchParams(hash.slice(at + 1)) };
+}
+
+/** The choices of a view in the address, by name; those of the page itself where the view's name is empty. */
+export function recalled(host: Pick<Host, "kind">, view: string): Record<string, string> {
   const found: Record<string, string> = {};
-  for (const [key, value] of new URLSearchParams(location.hash.slice(1))) if (key.startsWith(`${view}.`)) found[key.slice(view.length + 1)] = value;
+  const start = view && `${view}.`;
+  for (const [key, value] of split(host.kind)?.choices ?? []) if (key.startsWith(start) && (view || !key.includes("."))) found[key.slice(start.length)] = value;
   return found;
 }
 
-/** Writes choices into the address, beside those of other views, without a new entry in the history. */
-export function remember(host: Host, view: string, choices: Record<string, string | number | null>): void {
-  if (host.kind !== "file") return;
-  const all = new URLSearchParams(location.hash.slice(1));
-  for (const [key, value] of Object.entries(choices)) value === null ? all.delete(`${view}.${key}`) : all.set(`${view}.${key}`, String(value));
-  const hash = all.toString();
-  if (hash !== location.hash.slice(1)) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+/** Sent when choices changed without the browser noticing. */
+export const CHANGED = "regard-choices";
+
+/** Writes choices into the address, beside those of other views; a `step` is one that the browser's Back undoes. */
+export function remember(host: Pick<Host, "kind">, view: string, choices: Record<string, string | number | null>, step = false): void {
+  const now = split(host.kind);
+  if (!now) return;
+  for (const [name, value] of Object.entries(choices)) {
+    const key = view ? `${view}.${name}` : name;
+    value === null ? now.choices.delete(key) : now.choices.set(key, String(value));
+  }
+  const said = now.choices.toString().replaceAll("%2F", "/").replaceAll("%2C", ",");
+  const hash = now.place + (host.kind === "studio" && said ? `?${said}` : said);
+  if (hash === location.hash.slice(1)) return;
+  const address = hash ? `#${hash}` : location.pathname + location.search;
+  step ? history.pushState(null, "", address) : history.replaceState(null, "", address);
+  if (step) window.dispatchEvent(new Event(CHANGED));
+}
+
+/** Calls `follow` with the view's choices when the address changes under it, as by the browser's Back. */
+export function useRecalled(host: Pick<Host, "kind">, view: string, follow: (choices: Record<string, string>) => void): void {
+  useEffect(() => {
+    const place = split(host.kind)?.place;
+    const look = () => split(host.kind)?.place === place && follow(recalled(host, view));
+    window.addEventListener("hashchange", look);
+    return () => window.removeEventListener("hashchange", look);
+  });
 }
 
 /** Files on disk share one store, so each has an entry of its own. */
@@ -34,6 +66,24 @@ export function rememberedTheme(): "light" | "dark" | null {
 export function rememberTheme(mode: "light" | "dark"): void {
   try {
     localStorage.setItem(themeKey(), mode);
+  } catch {
+    // It holds until the page is closed.
+  }
+}
+
+/** How a list of runs is ordered, in this browser. */
+export function rememberedList(): { sorting: string; grouped: boolean } {
+  try {
+    const { sorting, grouped } = JSON.parse(localStorage.getItem("regard-runs") ?? "{}");
+    return { sorting: String(sorting ?? "latest"), grouped: grouped === true };
+  } catch {
+    return { sorting: "latest", grouped: false };
+  }
+}
+
+export function rememberList(choice: { sorting: string; grouped: boolean }): void {
+  try {
+    localStorage.setItem("regard-runs", JSON.stringify(choice));
   } catch {
     // It holds until the page is closed.
   }

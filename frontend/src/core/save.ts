@@ -53,7 +53,7 @@ export function toSvg(pictures: Iterable<Shown>, title: string, subtitle: string
   heading(head, title, subtitle, theme);
   const parts = plan.placed.map(({ draw, size, x, y }, i) => {
     const pen = new SvgPen(`p${i}-`);
-    draw(pen, size, theme);
+    draw(pen, size, theme, true);
     return `<g transform="translate(${x + MARGIN} ${y + top})">${pen.content}</g>`;
   });
   const text =
@@ -83,7 +83,7 @@ export function toPng(pictures: Iterable<Shown>, title: string, subtitle: string
     pen.beginPath();
     pen.rect(0, 0, size.width, size.height);
     pen.clip();
-    draw(pen, size, theme);
+    draw(pen, size, theme, true);
     pen.restore();
   }
   return new Promise((resolve, reject) =>

@@ -1,12 +1,13 @@
 // A map as arcs: from each token that asks, on the left, to the tokens that it reads, on the right.
 
 import type { Draw, Size } from "../core/canvas";
-import { categorical } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
 import type { Cell, Viewport } from "./heat";
+import { inSpan, type Span } from "./span";
 import { percent } from "./layer";
+import { lineOf } from "./legend";
 import { largestOf } from "./scale";
 import { type Table, threshold } from "./table";
 
@@ -16,18 +17,18 @@ export interface ArcState {
   over: Cell | null;
   pinned: number | null;
   axes: [query: string, key: string];
-  /** All heads at once, each with its own weights; the table is then their mean. */
+  /** Several heads at once, each with its own weights; the table is then their mean. */
   heads: HeadArcs[] | null;
+  /** Only what is between these tokens. */
+  span?: Span | null;
 }
 
 export interface HeadArcs {
   name: string;
+  /** Its place in the layer, which has its color. */
+  head: number;
   weights: Float32Array;
 }
-
-/** A color for each head, and after the seventh a kind of line as well. */
-const DASHES = [[], [7, 4], [2, 4]];
-const lineOf = (head: number, theme: Theme) => ({ color: [...categorical.slice(0, 6), theme.muted][head % 7], dash: DASHES[Math.floor(head / 7) % 3] });
 
 const TOP = 26;
 const MOST = 1500;
@@ -74,10 +75,10 @@ export function tokenAt(table: Table, view: Viewport, x: number, y: number, size
 export function drawArcs(state: ArcState): Draw {
   const { table, view } = state;
   // One scale for all heads, at rest and under the pointer: a weight is never drawn weaker for being pointed at.
-  const heads = state.heads ?? [{ name: "", weights: table.weights }];
+  const heads = state.heads ?? [{ name: "", head: 0, weights: table.weights }];
   const max = Math.max(...heads.map((head) => largestOf(head.weights))) || 1;
   const shown = heads.map((head) => ({ ...head, least: threshold(head.weights, max, MOST / heads.length) }));
-  return (pen, size, theme) => {
+  return (pen, size, theme, saved) => {
     const c = columns(table, view, size);
     const yq = (q: number) => TOP + (q - view.q + 0.5) * c.query;
     const yk = (k: number) => TOP + (k - view.k + 0.5) * c.key;
@@ -99,13 +100,13 @@ export function drawArcs(state: ArcState): Draw {
       pen.bezierCurveTo(middle, from, middle, to, c.right, to);
       pen.stroke();
     };
-    shown.forEach(({ weights, least }, head) => {
+    shown.forEach(({ weights, least, head }) => {
       const line = lineOf(head, theme);
       pen.strokeStyle = state.heads ? line.color : active && !state.over ? theme.accent : theme.hover;
       pen.setLineDash(state.heads ? line.dash : []);
       const some = (q: number, k: number, from: number, strong: boolean) => {
         const weight = Math.abs(weights[q * count + k]);
-        if (weight > from) arc(q, k, weight / max, strong);
+        if (weight > from && inSpan(state.span, q, k)) arc(q, k, weight / max, strong);
       };
       if (!active) for (let q = 0; q < table.queries.length; q++) for (let k = 0; k < count; k++) some(q, k, least, false);
       else if (active.q >= 0) for (let k = 0; k < count; k++) some(active.q, k, 0.002, true);
@@ -122,17 +123,17 @@ export function drawArcs(state: ArcState): Draw {
     pen.fillText(state.axes[0], c.left - 8, 10);
     pen.textAlign = "left";
     pen.fillText(state.axes[1], c.right + 8, 10);
-    if (state.heads) legend(pen, state.heads, c, theme);
+    if (state.heads && saved) legend(pen, state.heads, c, theme);
   };
 }
 
-/** Which line is which head, above the arcs. */
+/** Which line is which head, above the arcs of a saved picture. */
 function legend(pen: Pen, heads: HeadArcs[], c: Column, theme: Theme) {
   const step = Math.min(34, (c.right - c.left) / heads.length);
   const start = (c.left + c.right - step * heads.length) / 2;
   pen.font = `10px ${theme.font}`;
   heads.forEach((head, i) => {
-    const { color, dash } = lineOf(i, theme);
+    const { color, dash } = lineOf(head.head, theme);
     pen.strokeStyle = color;
     pen.lineWidth = 3;
     pen.setLineDash(dash);

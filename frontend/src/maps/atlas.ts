@@ -42,6 +42,8 @@ export interface AtlasProps {
   largest: number;
   smooth?: boolean;
   backdrop?: HTMLCanvasElement | null;
+  /** Drawn over a thumbnail. */
+  onTop?: (pen: Pen, layer: number, head: number, place: { x: number; y: number; width: number; height: number }) => void;
   picked: { layer: number; head: number | null };
   label: string;
   /** What a head is like, beside its name. */
@@ -101,6 +103,7 @@ export function Atlas(props: AtlasProps) {
     pen.imageSmoothingEnabled = Boolean(props.smooth);
     const [dx, dy] = [w / wide, h / tall];
     pen.drawImage(image, x - (head * (wide + 2) + 1) * dx, y - dy, heads * (wide + 2) * dx, (tall + 2) * dy);
+    props.onTop?.(pen, layer, head, { x, y, width: w, height: h });
     pen.restore();
     pen.strokeStyle = theme.line;
     pen.lineWidth = 1;

@@ -5,6 +5,7 @@ import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
 import { colorsOf, drawLegend, type Pooling, type Region, shade, type Shading } from "./scale";
+import type { Span } from "./span";
 import type { Table } from "./table";
 
 /** The part that is shown, in tokens. */
@@ -29,6 +30,7 @@ export interface HeatState {
   over: Cell | null;
   pinned: number | null;
   axes: [query: string, key: string];
+  span?: Span | null;
 }
 
 export interface Box {
@@ -107,6 +109,14 @@ export function zoomed(view: Viewport, table: Table, factor: number, at: Cell): 
   return inside({ q: move(view.q, at.q), k: move(view.k, at.k), zoom }, table);
 }
 
+/** The part that a span fills. */
+export function spanView(table: Table, span: Span): Viewport {
+  const [[q0, q1], [k0, k1]] = [span.q ?? [0, table.queries.length - 1], span.k ?? [0, table.keys.length - 1]];
+  const zoom = Math.min(32, Math.max(1, Math.min(table.queries.length / (q1 - q0 + 1), table.keys.length / (k1 - k0 + 1))));
+  const start = (a: number, b: number, count: number) => (a + b + 1) / 2 - count / zoom / 2;
+  return inside({ q: start(q0, q1, table.queries.length), k: start(k0, k1, table.keys.length), zoom }, table);
+}
+
 export function inside(view: Viewport, table: Table): Viewport {
   const clamp = (start: number, count: number) => Math.min(count - count / view.zoom, Math.max(0, start));
   return { ...view, q: clamp(view.q, table.queries.length), k: clamp(view.k, table.keys.length) };
@@ -162,6 +172,12 @@ function marks(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: numb
     pen.strokeStyle = theme.accent;
     pen.lineWidth = 2;
     pen.strokeRect(place.left + 1, y(state.pinned) - 1, place.width - 2, thick + 2);
+  }
+  if (state.span) {
+    const [[q0, q1], [k0, k1]] = [state.span.q ?? [0, state.table.queries.length - 1], state.span.k ?? [0, state.table.keys.length - 1]];
+    pen.strokeStyle = theme.accent;
+    pen.lineWidth = 2.5;
+    pen.strokeRect(x(k0), y(q0), Math.max(2, x(k1 + 1) - x(k0)), Math.max(2, y(q1 + 1) - y(q0)));
   }
   if (!state.over) return;
   pen.strokeStyle = theme.hover;

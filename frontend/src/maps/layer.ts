@@ -26,9 +26,31 @@ export interface LayerAbout {
   visible?: number | null;
   /** Numbers of each head, by name. */
   statistics?: Statistics;
+  /** What each head mostly does, in a word. */
+  patterns?: string[];
 }
 
 export type Statistics = Record<"structure" | "surprise" | "entropy" | "distance" | "locality", (number | null)[]>;
+
+/** Words for patterns, in the order in which they are offered. */
+export const PATTERNS: Record<string, string> = {
+  itself: "looks at itself",
+  previous: "looks at the previous token",
+  next: "looks at the next token",
+  neighbors: "looks at its neighbors",
+  first: "looks at the first token",
+  "one key": "looks at one place from everywhere",
+  uniform: "looks everywhere alike",
+  other: "no simple pattern",
+};
+
+/** The choices of a filter: patterns that some head has. */
+export function patternOptions(layers: LayerAbout[]): [string, string][] {
+  const found = new Map<string, number>();
+  for (const { patterns } of layers) for (const name of patterns ?? []) found.set(name, (found.get(name) ?? 0) + 1);
+  const known = Object.keys(PATTERNS).filter((name) => found.has(name));
+  return [["any", "any pattern"], ...known.map((name): [string, string] => [name, `${PATTERNS[name]} (${found.get(name)})`])];
+}
 
 /** What a view opens on, and why. */
 export interface Opening extends Record<"layer" | "head", number> {
@@ -72,6 +94,17 @@ export class Layer<About extends LayerAbout = LayerAbout> {
     return slice(this.array, head * size, size, out);
   }
 
+  /** The mean over some heads, (queries · keys). */
+  meanOf(heads: number[]): Float32Array {
+    if (heads.length === this.heads) return this.mean();
+    const sum = new Float32Array(this.queries * this.keys);
+    for (const head of heads) {
+      const one = this.matrix(head);
+      for (let i = 0; i < sum.length; i++) sum[i] += one[i] / heads.length;
+    }
+    return sum;
+  }
+
   /** The mean over heads, (queries · keys). */
   mean(): Float32Array {
     if (this.average) return this.average;
@@ -111,8 +144,11 @@ export const ORDERS: [Order, string][] = [["place", "in their order"], ["structu
 const EVEN = 0.05;
 
 /** The heads of a layer in an order, those that are nearly uniform left out where asked. */
-export function sortedHeads({ statistics, heads }: LayerAbout, order: Order, structured: boolean): number[] {
-  const all = heads.map((_, head) => head).filter((head) => !structured || (statistics?.surprise[head] ?? Infinity) > EVEN);
+export function sortedHeads({ statistics, heads, patterns }: LayerAbout, order: Order, structured: boolean, pattern = "any"): number[] {
+  const all = heads
+    .map((_, head) => head)
+    .filter((head) => !structured || (statistics?.surprise[head] ?? Infinity) > EVEN)
+    .filter((head) => pattern === "any" || patterns?.[head] === pattern);
   if (order === "place" || !statistics) return all;
   const sign = order === "structure" || order === "locality" || order === "surprise" ? -1 : 1;
   const value = (head: number) => (statistics[order][head] === null ? Infinity : sign * statistics[order][head]!);
@@ -120,12 +156,13 @@ export function sortedHeads({ statistics, heads }: LayerAbout, order: Order, str
 }
 
 /** A head in numbers. */
-export function headNumbers({ statistics }: LayerAbout, head: number): string {
+export function headNumbers({ statistics, patterns }: LayerAbout, head: number): string {
   if (!statistics) return "";
   const { structure, entropy, distance, locality } = statistics;
   const said = [`${structure[head]?.toFixed(1)} bits of structure`, `entropy ${percent(entropy[head] ?? 0)} of uniform`];
   if (distance[head] !== null) said.push(`looks ${distance[head]!.toFixed(1)} away`, `${percent(locality[head] ?? 0)} local`);
-  return said.join(" · ");
+  const pattern = PATTERNS[patterns?.[head] ?? ""];
+  return (pattern ? [pattern, ...said] : said).join(" · ");
 }
 
 /** The end of the one scale for all maps: the most keys that any query sees. */
@@ -156,7 +193,7 @@ export const percent = (x: number): string => (x < 0 ? `−${percent(-x)}` : x >
 export const residualNumber = (x: number) => (x === 0 ? "0" : x.toExponential(1));
 
 /** What the residual of a map says, in words. */
-export function residualText(about: LayerAbout): string {
+export function residualText(about: Pick<LayerAbout, "residual" | "agrees" | "against">): string {
   if (about.residual === null) return `no residual: ${about.against.replace(/^nothing: /, "")}`;
   return `residual ${residualNumber(about.residual)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;
 }

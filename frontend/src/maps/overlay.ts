@@ -8,12 +8,22 @@ import { fitted } from "./atlas";
 import { tint } from "./arcs";
 import { percent } from "./layer";
 import { colorsOf, drawLegend, position, type Shading } from "./scale";
+import { type Corner, strongest } from "./strongest";
 import { cellOf, type ImageAbout, type Query, queryIn } from "./place";
 
-export type Style = "color" | "spotlight" | "map";
+export type Style = "color" | "spotlight" | "outlines" | "map";
+
+/** The line around what a head looks at. */
+export interface Outline {
+  name: string;
+  loops: Corner[][];
+  color: string;
+  dash: number[];
+}
 
 /** The color of a place on the scale, in the given style. The veil is even, so that a color means the same over any image. */
 export function overlayColors(style: Style, opacity: number, theme: Theme, signed: boolean): (t: number) => number {
+  if (style === "outlines") return () => 0;
   if (style === "map") return colorsOf(theme, signed);
   if (style === "color") return colorsOf(theme, signed, () => opacity);
   const shadow = colorTable(() => [0, 0, 0], (t) => opacity * (1 - t));
@@ -23,10 +33,11 @@ export function overlayColors(style: Style, opacity: number, theme: Theme, signe
 /** Where a weight lies on the scale: against uniform attention over n keys, or as a share of the largest. */
 export const placeOf = ({ scale, top }: Shading, n: number, max: number) => (weight: number): number => (scale === "uniform" ? position(weight * n, top) : weight / (max || 1));
 
-/** Patches of a row of weights as pixels. */
-export function patchPixels(row: Float32Array, about: ImageAbout, place: (weight: number) => number, color: (t: number) => number, reuse?: HTMLCanvasElement): HTMLCanvasElement {
+/** Patches of a row of weights as pixels: those that hold `share` of it; the others are left out, in a spotlight dark. */
+export function patchPixels(row: Float32Array, about: ImageAbout, place: (weight: number) => number, color: (t: number) => number, share = 1, rest = 0): HTMLCanvasElement {
   const [rows, columns] = about.grid;
-  return pixels(columns, rows, (i) => color(place(row[about.prefix + i])), reuse);
+  const inside = share < 1 ? strongest(row.subarray(about.prefix), share) : null;
+  return pixels(columns, rows, (i) => (inside && !inside[i] ? rest : color(place(row[about.prefix + i]))));
 }
 
 /** The largest weight of a patch, prefix tokens apart: they would often outshine all of the image. */
@@ -51,6 +62,8 @@ export interface OverlayState {
   pinned: boolean;
   over: { y: number; x: number } | null;
   aspect: number;
+  /** Lines around what several heads look at. */
+  outlines?: Outline[];
 }
 
 interface Places {
@@ -93,7 +106,7 @@ export function whoIsAt(about: ImageAbout, aspect: number, x: number, y: number,
 }
 
 export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
-  return (pen, size, theme) => {
+  return (pen, size, theme, saved) => {
     const { about, row, heat, image, style } = state;
     const p = places(about, state.aspect, size.width);
     pen.save();
@@ -106,10 +119,11 @@ export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
       pen.imageSmoothingEnabled = image.width >= 64;
       pen.drawImage(image, p.x, p.y, p.width, p.height);
     }
-    if (heat) {
+    if (heat && style !== "outlines") {
       pen.imageSmoothingEnabled = state.smooth;
       pen.drawImage(heat, p.x, p.y, p.width, p.height);
     }
+    drawOutlines(pen, state.outlines ?? [], about.grid, p);
     pen.restore();
     pen.strokeStyle = theme.line;
     pen.lineWidth = 1;
@@ -118,7 +132,8 @@ export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
     const number = queryIn(about, state.query);
     if (about.query_grid && number >= about.query_prefix) outline(pen, p, about.query_grid, state.query, state.pinned ? theme.accent : theme.hover);
     if (state.over && state.pinned) outline(pen, p, about.grid, state.over, theme.hover);
-    legend(pen, state, p, theme);
+    if (style !== "outlines") legend(pen, state, p, theme);
+    else if (saved) nameOutlines(pen, state.outlines ?? [], p, theme);
     if (!row) {
       pen.fillStyle = theme.ink;
       pen.font = `14px ${theme.font}`;
@@ -127,6 +142,56 @@ export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
       pen.fillText("this row was not captured", p.x + p.width / 2, p.y + p.height / 2);
     }
   };
+}
+
+/** Lines of a few heads that run along each other lie side by side. */
+export function drawOutlines(pen: Pen, outlines: Outline[], grid: [number, number], p: { x: number; y: number; width: number; height: number }, width = 2.6) {
+  const [h, w] = [p.height / grid[0], p.width / grid[1]];
+  const most = Math.min(h, w) / 3;
+  const stroke = ({ loops }: Outline, by: number) => {
+    pen.beginPath();
+    for (const loop of loops) {
+      loop.forEach(({ y, x, dy, dx }, i) => {
+        const [px, py] = [p.x + x * w + dx * by, p.y + y * h + dy * by];
+        i ? pen.lineTo(px, py) : pen.moveTo(px, py);
+      });
+      pen.closePath();
+    }
+    pen.stroke();
+  };
+  outlines.forEach((one, i) => {
+    const by = Math.min(most, width * ((i % 4) + 0.5));
+    pen.setLineDash([]);
+    pen.strokeStyle = "#ffffff"; // under the color, so that it is seen on any image
+    pen.lineWidth = width + 1.6;
+    stroke(one, by);
+    pen.setLineDash(one.dash);
+    pen.strokeStyle = one.color;
+    pen.lineWidth = width;
+    stroke(one, by);
+  });
+  pen.setLineDash([]);
+}
+
+/** Which line is which head, below a saved picture; on a page there are buttons. */
+function nameOutlines(pen: Pen, outlines: Outline[], p: Places, theme: Theme) {
+  const step = Math.min(46, p.width / Math.max(1, outlines.length));
+  pen.font = `11px ${theme.font}`;
+  pen.textAlign = "left";
+  pen.textBaseline = "middle";
+  outlines.forEach(({ name, color, dash }, i) => {
+    const [x, y] = [p.x + i * step, p.y + p.height + 18];
+    pen.strokeStyle = color;
+    pen.setLineDash(dash);
+    pen.lineWidth = 3;
+    pen.beginPath();
+    pen.moveTo(x, y);
+    pen.lineTo(x + step * 0.4, y);
+    pen.stroke();
+    pen.fillStyle = theme.ink;
+    pen.fillText(name, x + step * 0.5, y);
+  });
+  pen.setLineDash([]);
 }
 
 function outline(pen: Pen, p: Places, grid: [number, number], at: { y: number; x: number }, color: string) {

@@ -50,9 +50,16 @@ export interface Sample {
   address: string;
 }
 
+export interface ModelAbout {
+  name: string;
+  takes: "text" | "image" | "nothing";
+  suggestion: string | null;
+}
+
 export interface About {
   version: string;
   folder: string;
+  model: ModelAbout | null;
 }
 
 /** What the views of the studio are told besides their data. */
@@ -106,7 +113,7 @@ export const api = {
   heads: (id: string): Promise<Payload> => binary(`${run(id)}/heads`),
   samples: (id: string, source: Source, start: number, count: number) =>
     json<{ samples: Sample[]; total: number }>(`${run(id)}/images?source=${source}&start=${start}&count=${count}`),
-  sampleAttention: (id: string, { source, index }: Sample, step: number | null): Promise<Payload> =>
+  sampleAttention: (id: string, { source, index }: Pick<Sample, "source" | "index">, step: number | null): Promise<Payload> =>
     binary(`${run(id)}/images/${source}/${index}/attention${at(step)}`),
   imageAttention(id: string, image: Blob, step: number | null): Promise<Payload> {
     const form = new FormData();
@@ -119,6 +126,14 @@ export const api = {
       headers: { "content-type": "application/json" },
       body: JSON.stringify({ text, task }),
     }),
+  modelMaps: (): Promise<Payload> => binary("/api/model/maps"),
+  modelText: (text: string): Promise<Payload> =>
+    binary("/api/model/text", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ text }) }),
+  modelImage(image: Blob): Promise<Payload> {
+    const form = new FormData();
+    form.append("image", image);
+    return binary("/api/model/image", { method: "POST", body: form });
+  },
   page: (name: string): Promise<Payload> => binary(`/api/pages/${name}`),
   evidence: (id: string) => json<{ found: unknown }>(`/api/claims/${encodeURIComponent(id)}/evidence`, { method: "POST" }),
 };

@@ -3,10 +3,11 @@
 import { html, useContext, useEffect, useState, type VNode } from "../core/html";
 import { rememberedTheme, rememberTheme } from "../core/memory";
 import { surroundings } from "../core/theme";
-import { percent } from "../views/maths/words";
 import { api, LOST, UNREACHABLE, type About, type RunSummary } from "./api";
-import { PAGES, type PageName, toPage, toRun, useRoute } from "./route";
+import { PAGES, type PageName, toModel, toPage, toRun, useRoute } from "./route";
+import { ModelPage } from "./model";
 import { RunPage } from "./run";
+import { Runs } from "./runs";
 import { Back, EMPTY, type Loaded, Problem, Shown } from "./views";
 
 const OFTEN = 5000;
@@ -19,13 +20,16 @@ export function Studio(): VNode {
   const [problem, setProblem] = useState("");
   const [back, setBack] = useState(0);
   useEffect(() => {
-    let [gone, timer, lost] = [false, 0, false];
+    let [gone, timer, lost, before] = [false, 0, false, ""];
     api.about().then((said) => gone || setAbout(said)).catch(() => {});
     const look = async () => {
       try {
         const found = await api.runs();
         if (gone) return;
-        setRuns(found);
+        // A list of a thousand runs that has not changed is not drawn again.
+        const now = JSON.stringify(found);
+        if (now !== before) setRuns(found);
+        before = now;
         setProblem("");
         if (lost) setBack((times) => times + 1);
         lost = false;
@@ -53,10 +57,12 @@ export function Studio(): VNode {
 
   const page = "page" in route ? route.page : null;
   const wanted = "run" in route ? route.run : null;
+  // Whoever opened the studio with a model wants to see it first.
+  const own = about?.model && ("model" in route || (!page && !wanted)) ? about.model : null;
   // What trains now is what one wants to see; else what shows the most.
   const readable = runs?.filter((run) => run.problem === null) ?? [];
   const first = readable.find((run) => run.state === "training") ?? readable.find((run) => run.views.includes("heads")) ?? readable[0] ?? runs?.[0];
-  const id = page ? null : (wanted ?? first?.id ?? null);
+  const id = page || own || "model" in route ? null : (wanted ?? first?.id ?? null);
   useEffect(() => {
     if (page) document.title = `${PAGES.find(([name]) => name === page)![1]} · regard studio`;
     else if (!id) document.title = "regard studio";
@@ -65,39 +71,21 @@ export function Studio(): VNode {
     <header class="st-top">
       <a class="st-name" href="#/"><${Eye} /> regard <span>studio</span></a>
       <nav aria-label="pages">
-        <a href="#/" aria-current=${page ? undefined : "page"}>Runs</a>
+        ${about?.model ? html`<a href=${toModel()} aria-current=${own ? "page" : undefined}>Model</a>` : null}
+        <a href=${about?.model && first ? toRun(first.id) : "#/"} aria-current=${page || own ? undefined : "page"}>Runs</a>
         ${PAGES.map(([name, title]) => html`<a key=${name} href=${toPage(name)} aria-current=${name === page ? "page" : undefined}>${title}</a>`)}
       </nav>
       <${Dark} />
     </header>
     ${problem ? html`<${Problem} text=${problem} top />` : null}
-    ${page
-      ? html`<div class="st-page"><${Page} key=${page} name=${page} /></div>`
+    ${own ? html`<${ModelPage} key=${own.name} model=${own} />` : page
+      ? html`<main class="st-page"><h1 class="st-hidden">${PAGES.find(([name]) => name === page)![1]}</h1><${Page} key=${page} name=${page} /></main>`
       : html`<div class="st-body">
           <${Runs} runs=${runs} current=${id} folder=${about?.folder ?? ""} />
-          <div class="st-main">${id ? html`<${RunPage} key=${id} id=${id} tab=${"tab" in route ? route.tab : null} />` : runs ? html`<${Welcome} folder=${about?.folder ?? "runs"} />` : null}</div>
+          <div class="st-main">${id ? html`<${RunPage} key=${id} id=${id} tab=${"tab" in route ? route.tab : null} runs=${runs ?? []} />` : runs ? html`<${Welcome} folder=${about?.folder ?? "runs"} />` : null}</div>
         </div>`}
     <footer class="st-foot">${about ? `regard ${about.version}` : ""} · nothing leaves this machine</footer>
   </div><//>` as VNode;
-}
-
-function Runs({ runs, current, folder }: { runs: RunSummary[] | null; current: string | null; folder: string }): VNode {
-  if (!runs) return html`<aside class="st-runs"></aside>` as VNode;
-  return html`<aside class="st-runs">
-    <h2>Runs <span class="st-quiet">in ${folder}</span></h2>
-    <ul>
-      ${runs.map(
-        (run) => html`<li key=${run.id}>
-          <a href=${toRun(run.id)} aria-current=${run.id === current ? "true" : undefined} title=${run.problem ?? ""}>
-            <i class=${`st-dot st-${run.problem ? "broken" : run.state}`}></i>
-            <span class="st-title">${run.title}</span>
-            <span class="st-quiet">${run.problem ? "cannot be read" : run.state === "training" ? `step ${run.step ?? 0}` : run.accuracy === null ? "" : percent(run.accuracy)}</span>
-          </a>
-        </li>`,
-      )}
-    </ul>
-    ${runs.length && runs.every((run) => run.example) ? html`<p class="st-quiet">What you train in the folder <b>${folder}</b> appears here: <code>regard train demo</code></p>` : null}
-  </aside>` as VNode;
 }
 
 function Welcome({ folder }: { folder: string }): VNode {

@@ -1,14 +1,16 @@
 // Training curves: what was measured at every step, and on what was held out.
 
-import { html, useMemo, useState, type VNode } from "../core/html";
+import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import { type Draw, Picture, type Size } from "../core/canvas";
-import { Choice, Slider } from "../core/controls";
+import { Choice, Select, Slider } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Pen } from "../core/pen";
-import type { Theme } from "../core/theme";
+import { type Theme, useTheme } from "../core/theme";
 import { brief, percent } from "../views/maths/words";
-import type { Line, State } from "./api";
+import { lineOf } from "../maps/legend";
+import { api, type Line, type RunDetail, type RunSummary, type State } from "./api";
 import { studioHost } from "./host";
+import { useChoice } from "./route";
 
 interface Series {
   steps: number[];
@@ -39,14 +41,34 @@ interface PanelProps {
   memory: number;
   log: boolean;
   share?: boolean;
+  /** Other runs in the same picture. */
+  others: Overlaid[];
 }
 
-function panel({ title, lines, name, memory, log, share }: PanelProps, over: number | null): { draw: Draw; stepAt: (x: number, size: Size) => number | null } {
+/** A run beside the one that is shown. */
+export interface Overlaid {
+  id: string;
+  title: string;
+  lines: Line[];
+}
+
+/** The value at a step: the first one from there on, or the last. */
+export function valueAt({ steps }: Series, values: number[], step: number | null): number | undefined {
+  if (step === null) return values.at(-1);
+  const after = steps.findIndex((one) => one >= step);
+  return after < 0 ? values.at(-1) : values[after];
+}
+
+function panel({ title, lines, name, memory, log, share, others }: PanelProps, over: number | null): { draw: Draw; stepAt: (x: number, size: Size) => number | null; tip: () => string | null; last: number } {
   const train = series(lines, name);
   const held = series(lines, `validation_${name}`);
   const soft = smooth(train.values, memory);
-  const last = Math.max(1, ...train.steps.slice(-1), ...held.steps.slice(-1));
-  const all = [...soft, ...held.values].filter((v) => Number.isFinite(v) && (!log || v > 0));
+  const beside = others.map((other, i) => {
+    const [trained, kept] = [series(other.lines, name), series(other.lines, `validation_${name}`)];
+    return { ...other, head: i + 2, trained, soft: smooth(trained.values, memory), kept };
+  });
+  const last = Math.max(1, ...[train, held, ...beside.flatMap(({ trained, kept }) => [trained, kept])].flatMap((one) => one.steps.slice(-1)));
+  const all = [...soft, ...held.values, ...beside.flatMap((one) => [...one.soft, ...one.kept.values])].filter((v) => Number.isFinite(v) && (!log || v > 0));
   const pad = log ? 0 : 0.06 * (Math.max(...all, 0) - Math.min(...all, share ? 0 : Infinity));
   const lowest = share ? 0 : all.length ? Math.min(...all) - pad : 0;
   const highest = share ? 1 : all.length ? Math.max(...all) + pad : 1;
@@ -68,6 +90,18 @@ function panel({ title, lines, name, memory, log, share }: PanelProps, over: num
     pen.globalAlpha = 1;
     pen.lineWidth = 2;
     stroke(pen, train.steps, soft, size, x, y);
+    for (const one of beside) {
+      const { color, dash } = lineOf(one.head, theme);
+      pen.strokeStyle = color;
+      pen.setLineDash(dash);
+      pen.lineWidth = 1.5;
+      pen.globalAlpha = one.kept.steps.length ? 0.45 : 1;
+      stroke(pen, one.trained.steps, one.soft, size, x, y);
+      pen.globalAlpha = 1;
+      pen.lineWidth = 2;
+      stroke(pen, one.kept.steps, one.kept.values, size, x, y);
+    }
+    pen.setLineDash([]);
     pen.strokeStyle = pen.fillStyle = theme.accent;
     stroke(pen, held.steps, held.values, size, x, y);
     held.steps.forEach((step, i) => {
@@ -76,12 +110,7 @@ function panel({ title, lines, name, memory, log, share }: PanelProps, over: num
       pen.fill();
     });
     const right = size.width - MARGIN.right;
-    const at = (s: Series, list: number[]) => {
-      if (over === null || !s.steps.length) return list.at(-1);
-      const after = s.steps.findIndex((step) => step >= over);
-      return list[after < 0 ? list.length - 1 : after];
-    };
-    const [trained, kept] = [at(train, soft), at(held, held.values)];
+    const [trained, kept] = [valueAt(train, soft, over), valueAt(held, held.values, over)];
     if (kept !== undefined) text(pen, `held out ${say(kept)}`, right, 12, theme.accent, theme, "right", true);
     const room = kept === undefined ? 0 : pen.measureText(`held out ${say(kept)}`).width + 14;
     // On a narrow page the name of the chart goes first.
@@ -100,7 +129,19 @@ function panel({ title, lines, name, memory, log, share }: PanelProps, over: num
     const step = Math.round((last * (px - MARGIN.left)) / width(size));
     return step >= 0 && step <= last ? step : null;
   };
-  return { draw, stepAt };
+  /** Every run's value at the pointer, and by how much it differs from the first. */
+  const tip = () => {
+    if (over === null || !beside.length) return null;
+    const own = valueAt(held, held.values, over) ?? valueAt(train, soft, over);
+    const rest = beside.map((one) => {
+      const value = valueAt(one.kept, one.kept.values, over) ?? valueAt(one.trained, one.soft, over);
+      if (value === undefined) return `${one.title}: nothing yet`;
+      const apart = own === undefined ? 0 : value - own;
+      return `${one.title}: ${say(value)}${own === undefined ? "" : ` (${apart < 0 ? "−" : "+"}${share ? `${(100 * Math.abs(apart)).toFixed(1)} points` : brief(Math.abs(apart), 3)})`}`;
+    });
+    return [`step ${over.toLocaleString("en")}`, ...(own === undefined ? [] : [`this run: ${say(own)}`]), ...rest].join("\n");
+  };
+  return { draw, stepAt, tip, last };
 }
 
 interface Axes {
@@ -162,21 +203,81 @@ function text(pen: Pen, said: string, x: number, y: number, color: string, theme
 
 const WORDS: Record<State, string> = { training: "training now", finished: "finished", stopped: "not finished" };
 
-export function CurvesView({ lines, state }: { lines: Line[]; state: State | null }): VNode {
+const MOST = 5; // runs beside the one that is shown
+
+/** The lines of other runs, asked for once each. */
+function useOthers(ids: string[], runs: RunSummary[]): Overlaid[] {
+  const [known, setKnown] = useState<Record<string, Line[]>>({});
+  useEffect(() => {
+    let gone = false;
+    const read = async (id: string) => {
+      let [lines, offset, more] = [[] as Line[], 0, true];
+      while (more && !gone) {
+        const piece = await api.metrics(id, offset);
+        lines = lines.concat(piece.lines);
+        [offset, more] = [piece.offset, piece.more];
+      }
+      if (!gone) setKnown((now) => ({ ...now, [id]: lines }));
+    };
+    for (const id of ids) if (!(id in known)) read(id).catch(() => gone || setKnown((now) => ({ ...now, [id]: [] })));
+    return () => {
+      gone = true;
+    };
+  }, [ids.join(" ")]);
+  return ids.filter((id) => id in known).map((id) => ({ id, title: runs.find((one) => one.id === id)?.title ?? id, lines: known[id] }));
+}
+
+export interface CurvesProps {
+  lines: Line[];
+  state: State | null;
+  run: RunDetail;
+  runs: RunSummary[];
+}
+
+export function CurvesView({ lines, state, run, runs }: CurvesProps): VNode {
   const [memory, setMemory] = useState(0.8);
   const [scale, setScale] = useState("linear");
   const [over, setOver] = useState<number | null>(null);
-  const loss = useMemo(() => panel({ title: "Loss", lines, name: "loss", memory, log: scale === "log" }, over), [lines, memory, scale, over]);
-  const right = useMemo(() => panel({ title: "Accuracy", lines, name: "accuracy", memory, log: false, share: true }, over), [lines, memory, over]);
+  const [at, setAt] = useState("");
+  const [beside, setBeside] = useChoice("beside");
+  const ids = (beside ?? "").split(",").filter((id) => id && id !== run.id).slice(0, MOST);
+  const others = useOthers(ids, runs);
+  const key = others.map((one) => `${one.id} ${one.lines.length}`).join(" ");
+  const loss = useMemo(() => panel({ title: "Loss", lines, name: "loss", memory, log: scale === "log", others }, over), [lines, memory, scale, over, key]);
+  const right = useMemo(() => panel({ title: "Accuracy", lines, name: "accuracy", memory, log: false, share: true, others }, over), [lines, memory, over, key]);
   const step = lines.at(-1)?.step ?? 0;
   const subtitle = state === null ? "" : `${WORDS[state]}, step ${(over ?? step)?.toLocaleString("en")}`;
   const height = (width: number) => Math.max(200, Math.min(360, width * 0.55));
-  const part = ({ draw, stepAt }: ReturnType<typeof panel>, label: string) =>
-    html`<${Picture} draw=${draw} height=${height} label=${label} cursor="crosshair"
-      onPoint=${(x: number, _: number, __: Event, size: Size) => setOver(stepAt(x, size))} onLeave=${() => setOver(null)} />`;
+  const part = ({ draw, stepAt, tip, last }: ReturnType<typeof panel>, label: string) => {
+    /** Arrows go through the steps, a hundredth of the run each; Home and End to its ends. */
+    const move = (pressed: string): boolean => {
+      const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[pressed];
+      if (pressed === "Escape") setOver(null);
+      else if (by !== undefined) setOver(Math.min(last, Math.max(0, (over ?? last) + by * Math.max(1, Math.round(last / 100)))));
+      return by !== undefined || pressed === "Escape";
+    };
+    return html`<${Picture} draw=${draw} height=${height} label=${label} cursor="crosshair" focusable onKey=${move} tip=${at === label ? tip() : null}
+      onPoint=${(x: number, _: number, __: Event, size: Size) => (setOver(stepAt(x, size)), setAt(label))} onLeave=${() => setOver(null)} />`;
+  };
+  const choices = [...runs].sort((a, b) => Number(b.recipe === run.recipe) - Number(a.recipe === run.recipe)).filter((one) => one.id !== run.id && !ids.includes(one.id) && one.problem === null);
   return html`<${Frame} name="training" title="Training" subtitle=${subtitle} host=${studioHost}
     controls=${html`<${Choice} label="scale of the loss" value=${scale} options=${[["linear", "Linear"], ["log", "Logarithmic"]]} onChange=${setScale} />
-      <${Slider} label="smoothing" value=${memory} min=${0} max=${0.99} step=${0.01} text=${memory.toFixed(2)} onInput=${setMemory} />`}>
+      <${Slider} label="smoothing" value=${memory} min=${0} max=${0.99} step=${0.01} text=${memory.toFixed(2)} onInput=${setMemory} />
+      ${choices.length && ids.length < MOST ? html`<${Select} label="beside" value="" options=${[["", "another run …"], ...choices.slice(0, 200).map((one) => [one.id, one.title])]} onChange=${(id: string) => id && setBeside([...ids, id].join(","))} />` : null}`}>
+    ${ids.length ? html`<${Overlays} others=${others} onRemove=${(id: string) => setBeside(ids.filter((one) => one !== id).join(",") || null)} />` : null}
     <div class="st-two">${part(loss, "loss against steps")}${part(right, "accuracy against steps")}</div>
   <//>` as VNode;
+}
+
+/** Which line is which run; a click takes it away. */
+function Overlays({ others, onRemove }: { others: Overlaid[]; onRemove: (id: string) => void }): VNode {
+  const theme = useTheme();
+  return html`<div class="rg-legend" role="group" aria-label="runs beside this one">
+    ${others.map(({ id, title, lines }, i) => {
+      const { color, dash } = lineOf(i + 2, theme);
+      return html`<button type="button" key=${id} title="take it away" onClick=${() => onRemove(id)}>
+        <svg viewBox="0 0 18 6" width="18" height="6" aria-hidden="true"><path d="M0 3h18" stroke=${color} stroke-width="4" stroke-dasharray=${dash.join(" ")} /></svg>${title}${lines.length ? "" : " (nothing measured)"} ×
+      </button>`;
+    })}
+  </div>` as VNode;
 }

@@ -2,19 +2,37 @@
 
 import { html, useCallback, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
-import { api, type RunDetail, type Sample, type Source, type Told } from "./api";
+import { api, type RunDetail, type RunSummary, type Sample, type Source, type Told } from "./api";
+import { Compare, difference, otherOf } from "./compare";
+import { useChoice } from "./route";
+import { prepare, type Upload } from "./upload";
 import { Back, EMPTY, type Loaded, Shown } from "./views";
 
 const SOURCES: Record<Source, string> = { shipped: "Examples", test: "Test set" };
 const PAGE = 24;
 
-export function ImageTab({ run, step }: { run: RunDetail; step: number | null }): VNode {
+type Chosen = { source: Source; index: number } | { mine: number };
+
+/** An image in the address: "test/5", or "mine/0" for one that was sent, which this page alone knows. */
+export function chosenOf(text: string | null, sources: Source[], mine: number): Chosen | null {
+  const [kind, number] = (text ?? "").split("/");
+  const index = Number(number);
+  if (kind === "mine" && index < mine) return { mine: index };
+  if (sources.includes(kind as Source) && Number.isInteger(index) && index >= 0) return { source: kind as Source, index };
+  return sources.length ? { source: sources[0], index: 0 } : null;
+}
+
+export function ImageTab({ run, step, runs }: { run: RunDetail; step: number | null; runs: RunSummary[] }): VNode {
   const sources = (["shipped", "test"] as Source[]).filter((source) => run.samples[source]);
-  const [source, setSource] = useState<Source | null>(sources[0] ?? null);
-  const [start, setStart] = useState(0);
+  const [sample, setSample] = useChoice("sample");
+  const [versus, setVersus] = useChoice("minus");
+  const other = otherOf(versus, run);
+  const [mine, setMine] = useState<Upload[]>([]);
+  const chosen = chosenOf(sample, sources, mine.length);
+  const key = JSON.stringify(chosen);
+  const [source, setSource] = useState<Source | null>(chosen && "source" in chosen ? chosen.source : (sources[0] ?? null));
+  const [start, setStart] = useState(chosen && "source" in chosen ? Math.floor(chosen.index / PAGE) * PAGE : 0);
   const [samples, setSamples] = useState<Sample[]>([]);
-  // The first one is asked for at once, beside the list that it stands in.
-  const [chosen, setChosen] = useState<Sample | Blob | null>(() => source && { source, index: 0, label: null, address: "" });
   const [loaded, setLoaded] = useState<Loaded>(EMPTY);
   const [over, setOver] = useState(false);
   const latest = useRef(0);
@@ -40,23 +58,33 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
     if (!chosen) return;
     const number = ++latest.current;
     setLoaded((now) => ({ ...now, problem: "", busy: true }));
-    const asked = chosen instanceof Blob ? api.imageAttention(run.id, chosen, step) : api.sampleAttention(run.id, chosen, step);
-    asked
+    const ask = (id: string, at: number | null) => ("mine" in chosen ? api.imageAttention(id, mine[chosen.mine].content, at) : api.sampleAttention(id, chosen, at));
+    Promise.all([ask(run.id, step), other && ask(other.run, other.step)])
+      .then(([one, two]) => (two ? difference(one, two, versus!) : one))
       .then((payload) => number === latest.current && setLoaded({ payload, problem: "", busy: false }))
       .catch((error: Error) => number === latest.current && setLoaded((now) => ({ ...now, problem: error.message, busy: false })));
-  }, [chosen, run.id, step, back]);
+  }, [key, run.id, step, versus, back]);
 
-  const take = useCallback((file: File | null | undefined) => file && setChosen(file), []);
+  const take = useCallback(
+    async (file: File | null | undefined) => {
+      if (!file) return;
+      const upload = await prepare(file, run.shape);
+      setMine((before) => [...before, upload]);
+      setSample(`mine/${mine.length}`);
+    },
+    [run.id, mine.length],
+  );
   useEffect(() => {
-    const paste = (event: ClipboardEvent) => take([...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/")));
+    const paste = (event: ClipboardEvent) => void take([...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/")));
     window.addEventListener("paste", paste);
     return () => window.removeEventListener("paste", paste);
-  }, []);
+  }, [take]);
   const drop = (event: DragEvent) => {
     event.preventDefault();
     setOver(false);
-    take(event.dataTransfer?.files[0]);
+    void take(event.dataTransfer?.files[0]);
   };
+  const note = chosen && "mine" in chosen ? mine[chosen.mine].note : "";
 
   const told = (loaded.payload?.meta as { studio?: Told } | undefined)?.studio;
   return html`<section
@@ -70,8 +98,9 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
         ${sources.length > 1
           ? sources.map((name) => html`<button type="button" key=${name} aria-pressed=${name === source} onClick=${() => (setSource(name), setStart(0))}>${SOURCES[name]}</button>`)
           : html`<strong>${source ? SOURCES[source] : "Your image"}</strong>`}
-        <label class="st-file"><input type="file" accept="image/png,image/jpeg,image/webp,image/bmp,image/gif" onChange=${(event: Event) => take((event.target as HTMLInputElement).files?.[0])} /><span>Your image …</span></label>
+        <label class="st-file"><input type="file" accept="image/png,image/jpeg,image/webp,image/bmp,image/gif" onChange=${(event: Event) => void take((event.target as HTMLInputElement).files?.[0])} /><span>Your image …</span></label>
         <span class="st-quiet">or drop or paste one</span>
+        <${Compare} run=${run} step=${step} runs=${runs} value=${versus} onChange=${setVersus} />
         ${total > PAGE
           ? html`<span class="st-pager">
               <button type="button" aria-label="earlier images" disabled=${start === 0} onClick=${() => setStart(Math.max(0, start - PAGE))}>‹</button>
@@ -81,22 +110,28 @@ export function ImageTab({ run, step }: { run: RunDetail; step: number | null })
           : null}
       </div>
       <div class="st-strip" role="listbox" aria-label="images">
+        ${mine.map(
+          (upload, i) => html`<button type="button" role="option" key=${`mine ${i}`} class="st-mine" aria-selected=${chosen !== null && "mine" in chosen && chosen.mine === i} title=${upload.name} onClick=${() => setSample(`mine/${i}`)}>
+            ${upload.thumbnail ? html`<img src=${upload.thumbnail} alt=${`your image ${upload.name}`} width="56" height="56" />` : html`<span>${upload.name}</span>`}
+          </button>`,
+        )}
         ${samples.map(
-          (sample) => html`<button type="button" role="option" key=${sample.address} aria-selected=${isSame(sample, chosen)} title=${sample.label ?? ""} onClick=${() => setChosen(sample)}>
-            <img src=${sample.address} alt=${sample.label ?? `image ${sample.index}`} width="56" height="56" loading="lazy" />
+          (one) => html`<button type="button" role="option" key=${one.address} aria-selected=${isSame(one, chosen)} title=${one.label ?? ""} onClick=${() => setSample(`${one.source}/${one.index}`)}>
+            <img src=${one.address} alt=${one.label ?? `image ${one.index}`} width="56" height="56" loading="lazy" />
           </button>`,
         )}
       </div>
+      ${note ? html`<p class="st-quiet st-crop">${note}</p>` : null}
+      ${other ? html`<p class="st-quiet st-minus">Shown is the difference: this network minus ${versus}. Purple gets more, orange less.</p>` : null}
     </div>
     ${chosen || loaded.problem ? html`<${Shown} ...${loaded}>${told?.guesses ? html`<${Guesses} told=${told} />` : null}<//>` : html`<p class="st-quiet">Its data set is not on this machine. Choose an image of yours.</p>`}
   </section>` as VNode;
 }
 
-const isSame = (sample: Sample, chosen: Sample | Blob | null) =>
-  chosen !== null && !(chosen instanceof Blob) && chosen.source === sample.source && chosen.index === sample.index;
+const isSame = (sample: Sample, chosen: Chosen | null) => chosen !== null && "source" in chosen && chosen.source === sample.source && chosen.index === sample.index;
 
 /** Chances as bars from one origin, all of 100 %. The network's answer and the truth carry their names. */
-function Guesses({ told }: { told: Told }): VNode {
+export function Guesses({ told }: { told: Told }): VNode {
   const guesses = told.guesses ?? [];
   const role = (label: string, i: number) => [i === 0 ? "prediction" : "", label === told.label ? "truth" : ""].filter(Boolean);
   const missing = told.label && !guesses.some(({ label }) => label === told.label);

@@ -1,6 +1,8 @@
 // Where on the page one is. It stands in the address, so that it can be kept and shared.
 
 import { useEffect, useState } from "../core/html";
+import { CHANGED, recalled, remember } from "../core/memory";
+import { studioHost } from "./host";
 
 export type PageName = "mechanism" | "convolution" | "claims";
 export const PAGES: [PageName, string][] = [
@@ -9,12 +11,13 @@ export const PAGES: [PageName, string][] = [
   ["claims", "Claims"],
 ];
 
-export type Route = { page: PageName } | { run: string | null; tab: string | null };
+export type Route = { page: PageName } | { model: true } | { run: string | null; tab: string | null };
 
 export function parse(hash: string): Route {
-  const [kind, id, tab] = hash.replace(/^#\/?/, "").split("/");
+  const [kind, id, tab] = hash.replace(/^#\/?/, "").split("?")[0].split("/");
   const page = PAGES.find(([name]) => name === kind);
   if (page) return { page: page[0] };
+  if (kind === "model") return { model: true };
   return kind === "run" && id ? { run: decode(id), tab: tab || null } : { run: null, tab: null };
 }
 
@@ -28,6 +31,7 @@ function decode(text: string): string {
 
 export const toPage = (page: PageName) => `#/${page}`;
 export const toRun = (id: string, tab?: string) => `#/run/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}`;
+export const toModel = () => "#/model";
 
 export function useRoute(): Route {
   const [hash, setHash] = useState(location.hash);
@@ -37,4 +41,28 @@ export function useRoute(): Route {
     return () => window.removeEventListener("hashchange", look);
   }, []);
   return parse(hash);
+}
+
+/** A choice of the page itself, such as the image or the step. Every change is a step that Back undoes. */
+export function useChoice(name: string): [string | null, (value: string | number | null) => void] {
+  const now = () => recalled(studioHost, "")[name] ?? null;
+  const [value, setValue] = useState(now);
+  useEffect(() => {
+    const look = () => setValue(now());
+    window.addEventListener("hashchange", look);
+    window.addEventListener(CHANGED, look);
+    return () => {
+      window.removeEventListener("hashchange", look);
+      window.removeEventListener(CHANGED, look);
+    };
+  }, [name]);
+  return [value, (next) => remember(studioHost, "", { [name]: next }, true)];
+}
+
+/** A link to another view of the same run keeps the choices that stand in the address. */
+export function goKeeping(event: MouseEvent): void {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  const at = location.hash.indexOf("?");
+  location.hash = (event.currentTarget as HTMLAnchorElement).hash + (at < 0 ? "" : location.hash.slice(at));
 }

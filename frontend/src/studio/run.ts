@@ -2,21 +2,22 @@
 
 import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
-import { api, type RunDetail } from "./api";
+import { api, type RunDetail, type RunSummary } from "./api";
 import { CurvesView } from "./curves";
 import { type Followed, useFollowed } from "./follow";
 import { ImageTab } from "./image";
-import { toRun } from "./route";
+import { goKeeping, toRun, useChoice } from "./route";
 import { SentenceTab } from "./sentence";
 import { Back, EMPTY, type Loaded, Problem, Shown } from "./views";
 
 const TABS = { heads: "Heads", image: "Image attention", tokens: "Alignment", training: "Training" } as const;
 type Tab = keyof typeof TABS;
 
-export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode {
+export function RunPage({ id, tab, runs }: { id: string; tab: string | null; runs: RunSummary[] }): VNode {
   const [run, setRun] = useState<RunDetail | null>(null);
   const [problem, setProblem] = useState("");
-  const [step, setStep] = useState<number | null>(null);
+  const [chosenStep, setStep] = useChoice("step");
+  const step = Number(chosenStep) || null;
   const back = useContext(Back);
   const followed = useFollowed(id, back);
   // A new checkpoint is a new choice, and a run that ends has a summary.
@@ -34,14 +35,14 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
     };
   }, [id, news, back]);
 
+  const tabs: Tab[] = [...(run?.views ?? []), "training"];
+  const shown = tabs.find((name) => name === tab) ?? tabs[0];
   useEffect(() => {
-    if (run) document.title = `${run.title} · regard studio`;
-  }, [run?.title]);
+    if (run) document.title = `${run.title}: ${nameOf(shown, run)} · regard studio`;
+  }, [run?.title, shown]);
 
   if (problem && !run) return html`<main><${Problem} text=${problem} /></main>` as VNode;
   if (!run || run.id !== id) return html`<div class="st-waiting"></div>` as VNode;
-  const tabs: Tab[] = [...run.views, "training"];
-  const shown = tabs.find((name) => name === tab) ?? tabs[0];
   const state = followed.state ?? run.state;
   const steps = followed.lines.at(-1)?.step ?? run.step;
   const choosable = (shown === "image" || shown === "tokens") && run.checkpoints.length > 1;
@@ -58,7 +59,7 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
         </p>
       </div>
       <nav class="st-tabs" aria-label="views of the run">
-        ${tabs.map((name) => html`<a key=${name} href=${toRun(id, name)} aria-current=${name === shown ? "page" : undefined}>${name === "tokens" && run.kind === "text" ? "Attention" : TABS[name]}</a>`)}
+        ${tabs.map((name) => html`<a key=${name} href=${toRun(id, name)} onClick=${goKeeping} aria-current=${name === shown ? "page" : undefined}>${nameOf(name, run)}</a>`)}
       </nav>
       ${choosable
         ? html`<label class="st-step">network at step
@@ -70,11 +71,13 @@ export function RunPage({ id, tab }: { id: string; tab: string | null }): VNode 
     </header>
     ${followed.problem ? html`<${Problem} text=${followed.problem} />` : null}
     ${shown === "heads" ? html`<${HeadsTab} key=${id} id=${id} followed=${followed} />` : null}
-    ${shown === "image" ? html`<${ImageTab} key=${id} run=${run} step=${step} />` : null}
-    ${shown === "tokens" ? html`<${SentenceTab} key=${id} run=${run} step=${step} />` : null}
-    ${shown === "training" || shown === "heads" ? html`<${CurvesView} lines=${followed.lines} state=${state} />` : null}
+    ${shown === "image" ? html`<${ImageTab} key=${id} run=${run} step=${step} runs=${runs} />` : null}
+    ${shown === "tokens" ? html`<${SentenceTab} key=${id} run=${run} step=${step} runs=${runs} />` : null}
+    ${shown === "training" || shown === "heads" ? html`<${CurvesView} key=${id} lines=${followed.lines} state=${state} run=${run} runs=${runs} />` : null}
   </main>` as VNode;
 }
+
+const nameOf = (tab: Tab, run: RunDetail) => (tab === "tokens" && run.kind === "text" ? "Attention" : TABS[tab]);
 
 function parameters(run: RunDetail) {
   const count = run.summary?.parameters;

@@ -1,15 +1,23 @@
 // Type a sentence; see what the network writes, or guesses, and where it looked.
 
+import { recalled, remember } from "../core/memory";
+import { studioHost } from "./host";
 import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
-import { api, type RunDetail, type Told } from "./api";
+import { api, type RunDetail, type RunSummary, type Told } from "./api";
+import { Compare, difference, otherOf } from "./compare";
+import { useChoice } from "./route";
 import { Back, EMPTY, type Loaded, Shown } from "./views";
 
 const PAUSE = 250; // milliseconds without a key before the network is asked
 
-export function SentenceTab({ run, step }: { run: RunDetail; step: number | null }): VNode {
-  const [text, setText] = useState(run.suggestion ?? "");
-  const [task, setTask] = useState("upper");
+export function SentenceTab({ run, step, runs }: { run: RunDetail; step: number | null; runs: RunSummary[] }): VNode {
+  const [text, setText] = useState(() => recalled(studioHost, "").text ?? run.suggestion ?? "");
+  const [chosenTask, setTask] = useChoice("task");
+  const task = chosenTask === "lower" ? "lower" : "upper";
+  const [versus, setVersus] = useChoice("minus");
+  const other = otherOf(versus, run);
+  useEffect(() => remember(studioHost, "", { text: text === run.suggestion ? null : text }), [text]);
   const [loaded, setLoaded] = useState<Loaded>(EMPTY);
   const latest = useRef(0);
   const back = useContext(Back);
@@ -19,15 +27,15 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
     setLoaded((now) => ({ ...now, busy: true }));
     const timer = setTimeout(
       () => {
-        api
-          .sentence(run.id, text, task, step)
+        Promise.all([api.sentence(run.id, text, task, step), other && api.sentence(other.run, text, task, other.step)])
+          .then(([one, two]) => (two ? difference(one, two, versus!) : one))
           .then((payload) => number === latest.current && setLoaded({ payload, problem: "", busy: false }))
           .catch((error: Error) => number === latest.current && setLoaded((now) => ({ ...now, problem: error.message, busy: false })));
       },
       loaded.payload ? PAUSE : 0,
     );
     return () => clearTimeout(timer);
-  }, [text, task, run.id, step, back]);
+  }, [text, task, run.id, step, versus, back]);
 
   const told = (loaded.payload?.meta as { studio?: Told } | undefined)?.studio;
   return html`<section>
@@ -38,7 +46,9 @@ export function SentenceTab({ run, step }: { run: RunDetail; step: number | null
             ([name, label]) => html`<button type="button" key=${name} aria-pressed=${name === task} onClick=${() => setTask(name)}>${label}</button>`,
           )
         : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ a word to guess</button>`}
+      <${Compare} run=${run} step=${step} runs=${runs} value=${versus} onChange=${setVersus} />
     </div>
+    ${other ? html`<p class="st-quiet st-minus">Shown is the difference: this network minus ${versus}. Purple gets more, orange less.</p>` : null}
     <${Shown} ...${loaded}>
     ${told?.said !== undefined
       ? html`<p class="st-said">It writes <output class=${told.right ? "st-good" : "st-bad"}>${told.said || "nothing"}</output>

@@ -6,6 +6,7 @@ import { Button, Select, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Host } from "../core/host";
 import type { Key } from "../core/keys";
+import { recalled, remember, useRecalled } from "../core/memory";
 import type { Mode } from "../core/theme";
 import type { ViewProps } from "./index";
 import { brief } from "./maths/words";
@@ -71,7 +72,14 @@ export function ClaimsView({ payload, host }: ViewProps): VNode {
   const [wrong, setWrong] = useState(false);
   const [source, setSource] = useState("all");
   const [words, setWords] = useState("");
-  const [open, setOpen] = useState<Set<string>>(new Set());
+  const listed = (choices: Record<string, string>) => new Set((choices.open ?? "").split(",").filter((id) => claims.some((claim) => claim.id === id)));
+  const [open, setShown] = useState<Set<string>>(() => listed(recalled(host, "claims")));
+  useRecalled(host, "claims", (choices) => setShown(listed(choices)));
+  // What is open stands in the address, as long as one can read it there.
+  const setOpen = (next: Set<string>) => {
+    setShown(next);
+    remember(host, "claims", { open: next.size && next.size <= 12 ? [...next].join(",") : null }, true);
+  };
   const place = useRef<HTMLDivElement>(null);
   useSheet(place, style);
 
@@ -97,6 +105,10 @@ export function ClaimsView({ payload, host }: ViewProps): VNode {
     setOpen(new Set([...open, id]));
     requestAnimationFrame(() => place.current?.querySelector(`[data-claim="${id}"]`)?.scrollIntoView({ block: "center", behavior: "smooth" }));
   };
+  useEffect(() => {
+    const first = [...open][0];
+    if (first) requestAnimationFrame(() => place.current?.querySelector(`[data-claim="${first}"]`)?.scrollIntoView({ block: "center" }));
+  }, []);
   const filter = (verdict: Verdict) => setVerdicts(verdicts.includes(verdict) ? verdicts.filter((v) => v !== verdict) : [...verdicts, verdict]);
   const search = useRef<HTMLInputElement>(null);
   const keys: Key[] = [
@@ -113,7 +125,7 @@ export function ClaimsView({ payload, host }: ViewProps): VNode {
       <div class="rg-filters">
         <input ref=${search} type="search" placeholder="search the statements" aria-label="search the statements" value=${words} onInput=${(event: InputEvent) => setWords((event.target as HTMLInputElement).value)} />
         ${VERDICTS.map(
-          (verdict) => html`<${Button} key=${verdict} pressed=${verdicts.includes(verdict)} label=${`those that ${verdict === "holds" ? "hold" : verdict === "fails" ? "fail" : "hold under a condition"}`} onClick=${() => filter(verdict)}>
+          (verdict) => html`<${Button} key=${verdict} pressed=${verdicts.includes(verdict)} label=${`${SIGNS[verdict]} ${WORDS[verdict]}: those that ${verdict === "holds" ? "hold" : verdict === "fails" ? "fail" : "hold under a condition"}`} onClick=${() => filter(verdict)}>
             <span>${SIGNS[verdict]} ${WORDS[verdict]}</span>
           <//>`,
         )}

@@ -5,6 +5,7 @@ import { Picture, type Size } from "../core/canvas";
 import { Play, Select, Slider, Toggle, useFrames } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
+import { recalled, remember, useRecalled } from "../core/memory";
 import { useTheme } from "../core/theme";
 import { percent, shortNames } from "../maps/layer";
 import { sizeText } from "../maps/place";
@@ -29,13 +30,17 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const grids = meta.layers.some((layer) => layer.grid !== null);
   const merged = useMemo(() => isMerged(meta.layers), [payload]);
 
-  const [time, setTime] = useState(last);
+  const kept = (choices: Record<string, string>) => ({
+    time: choices.step === undefined ? last : Math.max(0, meta.steps.findIndex((step) => step >= Number(choices.step))),
+    place: choices.layer && choices.head && Number(choices.head) < (meta.layers[Number(choices.layer)]?.heads ?? 0) ? { layer: Number(choices.layer), head: Number(choices.head) } : null,
+  });
+  const [time, setTime] = useState(() => kept(recalled(host, "heads")).time);
   const [playing, setPlaying] = useState(false);
   const [kernel, setKernel] = useState(() => likelyKernel(meta));
   const [trails, setTrails] = useState(true);
   const [wholeGrid, setWholeGrid] = useState(false);
   const [scale, setScale] = useState<Scale>(() => likelyScale(moments));
-  const [locked, setLocked] = useState<Place | null>(null);
+  const [locked, setLocked] = useState<Place | null>(() => kept(recalled(host, "heads")).place);
   const [hovered, setHovered] = useState<Place | null>(null);
   const ranges = useMemo(() => rangesOf(moments, wholeGrid, scale), [moments, wholeGrid, scale]);
   // A run that goes on brings a longer trajectory; who looked at its end goes on looking at its end.
@@ -64,6 +69,13 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   useEffect(() => {
     host.select?.({ step: moments.step(time), layer: locked && meta.layers[locked.layer].name, head: locked && moments.number(locked.layer, locked.head) });
   }, [locked]);
+  useEffect(() => {
+    if (!playing) remember(host, "heads", { step: Math.round(time) >= last ? null : meta.steps[Math.round(time)], layer: locked?.layer ?? null, head: locked?.head ?? null });
+  }, [locked, playing, Math.round(time), last]);
+  useRecalled(host, "heads", (choices) => {
+    setTime(kept(choices).time);
+    setLocked(kept(choices).place);
+  });
   const nextHead = (by: number) => {
     const all = meta.layers.flatMap((layer, l) => Array.from({ length: layer.heads }, (_, h) => ({ layer: l, head: h })));
     const now = locked ? all.findIndex((place) => place.layer === locked.layer && place.head === locked.head) : by > 0 ? -1 : all.length;

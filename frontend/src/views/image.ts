@@ -5,16 +5,19 @@ import { Picture, pixels, type Size } from "../core/canvas";
 import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember } from "../core/memory";
+import { recalled, remember, useRecalled } from "../core/memory";
 import type { Payload } from "../core/payload";
-import { useTheme } from "../core/theme";
+import type { Pen } from "../core/pen";
+import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, blockRows, makeStrip, type Strip } from "../maps/atlas";
-import { type Choice, fitChoice, type Layer, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
-import { drawOverlay, largest, overlayColors, overlayHeight, patchPixels, placeOf, type Style, whoIsAt } from "../maps/overlay";
+import { type Choice, fitChoice, type Layer, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
+import { Legend, lineOf } from "../maps/legend";
+import { drawOutlines, drawOverlay, largest, type Outline, overlayColors, overlayHeight, patchPixels, placeOf, type Style, whoIsAt } from "../maps/overlay";
 import { cellOf, centerOf, type ImageAbout, prefixName, type Query, isElsewhere, isMerged, patchName, queryIn, queryName, sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import type { Shading } from "../maps/scale";
+import { loopsOf, strongest } from "../maps/strongest";
 import { top } from "../maps/table";
 import { asWhich, headNumber, headOptions, startChoice } from "./tokens";
 import type { ViewProps } from "./index";
@@ -25,6 +28,8 @@ interface Meta {
   image: boolean;
   rollout: boolean;
   opening?: Opening;
+  /** Maps minus other maps: small, so that each is seen on a scale of its own. */
+  difference?: boolean;
 }
 
 export function ImageView({ payload, host }: ViewProps): VNode {
@@ -48,6 +53,10 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const [smooth, setSmooth] = useState(false);
   const [block, setBlock] = useState(layers.length === 1);
   const [shared, setShared] = useState(true);
+  useEffect(() => setShared(!meta.difference), [meta.difference]);
+  const [mass, setMass] = useState(1);
+  const [off, setOff] = useState<ReadonlySet<number>>(new Set());
+  const [pattern, setPattern] = useState("any");
 
   const locked = fitChoice(chosen, layers, meta.rollout);
   const shown = hovered ? fitChoice(hovered, layers, meta.rollout) : locked;
@@ -63,6 +72,15 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     host.select?.({ layer: at.name, head: headNumber(layers[locked.layer], locked.which), query: queryIn(at, query) });
   }, [locked.layer, locked.which, query, pinned]);
 
+  useEffect(() => setOff(new Set()), [payload, locked.layer]);
+  const changeStyle = (next: Style) => {
+    setStyle(next);
+    if (next !== "outlines") return;
+    // Lines around everything would say nothing; and the heads of the layer lie beside each other, on the photo.
+    if (mass === 1) setMass(0.6);
+    setBlock(true);
+  };
+  useRecalled(host, "image", (choices) => setLocked(startChoice(choices, locked)));
   useEffect(() => remember(host, "image", { layer: locked.layer, head: String(locked.which) }), [locked.layer, locked.which]);
 
   const choose = (layerAt: number, which: Which) => {
@@ -95,17 +113,18 @@ export function ImageView({ payload, host }: ViewProps): VNode {
 
   const shading: Shading = { scale: shared ? "uniform" : "map", top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((one) => one.signed) };
   const opened = meta.opening && locked.layer === meta.opening.layer && locked.which === meta.opening.head && !hovered && !pinned;
+  const patterns = useMemo(() => patternOptions(meta.layers), [payload]);
   const controls = html`
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map(({ about }, i) => [String(i), merged ? `${about.name} · ${sizeText(about.grid)}` : about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
-    ${image ? html`<${Choices} label="overlay" value=${style} options=${[["color", "Color"], ["spotlight", "Spotlight"], ["map", "Map"]]} onChange=${setStyle} />` : null}
-    ${style === "map" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
-    <${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} />
-    <${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />
+    ${image ? html`<${Choices} label="overlay" value=${style} options=${[["color", "Color"], ["spotlight", "Spotlight"], ["outlines", "Outlines"], ["map", "Map"]]} onChange=${changeStyle} />` : null}
+    <${Slider} label="the strongest" value=${mass} min=${0.05} max=${1} step=${0.05} text=${`${Math.round(100 * mass)} %`} onInput=${setMass} />
+    ${style === "map" || style === "outlines" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
+    ${style === "outlines" ? null : html`<${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} /><${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />`}
     ${layers.length > 1 ? html`<${Choices} label="heads of" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
-    ${block ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
+    ${block ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />${patterns.length > 2 ? html`<${Select} label="heads that" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}`}
   `;
-  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shading, aspect, order, structured };
+  const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shading, aspect, order, structured, mass, off, pattern };
   const hover = (at: Query | null) => {
     setOver(at);
     if (at && !pinned && (at.prefix === null || at.prefix < about.query_prefix)) setQuery(at);
@@ -120,12 +139,13 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="image"
     title="Image attention"
-    subtitle=${describe(about, shown, query, row, pinned ? over : null, merged) + (opened ? ` · ${meta.opening!.why}` : "")}
+    subtitle=${describe(about, shown, query, row, pinned ? over : null, merged, mass) + (opened ? ` · ${meta.opening!.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
+    ${style === "outlines" ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
     <div class="rg-beside rg-image">
       <${Main} ...${parts} about=${about} row=${row} pinned=${pinned} over=${over} chipNames=${chipNames} onHover=${hover} onPick=${pick} />
       <${Heads} ...${parts} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />
@@ -149,6 +169,11 @@ interface Parts {
   aspect: number;
   order: Order;
   structured: boolean;
+  /** The share of the weight that is shown: the strongest patches that hold it. */
+  mass: number;
+  /** Heads whose outlines are not drawn. */
+  off: ReadonlySet<number>;
+  pattern: string;
 }
 
 interface MainProps extends Parts {
@@ -168,9 +193,20 @@ function Main(props: MainProps) {
   const layer = props.layers[props.shown.layer];
   const visible = props.shown.which === "rollout" && row ? row.length : visibleTo(layer, query);
   const max = row ? largest(row, about.prefix) : 0;
-  const heat = useMemo(() => (row ? patchPixels(row, about, placeOf(shading, visible, max), overlayColors(style, opacity, theme, shading.signed)) : null), [row, max, visible, shading.scale, style, opacity, theme]);
+  const heat = useMemo(() => {
+    const color = overlayColors(style, opacity, theme, shading.signed);
+    return row ? patchPixels(row, about, placeOf(shading, visible, max), color, props.mass, style === "spotlight" ? color(0) : 0) : null;
+  }, [row, max, visible, shading.scale, shading.signed, style, opacity, theme, props.mass]);
+  const outlines = useMemo(() => {
+    if (style !== "outlines" || !row) return [];
+    // A head that is pointed at is shown alone, in its own color.
+    const one = props.shown !== props.locked && typeof props.shown.which === "number" ? [props.shown.which] : null;
+    if (typeof props.shown.which !== "number") return [outlineOf(row, about, props.mass, 0, theme)];
+    const at = layer.rowOf(queryIn(about, query));
+    return (one ?? layer.about.heads.map((_, head) => head).filter((head) => !props.off.has(head))).map((head) => outlineOf(layer.row(head, at), about, props.mass, head, theme));
+  }, [row, style, props.mass, props.off, props.shown, props.locked, theme]);
   const place = over && over.prefix === null ? over : null;
-  const draw = drawOverlay({ about, row, max, shading, visible, image, heat, style, smooth, query, pinned, over: place, aspect }, props.chipNames);
+  const draw = drawOverlay({ about, row, max, shading, visible, image, heat, style, smooth, query, pinned, over: place, aspect, outlines }, props.chipNames);
   const find = (x: number, y: number, size: Size) => whoIsAt(about, aspect, x, y, size);
   return html`<${Picture}
     class="rg-main"
@@ -179,6 +215,7 @@ function Main(props: MainProps) {
     label="the image, and where the chosen head looks from the chosen patch"
     cursor="crosshair"
     focusable
+    tip=${tipOf(about, row, over, query)}
     onPoint=${(x: number, y: number, _: unknown, size: Size) => {
       const at = find(x, y, size);
       if (isElsewhere(props.layers.map((layer) => layer.about), at, over)) props.onHover(at);
@@ -196,17 +233,22 @@ interface HeadsProps extends Parts {
 function Heads(props: HeadsProps) {
   const { layers, names, query, locked, style, opacity, smooth, block, shading, image, aspect } = props;
   const theme = useTheme();
-  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shading.scale]);
+  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shading.scale, shading.signed, props.mass]);
   const overImage = block && image && style !== "map";
-  const color = useMemo(() => overlayColors(overImage ? style : "map", opacity, theme, shading.signed), [overImage, style, opacity, theme]);
+  const onTop = overImage && style === "outlines" ? (pen: Pen, at: number, head: number, box: { x: number; y: number; width: number; height: number }) => {
+    const { about } = layers[at];
+    const line = layers[at].rowOf(queryIn(about, query));
+    if (line >= 0) drawOutlines(pen, [outlineOf(layers[at].row(head, line), about, props.mass, head, theme)], about.grid, box, 1.6);
+  } : undefined;
+  const color = useMemo(() => overlayColors(overImage ? style : "map", opacity, theme, shading.signed), [overImage, style, opacity, theme, shading.signed]);
   const strip = (index: number): Strip => {
     let made = strips.get(index);
-    if (!made) strips.set(index, (made = thumbnails(layers[index], query, color, shading)));
+    if (!made) strips.set(index, (made = thumbnails(layers[index], query, color, shading, props.mass, overImage && style === "spotlight" ? color(0) : 0)));
     return made;
   };
   const rows: AtlasRow[] = block
     ? blockRows(locked.layer, layers[locked.layer].heads, layers[locked.layer].heads <= 4 ? 2 : layers[locked.layer].heads <= 9 ? 3 : 4)
-    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, props.order, props.structured), warn: !one.about.agrees }));
+    : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, props.order, props.structured, props.pattern), warn: !one.about.agrees }));
   return html`<${Atlas}
     rows=${rows}
     strip=${strip}
@@ -215,6 +257,7 @@ function Heads(props: HeadsProps) {
     largest=${block ? 190 : 90}
     smooth=${smooth}
     backdrop=${overImage ? image : null}
+    onTop=${onTop}
     picked=${{ layer: locked.layer, head: typeof locked.which === "number" ? locked.which : null }}
     about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="where every head looks from the chosen patch"
@@ -223,13 +266,31 @@ function Heads(props: HeadsProps) {
   />`;
 }
 
-function thumbnails(layer: Layer<ImageAbout>, query: Query, color: (t: number) => number, shading: Shading): Strip {
+function thumbnails(layer: Layer<ImageAbout>, query: Query, color: (t: number) => number, shading: Shading, mass: number, rest: number): Strip {
   const { grid, prefix } = layer.about;
   const at = layer.rowOf(queryIn(layer.about, query));
   const rows = Array.from({ length: layer.heads }, (_, head) => (at < 0 ? new Float32Array(layer.keys) : layer.row(head, at)));
   const places = rows.map((row) => placeOf(shading, visibleTo(layer, query), largest(row, prefix)));
-  return makeStrip(layer.heads, grid[0], grid[1], (head, row, column) => color(places[head](rows[head][prefix + row * grid[1] + column])));
+  const inside = mass < 1 ? rows.map((row) => strongest(row.subarray(prefix), mass)) : null;
+  return makeStrip(layer.heads, grid[0], grid[1], (head, row, column) => inside && !inside[head][row * grid[1] + column] ? rest : color(places[head](rows[head][prefix + row * grid[1] + column])));
 }
+
+function outlineOf(row: Float32Array, about: ImageAbout, mass: number, head: number, theme: Theme): Outline {
+  return { name: String(about.heads[head] ?? ""), loops: loopsOf(strongest(row.subarray(about.prefix), mass), about.grid), ...lineOf(head, theme) };
+}
+
+/** At the pointer: which patch it is, and how much it gets from the one that looks. */
+function tipOf(about: ImageAbout, row: Float32Array | null, over: Query | null, query: Query): string | null {
+  if (!over || !row) return null;
+  const at = over.prefix ?? about.prefix + cellNumber(about.grid, over);
+  const name = over.prefix === null ? patchName(about.grid, cellNumber(about.grid, over), false) : prefixName(over.prefix, about.query_prefix, about.query_grid !== null);
+  return at < row.length ? `${queryName(about, query)} → ${name}  ${percent(row[at])}` : name;
+}
+
+const cellNumber = (grid: [number, number], at: Query): number => {
+  const [r, c] = cellOf(grid, at);
+  return r * grid[1] + c;
+};
 
 /** How many keys a query may see in a layer. */
 function visibleTo(layer: Layer<ImageAbout>, query: Query): number {
@@ -260,7 +321,7 @@ function imageOf(payload: Payload, gray: boolean): HTMLCanvasElement {
   });
 }
 
-function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Array | null, over: Query | null, merged: boolean): string {
+function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Array | null, over: Query | null, merged: boolean, mass: number): string {
   const head = typeof shown.which === "number" ? `head ${about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
   const start = `${about.name} · ${head} · from ${queryName(about, query, merged)}`;
   if (!row) return `${start} · not captured`;
@@ -274,6 +335,8 @@ function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Ar
   const best = top(patches, 1)[0];
   let special = 0;
   for (let i = 0; i < about.prefix; i++) special += row[i];
+  const held = mass < 1 ? strongest(patches, mass).reduce((a, b) => a + b, 0) : 0;
+  const part = held ? ` · the strongest ${percent(mass)} lie on ${held} of ${patches.length} patches` : "";
   const most = best === undefined ? "" : ` · most at ${where(best)}, ${percent(patches[best])}`;
-  return `${start}${most}${about.prefix ? ` · ${about.prefix === 1 ? "class token" : "prefix tokens"} ${percent(special)}` : ""}`;
+  return `${start}${most}${part}${about.prefix ? ` · ${about.prefix === 1 ? "class token" : "prefix tokens"} ${percent(special)}` : ""}`;
 }

@@ -4,11 +4,13 @@ import type { VNode } from "../core/html";
 import type { Host } from "../core/host";
 import type { Payload } from "../core/payload";
 import { ClaimsView } from "./claims";
+import { CompareView } from "./compare";
 import { ConvolutionView } from "./convolution";
 import { HeadsView } from "./heads";
 import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
 import { LongView } from "./long";
+import { MixedView } from "./mixed";
 import { TokensView } from "./tokens";
 
 export interface ViewProps {
@@ -18,9 +20,11 @@ export interface ViewProps {
 
 export const views: Record<string, (props: ViewProps) => VNode> = {
   claims: ClaimsView,
+  compare: CompareView,
   convolution: ConvolutionView,
   heads: HeadsView,
   mechanism: MechanismView,
+  mixed: MixedView,
   image: ImageView,
   long: LongView,
   tokens: TokensView,

@@ -244,7 +244,8 @@ function Vectors({ part, title, letter, rows, asks, picked, edit, ask, pick }: V
   const name = (i: number) => `${letter}${subscript(i + 1)}`;
   const heading = (i: number) => {
     if (part === "query") return html`<${Button} pressed=${i === asks} label=${`${name(i)} asks`} onClick=${() => ask(i)}>${name(i)}<//>`;
-    const looks = { color: colorOf(i, theme.mode), textDecoration: i === picked ? "underline" : "none" };
+    // A colored mark beside the name: the color as letters would be too faint to read.
+    const looks = { borderLeft: `5px solid ${colorOf(i, theme.mode)}`, paddingLeft: "6px", textDecoration: i === picked ? "underline" : "none" };
     return html`<span style=${looks} onClick=${() => pick(i)}>${name(i)}</span>`;
   };
   return html`<table>

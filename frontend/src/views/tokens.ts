@@ -2,18 +2,20 @@
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
-import { Choice as Choices, Select, Slider, Toggle } from "../core/controls";
+import { Button, Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember } from "../core/memory";
+import { recalled, remember, useRecalled } from "../core/memory";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
-import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, type Viewport, whole, zoomed } from "../maps/heat";
-import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
+import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, spanView, type Viewport, whole, zoomed } from "../maps/heat";
+import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
+import { Legend } from "../maps/legend";
 import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
+import { massOf, type Span, spanOf, spanText } from "../maps/span";
 import { colorsOf, type Pooling, type Scale, shade, type Shading } from "../maps/scale";
 import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
 import type { ViewProps } from "./index";
@@ -29,6 +31,8 @@ interface Meta {
   notes: string[];
   rollout: boolean;
   opening?: Opening;
+  /** Maps minus other maps: small, so that each is seen on a scale of its own. */
+  difference?: boolean;
 }
 
 const THUMBNAIL = 48;
@@ -51,10 +55,15 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [pinned, setPinned] = useState<number | null>(null);
   const [hide, setHide] = useState(false);
   const [scale, setScale] = useState<Scale>("uniform");
+  useEffect(() => setScale(meta.difference ? "map" : "uniform"), [meta.difference]);
   const [pooling, setPooling] = useState<Pooling>("max");
   const [view, setView] = useState<Viewport>(whole);
   const [worked, setWorked] = useState(0);
-  const [all, setAll] = useState(false);
+  const [all, setAll] = useState(() => recalled(host, "tokens").all === "1");
+  const [off, setOff] = useState<ReadonlySet<number>>(new Set());
+  const [pattern, setPattern] = useState("any");
+  const [span, setSpan] = useState<Span | null>(null);
+  const [written, setWritten] = useState<number | null>(null);
 
   const locked = fitChoice(chosen, layers, meta.rollout);
   // All heads of a layer at once are colored arcs over their mean; a head that is pointed at is shown alone.
@@ -72,16 +81,19 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   // Rollout goes back to the first layer's tokens, which may be more than this one's.
   const read = shown.which === "rollout" && rollout ? rollout.source : layer;
   const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
-  const table = useMemo(
-    () => makeTable(wholeMatrix(layer, shown.which, shown.layer, rollout), read.keys, labels(layer.about)[0], labels(read.about)[1], hide, read === layer ? layer.visible : null),
-    [layer, shown.which, shown.layer, hide, worked],
-  );
+  // After generation the rows of one step lie below those of the step before: the first `written` steps may be shown alone.
+  const steps = layer.about.joined ? layer.about.calls - 1 : 0;
+  const later = written === null ? 0 : Math.max(0, steps - written);
+  const cut = ([queries, keys]: [string[], string[]]): [string[], string[]] => [queries.slice(0, queries.length - later), layer.queries === layer.keys ? keys.slice(0, keys.length - later) : keys];
+  const on = useMemo(() => layer.about.heads.map((_, head) => head).filter((head) => !off.has(head)), [layer, off]);
+  const table = useMemo(() => {
+    const [queries, keys] = cut([labels(layer.about)[0], labels(read.about)[1]]);
+    const matrix = together ? layer.meanOf(on) : wholeMatrix(layer, shown.which, shown.layer, rollout);
+    return makeTable(matrix, read.keys, queries, keys, hide, read === layer ? layer.visible : null);
+  }, [layer, shown.which, shown.layer, hide, worked, later, together, on]);
   const heads = useMemo(
-    () =>
-      together
-        ? layer.about.heads.map((number, head) => ({ name: String(number), weights: makeTable(layer.matrix(head), layer.keys, ...labels(layer.about), hide).weights }))
-        : null,
-    [layer, together, hide],
+    () => (together ? on.map((head) => ({ name: String(layer.about.heads[head]), head, weights: makeTable(layer.matrix(head), layer.keys, ...cut(labels(layer.about)), hide).weights })) : null),
+    [layer, together, hide, later, on],
   );
   // Rollout of a long text takes a while: a few rows per frame, so that the page goes on answering.
   useEffect(() => {
@@ -96,9 +108,12 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setView(whole);
     setOver(null);
     setPinned(null);
-  }, [payload, hide, layer.queries, read.keys]);
+    setSpan(null);
+  }, [payload, hide, layer.queries, read.keys, later]);
+  useEffect(() => setOff(new Set()), [payload, locked.layer]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
+  useRecalled(host, "tokens", (choices) => setLocked(startChoice(choices, locked)));
   useEffect(() => remember(host, "tokens", { layer: locked.layer, head: String(locked.which), picture: mode === "arcs" ? mode : null }), [locked.layer, locked.which, mode]);
 
   const choose = (layerAt: number, which: Which) => {
@@ -128,15 +143,17 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["a"], means: "heat map or arcs", run: () => setMode(mode === "heat" ? "arcs" : "heat") },
     ...(special ? [{ keys: ["s"], means: "special tokens", run: () => setHide(!hide) }] : []),
     { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(whole) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
-    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(null), setOver(null), setHovered(null)) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(null), setOver(null), setHovered(null), setSpan(null)) },
+    { keys: ["z"], means: "zoom to the marked span", run: () => span && setView(spanView(table, span)) },
   ];
 
-  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured), warn: !one.about.agrees }));
+  const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured, pattern), warn: !one.about.agrees }));
   // Places on an image, in patches of several sizes, say little without the size.
   const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
   const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
   const shading: Shading = { scale, top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
   const opened = meta.opening && locked.layer === meta.opening.layer && locked.which === meta.opening.head && !hovered && !over && pinned === null;
+  const patterns = useMemo(() => patternOptions(meta.layers), [payload]);
   const controls = html`
     <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
@@ -145,21 +162,25 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "the largest weight"], ["mass", "the mass"]]} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
     ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
+    ${!single && patterns.length > 2 ? html`<${Select} label="heads that" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}
+    ${steps > 0 ? html`<${Slider} label="written" value=${written ?? steps} min=${0} max=${steps} text=${`${written ?? steps} of ${steps} tokens`} onInput=${(value: number) => setWritten(value === steps ? null : value)} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
+    ${span ? html`<${Button} label="zoom to the span" onClick=${() => setView(spanView(table, span))} /><${Button} label="clear the span" onClick=${() => (setSpan(null), setView(whole))} />` : null}
   `;
   return html`<${Frame}
     name="tokens"
     title="Token attention"
-    subtitle=${describe(layer, shown, table, over, pinned, hide) + (opened ? ` · ${meta.opening!.why}` : "")}
+    subtitle=${describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (opened ? ` · ${meta.opening!.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
+    ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
     <div class=${single ? "" : "rg-beside"}>
       ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
-      <${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} onOver=${setOver} onPin=${setPinned} onView=${setView} zoom=${zoom} />
+      <${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />
     </div>
   <//>` as VNode;
 }
@@ -174,16 +195,18 @@ interface MainProps {
   over: Cell | null;
   pinned: number | null;
   axes: [string, string];
+  span: Span | null;
+  onSpan: (span: Span | null) => void;
   onOver: (cell: Cell | null) => void;
   onPin: (query: number | null) => void;
   onView: (view: Viewport) => void;
   zoom: (factor: number, at?: Cell) => void;
 }
 
-function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, onOver, onPin, onView, zoom }: MainProps) {
+function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, span, onOver, onPin, onView, onSpan, zoom }: MainProps) {
   const theme = useTheme();
-  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, pooling, theme]);
-  const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes };
+  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, shading.signed, pooling, theme]);
+  const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes, span };
   const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads });
   const at = mode === "heat" ? cellAt : tokenAt;
   const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
@@ -196,8 +219,13 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
     if (cell && cell.q >= 0) onPin(cell.q === pinned ? null : cell.q);
     else if (!cell) onPin(null);
   };
-  const drag = (dx: number, dy: number, _: unknown, size: Size) => {
-    if (view.zoom === 1) return;
+  /** A zoomed picture is moved; one that is whole, or with Shift, is marked. */
+  const drag = (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => {
+    if (view.zoom === 1 || event.shiftKey) {
+      const [start, end] = [find(...from, size), find(...to, size)];
+      if (start && end) onSpan(spanOf(start, end));
+      return;
+    }
     const cell = mode === "heat" ? box(table, size).cell * view.zoom : ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
     onView(inside({ ...view, q: view.q - dy / cell, k: view.k - (mode === "heat" ? dx : dy) / cell }, table));
   };
@@ -221,6 +249,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
     onDrag=${drag}
     onWheel=${wheel}
     onDouble=${() => onView(whole)}
+    wheelSays=${view.zoom === 1 ? "Ctrl + wheel, or a pinch, zooms" : `${view.zoom.toFixed(1)}× · Ctrl + wheel zooms, a double click shows all`}
   />`;
 }
 
@@ -253,7 +282,7 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
     return true;
   };
   const strip = (index: number): Strip => {
-    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${pooling}`;
+    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
       if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
@@ -309,11 +338,15 @@ export function startChoice(kept: Record<string, string>, otherwise: Choice): Ch
 
 export const asWhich = (value: string): Which => (value === "mean" || value === "rollout" ? value : Number(value));
 
-function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: Cell | null, pinned: number | null, hide: boolean): string {
-  const head = typeof shown.which === "number" ? `head ${layer.about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
+function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: Cell | null, pinned: number | null, hide: boolean, span: Span | null, together: number): string {
+  const head = together && together < layer.heads ? `${together} of ${layer.heads} heads` : typeof shown.which === "number" ? `head ${layer.about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
   const start = `${layer.about.name} · ${head}`;
   const columns = table.keys.length;
   const quoted = (text: string) => `“${visible(text)}”`;
+  if (span) {
+    const { mass, uniform, queries, keys } = massOf(table, span);
+    return `${start} · ${spanText(table.queries, span.q)} → ${spanText(table.keys, span.k)}: ${percent(mass)} of the attention of ${queries === 1 ? "one token" : `${queries} tokens`} goes to ${keys === 1 ? "one" : keys} (uniform: ${percent(uniform)})`;
+  }
   if (over && over.q >= 0 && over.k >= 0) return `${start} · ${quoted(table.queries[over.q])} → ${quoted(table.keys[over.k])} ${percent(table.weights[over.q * columns + over.k])}`;
   const query = over && over.q >= 0 ? over.q : over ? null : pinned;
   if (query !== null && query < table.queries.length) {

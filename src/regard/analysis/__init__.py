@@ -6,6 +6,11 @@ from regard.analysis._changed_heads import mask_heads as mask_heads
 from regard.analysis._cost import Cost as Cost
 from regard.analysis._cost import CostRow as CostRow
 from regard.analysis._cost import cost as cost
+from regard.analysis._edit import Edit as Edit
+from regard.analysis._edit import edit as edit
+from regard.analysis._find_heads import FoundHeads as FoundHeads
+from regard.analysis._find_heads import HeadScore as HeadScore
+from regard.analysis._find_heads import find_heads as find_heads
 from regard.analysis._importance import Importance as Importance
 from regard.analysis._importance import PruningPoint as PruningPoint
 from regard.analysis._importance import importance as importance
@@ -24,3 +29,5 @@ from regard.analysis._replace import replace_heads as replace_heads
 from regard.analysis._rollout import rollout as rollout
 from regard.analysis._statistics import distance as distance
 from regard.analysis._statistics import entropy as entropy
+from regard.analysis._word_maps import WordMaps as WordMaps
+from regard.analysis._word_maps import word_maps as word_maps

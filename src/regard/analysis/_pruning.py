@@ -3,17 +3,24 @@
 import copy
 import fnmatch
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from regard.analysis._changed_heads import check_heads
 from regard.analysis._importance import Importance
+from regard.analysis._pruned_foreign import ForeignAttention, foreign_attention
 from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
 from regard.layers import MultiHeadAttention, keep_from_torch
 from regard.maps import ModuleNames
 from regard.support.checks import describe
 
-_NONE = "there is none: prune_heads works on regard's own layers and on nn.MultiheadAttention"
+Prunable = nn.Module | ForeignAttention
+
+_NONE = (
+    "there is none: prune_heads works on regard's own layers, on nn.MultiheadAttention, and on attention of transformers "
+    "and timm that has no parameters but its projections"
+)
 
 
 class PrunedMultiheadAttention(nn.Module):
@@ -83,8 +90,9 @@ def prune_heads(
 ) -> nn.Module:
     """A copy of the model without the other heads: with smaller weights, and with the outputs of silenced heads.
 
-    For regard's own layers (multi-head, Gaussian, relative, gated) and ``nn.MultiheadAttention``, alone or inside any
-    model. The given model is not changed.
+    For regard's own layers (multi-head, Gaussian, relative, gated), ``nn.MultiheadAttention``, and attention of transformers
+    and timm that consists of projections alone, by itself or inside any model. The given model is not changed. The
+    configuration of a pruned transformers model still states the heads of before: save its weights with torch.
 
     Args:
         keep: the heads that stay, by the name of the attention or by a pattern such as ``"layers.*"``, at least one
@@ -100,14 +108,20 @@ def prune_heads(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
-    prunable = dict(_prunable(model))
+    prunable = _prunable(model)
     chosen = _chosen(prunable, _kept(keep, count, prunable))
     copied = copy.deepcopy(model)
     twins = {id(old): new for old, new in zip(model.modules(), copied.modules(), strict=True)}
     for name, heads in chosen.items():
-        old = twins[id(prunable[name])]
-        if len(heads) == heads_of_layer(old):
+        layer = prunable[name]
+        if len(heads) == _count(layer):
             continue
+        if isinstance(layer, ForeignAttention):
+            inputs = tuple(twins[id(projection)] for projection in layer.inputs)
+            twin = replace(layer, module=twins[id(layer.module)], inputs=inputs, output=twins[id(layer.output)])
+            twin.prune(heads)
+            continue
+        old = twins[id(layer)]
         if isinstance(old, nn.MultiheadAttention):
             copied = _put(copied, old, PrunedMultiheadAttention(old, heads))
         elif isinstance(old, OwnLayer):
@@ -119,7 +133,7 @@ def prune_heads(
 
 
 def _kept(
-    keep: Mapping[str, Sequence[int]] | Importance, count: int | None, prunable: Mapping[str, nn.Module]
+    keep: Mapping[str, Sequence[int]] | Importance, count: int | None, prunable: Mapping[str, Prunable]
 ) -> Mapping[str, Sequence[int]]:
     """The heads that stay, by name or pattern."""
     if isinstance(keep, Importance):
@@ -137,7 +151,7 @@ def _kept(
     return keep
 
 
-def _chosen(prunable: Mapping[str, nn.Module], keep: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+def _chosen(prunable: Mapping[str, Prunable], keep: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
     """The heads that stay, by name, checked."""
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():
@@ -146,7 +160,7 @@ def _chosen(prunable: Mapping[str, nn.Module], keep: Mapping[str, Sequence[int]]
             there = f"the attention that can be pruned is {sorted(prunable)}" if prunable else _NONE
             raise KeyError(f"keep names {pattern!r}, but {there}")
         for name in found:
-            total = heads_of_layer(prunable[name])
+            total = _count(prunable[name])
             check_heads(name, heads, total)
             if not heads:
                 raise ValueError(f"keep names no head of {name!r}: at least one of its {total} must stay")
@@ -154,14 +168,16 @@ def _chosen(prunable: Mapping[str, nn.Module], keep: Mapping[str, Sequence[int]]
     return chosen
 
 
-def _prunable(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def _prunable(model: nn.Module) -> dict[str, Prunable]:
     """The attention whose heads can be removed, by name."""
     names = ModuleNames(model)
-    return [
-        (str(names.of(module)), module)
-        for module in model.modules()
-        if isinstance(module, OwnLayer | nn.MultiheadAttention)
-    ]
+    own = [module for module in model.modules() if isinstance(module, OwnLayer | nn.MultiheadAttention)]
+    foreign = {str(names.of(found.module)): found for found in foreign_attention(model)}
+    return {**{str(names.of(module)): module for module in own}, **foreign}
+
+
+def _count(layer: Prunable) -> int:
+    return layer.heads if isinstance(layer, ForeignAttention) else heads_of_layer(layer)
 
 
 def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -12,6 +12,7 @@ from regard.analysis._accuracy import call, logits_of
 from regard.maps import (
     AttentionRecord,
     RecordListener,
+    check_one_stack,
     check_patterns,
     exact,
     intercept,
@@ -44,8 +45,8 @@ def relevance(
         x: the input: a tensor, a mapping (keyword arguments) or a sequence (positional arguments).
         target: the class, one for all or one per sample; None for the model's prediction; or a function of the model's
             output that returns the number(s) to explain.
-        only: patterns of names. Choose self-attention, in every layer over the same tokens or over merged squares of
-            them.
+        only: patterns of names. Choose self-attention of one stack, in every layer over the same tokens or over merged
+            squares of them.
 
     Returns:
         R, ``(batch, tokens of the last layer, tokens of the first)``, on the model's device. With a class token,
@@ -60,6 +61,7 @@ def relevance(
         if not probes.found:
             reasons = f" ({'; '.join(probes.lost)})" if probes.lost else ""
             raise ValueError(f"{type(model).__name__} computed no attention{reasons}")
+        check_one_stack((probe.record.name for probe in probes.found), "relevance", 'only="{}"')
         gradients = torch.autograd.grad(score, [probe.output for probe in probes.found], allow_unused=True)
     with torch.no_grad():
         steps = [probe.step(gradient) for probe, gradient in zip(probes.found, gradients, strict=True)]
@@ -121,6 +123,10 @@ class _Probes(RecordListener):
         if running.output is None or running.value is None:
             self.missed(record.name, "the output of its heads is not known")
             return None
+        if record.axes.over != "tokens":
+            raise ValueError(
+                f"{record.name!r} attends over {record.axes.over}, not over tokens: leave it out with only="
+            )
         with torch.no_grad(), torch.autocast(running.device.type, enabled=False):
             record.stored, _ = running.weights(slice(None), slice(None))
         # In the graph also if nothing before it needs gradients (frozen weights, token numbers as input).

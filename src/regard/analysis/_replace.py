@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.analysis._accuracy import Batch, call, predictions
 from regard.analysis._changed_heads import ChangedHeads, changing, check_heads
+from regard.analysis._edited_weights import TokenPlaces
 from regard.analysis._locality import Head, Locality
 from regard.functional import gaussian_attention
 from regard.maps import AttentionRecord, Layout, exact, given_layout, shared_heads
@@ -39,10 +40,11 @@ class ReplacementCost:
 class ReplacedHeads:
     """What :func:`replace_heads` returns: a context manager, which can also be called instead of the model."""
 
-    def __init__(self, model: nn.Module, heads: list[Head], layouts: dict[str, Layout]) -> None:
+    def __init__(self, model: nn.Module, heads: list[Head], layouts: dict[str, Layout], any_length: bool) -> None:
         self.model = model
         self.heads = heads
         self._layouts = layouts
+        self._any_length = any_length
         self._by_name: dict[str, list[Head]] = defaultdict(list)
         for head in heads:
             self._by_name[head.name].append(head)
@@ -86,23 +88,47 @@ class ReplacedHeads:
         heads, value = self._by_name.get(record.name), record.running.value
         if not heads or value is None:
             return None
-        layout = self._layouts[record.name]
         check_heads(record.name, [head.head for head in heads], record.shape[1])
         chosen = torch.tensor([head.head for head in heads], device=output.device)
         value = shared_heads(value, chosen, record.shape[1])
         value = value.expand(-1, len(heads), -1, -1) if value.shape[1] == 1 else value
         old = output[:, chosen]
         if record.windows is not None:
+            layout = Layout(record.windows.grid, 0)
             new = record.windows.cut(_attend(heads, record.windows.merge(value), layout), old)
         else:
-            if value.shape[2] != layout.tokens or output.shape[2] != layout.tokens:
-                raise ValueError(
-                    f"{record.name!r} attends from {output.shape[2]} to {value.shape[2]} tokens, but its heads were fitted "
-                    f"on {layout.tokens} (grid {layout.grid}, prefix {layout.prefix})"
-                )
-            # The class token has no position: its row stays.
-            new = torch.cat([old[:, :, : layout.prefix], _attend(heads, value, layout)], 2)
+            new = self._rows(record, heads, value, old)
         return output.index_copy(1, chosen, new.to(output.dtype))
+
+    def _rows(self, record: AttentionRecord, heads: list[Head], value: Tensor, old: Tensor) -> Tensor:
+        """The heads' outputs at the call's queries, which may be the last of a sequence whose keys are in a cache."""
+        places = TokenPlaces.of(record)
+        first, present = int(places.key[0, 0]), int((places.key[0] >= 0).sum())  # a static cache has empty slots
+        value = value[:, :, :present]
+        layout = self._layout(record, present)
+        asked = places.query[0] - first
+        if len(asked) != present and len(layout.grid) > 1:
+            raise ValueError(f"{record.name!r} attends from {len(asked)} to {present} tokens: a grid needs all queries")
+        # The class token has no position: its row stays.
+        whole = _attend(heads, value, layout)
+        on_grid = asked >= layout.prefix
+        new = old.clone()
+        new[:, :, on_grid.to(old.device)] = whole[:, :, (asked[on_grid] - layout.prefix).to(old.device)].to(old.dtype)
+        return new
+
+    def _layout(self, record: AttentionRecord, tokens: int) -> Layout:
+        """How the tokens of this call lie: as those that were fitted, as the model states it, or on a longer line."""
+        fitted, stated = self._layouts[record.name], record.layout
+        if tokens == fitted.tokens:
+            return fitted
+        if self._any_length and stated is not None and (stated.tokens, stated.prefix) == (tokens, fitted.prefix):
+            return stated
+        if self._any_length and len(fitted.grid) == 1 and tokens > fitted.prefix:
+            return Layout((tokens - fitted.prefix,), fitted.prefix)
+        raise ValueError(
+            f"{record.name!r} attends over {tokens} tokens, but its heads were fitted on {fitted.tokens} (grid {fitted.grid}, "
+            f"prefix {fitted.prefix}), and how {tokens} lie is not known: pass grid="
+        )
 
     def _warn(self, changed: ChangedHeads) -> None:
         absent = [name for name in self._by_name if name not in changed.seen]
@@ -141,11 +167,12 @@ def replace_heads(
     r"""Replace heads by fitted Gaussians while the model runs: ``O_h = G_h V_h`` instead of ``A_h V_h``.
 
     The rows of the grid's queries are replaced. The row of a class token stays, and each head still gives prefix tokens
-    their mean share. This works in every model that ``regard.capture`` recognizes; the model itself is not changed.
+    their mean share. This works in every model that ``regard.capture`` recognizes, for inputs of any length, and in
+    ``generate``: a Gaussian has a place for every offset. The model itself is not changed.
 
     Args:
         heads: the result of ``regard.locality``, or a part: ``found.best(12)``, ``found.where(overlap=0.9)``.
-        grid, prefix: how the tokens lie, for heads without a layout.
+        grid, prefix: how the tokens lie, for heads without a layout; then inputs must have this size.
 
     Use it as a context manager, call it with the input, or measure its cost::
 
@@ -171,4 +198,4 @@ def replace_heads(
             raise ValueError(
                 f"{head.name!r} was fitted with {len(head.prefix)} prefix tokens, not {layouts[head.name].prefix}"
             )
-    return ReplacedHeads(model, chosen, layouts)
+    return ReplacedHeads(model, chosen, layouts, any_length=grid is None)

@@ -1,25 +1,80 @@
 """Attention rollout: the product of the maps of all layers, from the tokens of the last to those of the first."""
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import Layout, Map, Maps, check_over_tokens, merged_rows
+from regard.maps import Layout, Map, Maps, check_over_tokens, check_segments, is_cross_attention, merged_rows, stacks_in
 from regard.support.checks import check_choice, check_probability, describe, is_iterable
 
 Fusion = Literal["mean", "max", "min"]
 
 
+@dataclass(frozen=True)
+class _Step:
+    """One layer's map."""
+
+    name: str
+    weights: Tensor
+    layout: Layout | None = None
+    captured: bool = True
+
+    @property
+    def shown(self) -> str:
+        return repr(self.name) if self.captured else self.name
+
+    @property
+    def crosses(self) -> bool:
+        return self.captured and is_cross_attention(self.name, *self.weights.shape[2:])
+
+
+@dataclass(frozen=True)
+class _Options:
+    fusion: Fusion
+    discard: float
+    identity: float
+
+    def fused(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of the fused heads, which sum to 1, and the share of the skip connection of each row."""
+        fused = _fuse(weights if weights.dtype is torch.float64 else weights.float(), self.fusion)
+        if self.discard:
+            fused = _without_smallest(fused, self.discard)
+        # A row without attention passes through the skip connection alone.
+        total = fused.sum(-1, keepdim=True)
+        share = torch.full_like(total, self.identity).masked_fill(total <= 0, 1.0)
+        return fused / total.clamp_min(torch.finfo(fused.dtype).tiny), share
+
+
+@overload
+def rollout(
+    maps: Maps | Sequence[Tensor],
+    *,
+    fusion: Fusion = ...,
+    discard: float = ...,
+    identity: float = ...,
+    segments: None = ...,
+) -> Float[Tensor, "batch outputs inputs"]: ...
+@overload
+def rollout(
+    maps: Maps | Sequence[Tensor],
+    *,
+    fusion: Fusion = ...,
+    discard: float = ...,
+    identity: float = ...,
+    segments: Sequence[tuple[str, Any]],
+) -> tuple[Tensor, ...]: ...
 def rollout(
     maps: Maps | Sequence[Tensor],
     *,
     fusion: Fusion = "mean",
     discard: float = 0.0,
     identity: float = 0.5,
-) -> Float[Tensor, "batch outputs inputs"]:
+    segments: Sequence[tuple[str, Any]] | None = None,
+) -> Tensor | tuple[Tensor, ...]:
     r"""How much of each input token is in each output token, if values only flow along attention and skip connections.
 
     .. math:: R = \hat A_L \cdots \hat A_1, \qquad \hat A_l = \iota I + (1 - \iota)\, \mathrm{fuse}_h(A_l)
@@ -27,13 +82,20 @@ def rollout(
     with the rows of every factor normalized to sum to 1, so that R is row-stochastic, which is verified. If a model
     merges squares of tokens, as its grids show (16×16, then 8×8), a merged token starts as the mean of its square.
 
+    An encoder–decoder is rolled out in its order: the encoder first, then the decoder, whose cross-attention C reads the
+    encoder's result. Its inputs are those of the encoder, then those of the decoder:
+    :math:`R \leftarrow \iota R + (1 - \iota)\, [\,C R_\mathrm{enc},\ 0\,]`.
+
     Args:
-        maps: self-attention of every layer, in order, over the same tokens or over merged squares of them; the latest
-            call of each. Choose some with ``maps["encoder.*"]``. Or tensors ``(batch, heads, tokens, tokens)``, all over
-            the same tokens.
+        maps: self-attention of every layer of one stack, over the same tokens or over merged squares of them, or an
+            encoder and a decoder. Of the model's latest run all calls count, in the order in which they were computed.
+            Other stacks (the two towers of CLIP) do not belong together: choose one with ``maps["text_model.*"]``. Or
+            tensors ``(batch, heads, tokens, tokens)``, all over the same tokens.
         fusion: how to combine the heads: ``"mean"``, ``"max"`` or ``"min"``.
         discard: the fraction of the smallest weights of each row to leave out, in [0, 1).
         identity: ι, the share of the skip connection, in [0, 1).
+        segments: what the inputs consist of, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. Then the result is
+            one tensor for each: ``(batch, outputs, 12)``, ``(batch, outputs, 24, 24)``, …
 
     The result is on the maps' device: a row for each token of the last layer, a column for each of the first. For a model
     with a class token, ``R[:, 0, prefix:]`` is the usual picture.
@@ -43,55 +105,107 @@ def rollout(
              [0., 1., 0.],
              [0., 0., 1.]]])
     """
+    if segments is not None:
+        whole = rollout(maps, fusion=fusion, discard=discard, identity=identity)
+        return tuple(segment.part(whole) for segment in check_segments(segments, whole.shape[-1]))
     check_choice("fusion", fusion, ("mean", "max", "min"))
     check_probability("discard", discard)
     check_probability("identity", identity)
+    options = _Options(fusion, discard, identity)
+    steps = _steps(maps)
+    stacks = stacks_in(step.name for step in steps) if isinstance(maps, Maps) else {"": []}
+    if len(stacks) > 1:
+        encoder, decoder = _encoder_and_decoder(steps, stacks)
+        source = _rolled(encoder, options)
+        return _verified(_through_decoder(decoder, source, options))
+    crossing = next((step.name for step in steps if step.captured and is_cross_attention(step.name)), None)
+    if crossing is not None:
+        raise ValueError(
+            f"{crossing!r} is cross-attention: its keys are not tokens of the stack that it is in. Pass the maps of the "
+            "encoder as well, or leave it out"
+        )
+    return _verified(_rolled(steps, options))
+
+
+def _rolled(steps: list[_Step], options: _Options) -> Tensor:
+    """Through one stack, without cross-attention."""
     result: Tensor | None = None
     before: Layout | None = None
-    for name, weights, layout in _self_attention(maps):
-        fused = _fuse(weights if weights.dtype is torch.float64 else weights.float(), fusion)
-        if discard:
-            fused = _without_smallest(fused, discard)
-        eye = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
-        # A row without attention passes through the skip connection alone.
-        total = fused.sum(-1, keepdim=True)
-        share = torch.full_like(total, identity).masked_fill(total <= 0, 1.0)
-        step = share * eye + (1 - share) * fused / total.clamp_min(torch.finfo(fused.dtype).tiny)
+    for each in steps:
+        _check_square(each)
+        rows, share = options.fused(each.weights)
+        eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+        step = share * eye + (1 - share) * rows
         if result is not None and result.shape[:2] != step.shape[:2]:
-            merged = merged_rows(result, before, layout) if len(result) == len(step) else None
+            merged = merged_rows(result, before, each.layout) if len(result) == len(step) else None
             if merged is None:
                 raise ValueError(
-                    f"{name} has {tuple(step.shape)} (batch, tokens, tokens) but the map before it is of "
+                    f"{each.shown} has {tuple(step.shape)} (batch, tokens, tokens) but the map before it is of "
                     f"{tuple(result.shape[:2])} (batch, tokens): rollout needs the same tokens in every layer, or grids "
-                    f"that show which were merged ({_shown(before)}, then {_shown(layout)})"
+                    f"that show which were merged ({_shown(before)}, then {_shown(each.layout)})"
                 )
             result = merged
         result = step if result is None else step @ result
-        before = layout
+        before = each.layout
     if result is None:
         raise ValueError("maps is empty: rollout needs one map at least")
-    return _verified(result)
+    return result
 
 
-def _self_attention(maps: Maps | Sequence[Tensor]) -> list[tuple[str, Tensor, Layout | None]]:
+def _through_decoder(steps: list[_Step], source: Tensor, options: _Options) -> Tensor:
+    """``(batch, target tokens, source inputs + target inputs)``."""
+    tokens, inputs = steps[0].weights.shape[2], source.shape[2]
+    start = torch.eye(tokens, dtype=source.dtype, device=source.device).expand(len(source), -1, -1)
+    result = torch.cat([start.new_zeros(len(source), tokens, inputs), start], 2)
+    for each in steps:
+        read = torch.cat([source, source.new_zeros(*source.shape[:2], tokens)], 2) if each.crosses else result
+        if each.weights.shape[0] != len(result) or each.weights.shape[2:] != (tokens, read.shape[1]):
+            raise ValueError(
+                f"{each.name!r} has {tuple(each.weights.shape)} (batch, heads, queries, keys), but rollout needs "
+                f"{tokens} queries and {read.shape[1]} keys here, in a batch of {len(result)}; after generate, pass "
+                "maps.generation()"
+            )
+        rows, share = options.fused(each.weights)
+        result = share * result + (1 - share) * (rows @ read)
+    return result
+
+
+def _encoder_and_decoder(steps: list[_Step], stacks: dict[str, list[str]]) -> tuple[list[_Step], list[_Step]]:
+    """The steps of two stacks of which one reads the other; an error for stacks that do not belong together."""
+    crossed = {stack for stack, names in stacks.items() for step in steps if step.name in names and step.crosses}
+    if len(stacks) != 2 or len(crossed) != 1:
+        shown = "; ".join(f"{stack or names[0]!r}: {len(names)} maps" for stack, names in stacks.items())
+        first = next(iter(stacks))
+        raise ValueError(
+            f"these maps belong to {len(stacks)} stacks of layers that do not attend to each other ({shown}): their product "
+            f'means nothing. Choose one, as in maps["{first + ".*" if first else stacks[first][0]}"]'
+        )
+    decoding = set(stacks[crossed.pop()])
+    return [step for step in steps if step.name not in decoding], [step for step in steps if step.name in decoding]
+
+
+def _steps(maps: Maps | Sequence[Tensor]) -> list[_Step]:
     if isinstance(maps, Map):
         raise TypeError("maps must be several maps, as capture gives them; got a single one")
     if isinstance(maps, Maps):
         check_over_tokens(maps, "rollout")
-        named = [(repr(name), found.weights, found.latest.layout) for name, found in maps.items()]
-    elif not is_iterable(maps):
+        return [_Step(name, call.weights, call.layout) for name, call in maps.last_run]
+    if not is_iterable(maps):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
-    else:
-        named = [(f"map {i}", weights, None) for i, weights in enumerate(maps)]
-    for name, weights, _ in named:
-        if not isinstance(weights, Tensor) or weights.ndim != 4:
-            raise ValueError(f"{name} must be (batch, heads, tokens, tokens), got {describe(weights)}")
-        if weights.shape[2] != weights.shape[3]:
-            raise ValueError(
-                f"{name} has {weights.shape[2]} queries and {weights.shape[3]} keys: rollout needs self-attention, "
-                'with all rows; choose it, as in maps["encoder.*"]'
-            )
-    return named
+    steps = [_Step(f"map {i}", weights, captured=False) for i, weights in enumerate(maps)]
+    for step in steps:
+        if not isinstance(step.weights, Tensor) or step.weights.ndim != 4:
+            raise ValueError(f"{step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)}")
+    return steps
+
+
+def _check_square(step: _Step) -> None:
+    queries, keys = step.weights.shape[2:]
+    if queries != keys:
+        raise ValueError(
+            f"{step.shown} has {queries} queries and {keys} keys: rollout needs self-attention, "
+            'with all rows; choose it, as in maps["encoder.*"]'
+        )
 
 
 def _shown(layout: Layout | None) -> str:

@@ -22,20 +22,29 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--name", action="append", default=[], help="another host name that requests may use (can be repeated)"
     )
+    parser.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns (model, read), as package.module:function or file.py:function, or saved maps",
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     chosen = parser.parse_args(list(arguments))
     if chosen.port is not None and not 0 <= chosen.port < 65536:
         parser.error(f"--port must be 0 to 65535, got {chosen.port}")
     if chosen.folder is not None and not chosen.folder.is_dir():
         raise NotADirectoryError(f"{chosen.folder} is not a folder; a folder that contains runs would fit")
-    from regard.studio import serve
+    from regard.studio import open_model, serve
 
+    if chosen.model is not None:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module is usually in this folder
+    model = None if chosen.model is None else open_model(chosen.model)
     try:
         serve(
             chosen.folder or Path("runs"),
             host=chosen.host,
             port=chosen.port,
             names=chosen.name,
+            model=model,
             browser=not chosen.no_browser,
         )
     finally:

@@ -22,3 +22,5 @@ from regard.figures._sample_attention import image_attention as image_attention
 from regard.figures._sharpness_limit import limit as limit
 from regard.figures._weights import weight_image as weight_image
 from regard.figures._weights import weight_map as weight_map
+from regard.figures._weights import weight_maps as weight_maps
+from regard.figures._weights import weight_segments as weight_segments

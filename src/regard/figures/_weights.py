@@ -57,6 +57,38 @@ def weight_map(
     return figure
 
 
+def weight_maps(
+    maps: Sequence[Tensor],
+    titles: Sequence[str],
+    labels: Sequence[Sequence[Sequence[str] | None]],
+    *,
+    title: str = "",
+    width: float = 2 * COLUMN,
+) -> Figure:
+    """Maps side by side, on one scale of colors: two, and their difference.
+
+    Args:
+        maps: (queries, keys) each.
+        titles: one for each.
+        labels: of the queries and of the keys, for each map; None for numbers.
+        title: above all.
+        width: of the figure, in inches.
+    """
+    tall = max(weights.shape[0] / max(1, weights.shape[1]) for weights in maps)
+    figure, panels = new_figure(1, len(maps), width=width / len(maps), height=width / len(maps) * min(1.6, 0.4 + tall))
+    top = float(max(weights.shape[1] for weights in maps))
+    shown = None
+    for panel, weights, name, (asks, reads) in zip(panels, maps, titles, labels, strict=True):
+        box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
+        places = scale_position(pooled(plain(weights) * top), top)
+        shown = _paint(panel, places, signed=True, extent=box)
+        _labels(panel.xaxis, reads, weights.shape[1], 90)
+        _labels(panel.yaxis, asks, weights.shape[0], 0)
+        panel.set_title(name, fontsize=7)
+    _finish(figure, panels, shown, top, True, title)
+    return figure
+
+
 def weight_image(
     row: Tensor,
     visible: int,
@@ -86,6 +118,51 @@ def weight_image(
     return figure
 
 
+def weight_segments(
+    pictures: Sequence[Tensor],
+    text: Sequence[tuple[str, float]],
+    visible: int,
+    *,
+    images: Sequence[Tensor | None],
+    title: str = "",
+    width: float = 2 * COLUMN,
+    most: int = 16,
+) -> Figure:
+    """What one query attends to in a sequence of text and images: a panel for each picture, and bars for words.
+
+    Args:
+        pictures: weights of the patches of each image, (rows, columns).
+        text: words and their weights; the ``most`` with the largest weights are shown, in the order of the text.
+        visible: how many keys the query may see.
+        images: the pictures themselves, to lie under the weights.
+        title: above all.
+        width: of the figure, in inches.
+    """
+    panels = len(pictures) + bool(text)
+    figure, found = new_figure(1, panels, width=width / panels, height=width / panels + 0.6)
+    shown = None
+    for panel, weights, image in zip(found, pictures, images, strict=False):
+        box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
+        if image is not None:
+            panel.imshow(image.float().mean(-1).numpy(), extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255)
+        places = scale_position(plain(weights) * visible, float(visible))
+        shown = _paint(panel, places, extent=box, alpha=1.0 if image is None else 0.7)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    if text:
+        best = sorted(sorted(range(len(text)), key=lambda i: -abs(text[i][1]))[:most])
+        found[-1].barh(range(len(best)), [100 * text[i][1] for i in best], color=STOPS[4], height=0.7)
+        found[-1].set_yticks(range(len(best)), [text[i][0].replace("$", r"\$") for i in best], fontsize=6)
+        found[-1].invert_yaxis()
+        found[-1].set_xlabel("attention in %", fontsize=7)
+        found[-1].tick_params(axis="x", labelsize=6)
+    if shown is not None:
+        _finish(figure, list(found[: len(pictures)]), shown, float(visible), False, title)
+    elif title:
+        figure.suptitle(title, fontsize=8)
+    return figure
+
+
 def pooled(lift: Tensor) -> Tensor:
     """At most ``MOST_CELLS`` cells per side, each the largest of those that it stands for: no head disappears.
 
@@ -99,10 +176,10 @@ def pooled(lift: Tensor) -> Tensor:
     return torch.where(low > high.abs(), -low, high)
 
 
-def _paint(panel: Any, places: Tensor, **options: Any) -> Any:
+def _paint(panel: Any, places: Tensor, signed: bool = False, **options: Any) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
-    signed = bool((places < 0).any())
+    signed = signed or bool((places < 0).any())
     colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
     return panel.imshow(
         places.numpy(), vmin=-1 if signed else 0, vmax=1, cmap=colors, interpolation="nearest", aspect="auto", **options

@@ -14,6 +14,17 @@ Selection = slice | Tensor
 ALL = slice(None)
 
 
+# Up to so many numbers an operator's overhead takes longer than its work.
+_SMALL = 2**14
+
+
+def selected(x: Tensor, axis: int, chosen: Selection) -> Tensor:
+    """The chosen ones along an axis, without a call of torch if these are all."""
+    if isinstance(chosen, slice) and chosen == ALL:
+        return x
+    return x[:, chosen] if axis == 1 else x[:, :, chosen]
+
+
 def exact(x: Tensor) -> Tensor:
     """x in the dtype in which maps are computed: float64 stays, everything else becomes float32."""
     return x if x.dtype in (torch.float64, torch.float32) else x.float()
@@ -23,7 +34,7 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
     """The value (or key) heads that the selected ones of ``count`` query heads use; neighbors share one."""
     shared = value.shape[1]
     if shared == count:
-        return value[:, heads]
+        return selected(value, 1, heads)
     if shared == 1:
         return value
     if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
@@ -36,7 +47,7 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
 def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selection, heads: Selection) -> Tensor:
     """max |weights @ value − output|, over the selected rows and heads."""
     found = weights @ shared_heads(exact(value), heads, output.shape[1]).to(weights.dtype)
-    expected = output[:, heads][:, :, rows].to(weights.dtype)
+    expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)
     return largest_magnitude(found.sub_(expected))
 
 
@@ -44,6 +55,8 @@ def largest_magnitude(x: Tensor) -> Tensor:
     """max |x|, in one pass."""
     if x.numel() == 0:
         return x.new_zeros(())
+    if x.numel() <= _SMALL:
+        return x.abs().amax()
     smallest, largest = x.aminmax()
     return torch.maximum(smallest.neg_(), largest).abs_()  # abs: the maximum of two zeros may be −0
 
@@ -93,11 +106,16 @@ class AttentionScores:
     def scores(self, rows: Selection, heads: Selection, columns: Selection = ALL, batch: slice = ALL) -> Tensor:
         """The scores of these rows, heads and keys; −∞ for a key that is not kept."""
         _, count, queries, keys = self.shape
-        query = exact(self.query[batch][:, heads][:, :, rows])
-        key = exact(shared_heads(self.key[batch], heads, count)[:, :, columns]).expand(-1, query.shape[1], -1, -1)
-        flat = query.flatten(0, 1), key.flatten(0, 1).mT
-        # With beta=0 the first argument is not read.
-        scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
+        query = exact(selected(selected(self.query[batch], 1, heads), 2, rows))
+        key = exact(selected(shared_heads(self.key[batch], heads, count), 2, columns))
+        if key.shape[1] != query.shape[1]:
+            key = key.expand(-1, query.shape[1], -1, -1)
+        if query.numel() <= _SMALL:
+            scores = torch.matmul(query * self.scale, key.mT)
+        else:
+            flat = query.flatten(0, 1), key.flatten(0, 1).mT
+            # With beta=0 the first argument is not read.
+            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
         if self.softcap:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
@@ -186,6 +204,16 @@ def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with no key to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
+    if scores.requires_grad:  # an edit of the map is differentiated
+        logsumexp = scores.logsumexp(-1)
+        empty = (logsumexp == -math.inf).unsqueeze(-1)
+        return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
+    if scores.numel() <= _SMALL:
+        logsumexp = scores.logsumexp(-1)
+        weights = torch.softmax(scores, -1, out=scores)
+        if may_be_empty:
+            weights.masked_fill_((logsumexp == -math.inf).unsqueeze(-1), 0.0)
+        return weights, logsumexp
     largest = scores.amax(-1)
     weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
     if may_be_empty:

@@ -19,6 +19,7 @@ from typing import Literal
 from torch import Tensor
 
 from regard.maps._layout import Layout
+from regard.maps._positions import Positions
 
 Certainty = Literal["known", "inferred", "ambiguous"]
 Over = Literal["tokens", "channels", "samples"]
@@ -34,11 +35,13 @@ class MapAxes:
         over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
             other gathered attention).
         query_layout: how the queries lie on an image, if not as the keys do.
+        positions: where queries and keys lie in the whole sequence, if known.
     """
 
     certainty: Certainty = "known"
     over: Over = "tokens"
     query_layout: Layout | None = None
+    positions: Positions | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class AxisReading:
     @property
     def without_queries(self) -> "AxisReading":
         """The same with the queries counted to the batch, as its last axes."""
+        if not self.queries:
+            return self
         return replace(self, queries=())
 
     def ordered(self, x: Tensor) -> Tensor:
@@ -196,6 +201,12 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
     found += [AxisReading(lead, heads=(axis,)) for axis in axes]
     pairs = pairwise(axes) if len(lead) > 2 else ()  # the batch must have an axis
     found += [AxisReading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
+    if len(lead) == 2:  # heads may be folded into the samples, before blocks of tokens
+        found += [
+            AxisReading((lead[0] // count, count, lead[1]), heads=(1,), split=count)
+            for count in sorted(evidence.counts)
+            if lead[0] % count == 0 and lead[0] > 0 and 1 < lead[1] != count
+        ]
     if gathered and axes:
         last = axes[-1]
         found += [AxisReading(lead, heads=(axis,), queries=(last,), over="samples") for axis in axes[:-1]]

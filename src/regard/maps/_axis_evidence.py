@@ -25,10 +25,15 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     """
     stated, projected, arguments = None, None, None
     for module, frame in _running_modules(site):
-        stated = heads_of(module)
+        stated = site.remembered.get((id(module), "heads"), module)
+        if stated is module:
+            stated = site.remembered[id(module), "heads"] = heads_of(module)
         if stated is not None or arguments is None:
             arguments = frame
-        projected = _projected(module, width) if module is site.module else projected
+        if module is site.module:
+            if (key := (id(module), "projected", width)) not in site.remembered:
+                site.remembered[key] = _projected(module, width)
+            projected = site.remembered[key]
         if stated is not None:
             break
     first = None if arguments is None else _first_input(arguments)
@@ -41,8 +46,18 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         _tokens(first, output_shape, stated),
         (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 and own else None,
         beside.pop() if len(beside) == 1 else None,
-        bool(like) and like[-1].stride(-2) == 1 < like[-1].stride(-1) and like[-1].shape[-2] > 1,
+        _keys_beside(like[-1], first) if like else False,
     )
+
+
+def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
+    """Whether neighboring keys are neighbors in memory as channels are, in the memory of the module's input."""
+    if value.shape[-2] < 2:
+        return False
+    if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
+        # Channels come first: neighbors in memory are tokens.
+        return value.stride(-1) == 1 and value.stride(-2) == first.shape[-1] * first.shape[-2]
+    return value.stride(-2) == 1 < value.stride(-1)
 
 
 def heads_of(module: nn.Module | None) -> int | None:

@@ -1,13 +1,12 @@
 """``capture``: the attention maps of a model, taken while it runs as it always does."""
 
 import inspect
-import math
 import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -15,25 +14,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import AttentionScores, Selection
-from regard.maps._building import Room, build, chunks
 from regard.maps._container import Maps
-from regard.maps._interception import RecordListener, intercept
+from regard.maps._contributions import ProjectionWatch
+from regard.maps._interception import intercept
+from regard.maps._keeping import Keeping, LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
-from regard.maps._overview import overview_size
-from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, select
 from regard.maps._storage import Storage
-from regard.support.checks import check_positive, describe
-from regard.support.text import format_size, parse_size
-
-SUGGESTED = 128  # cells a side of the overview that is offered where a map does not fit
+from regard.support.checks import check_flag, check_positive, describe
+from regard.support.text import parse_size
 
 
 @dataclass(eq=False)
-class Capture(RecordListener):
+class Capture(Keeping):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
     :meth:`attended` receives every record before its weights are built.
@@ -49,8 +45,8 @@ class Capture(RecordListener):
     grid: Any = None
     prefix: int | None = None
     stream: str | Path | None = None
-    overview: int | None = None
-    keep_keys: bool = False
+    values: bool = False
+    long: LongTexts = field(default_factory=LongTexts)
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -59,11 +55,12 @@ class Capture(RecordListener):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
+        self.projections = ProjectionWatch() if self.values else None
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}
-        self._by_rows = self.reduce is not None and _positional(self.reduce) >= 3
+        self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
@@ -81,15 +78,19 @@ class Capture(RecordListener):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        if self.projections is not None:
+            self.projections.close()
         for name in list(self._waiting):
-            self._fold(name)
+            self.fold(name)
         if self._names is not None and self._names.compiled:
             self.maps.notes.append(
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
                 "outputs that are equal up to rounding"
             )
+        if self._names is not None:
+            self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         self.storage.finish(self.maps.records)
-        if self.overview is not None and torch.cuda.is_initialized():
+        if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
         if kind is None:
             self._warn()
@@ -140,10 +141,10 @@ class Capture(RecordListener):
             return
         running = record.running
         before = self.storage.used
-        with torch.inference_mode(False), torch.no_grad(), torch.autocast(running.device.type, enabled=False):
+        with torch.no_grad(), _plainly(running.device.type):
             try:
                 record.check.allowed = running.rounding(record.shape[3])
-                reason = self._keep(record, rows, heads)
+                reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
                 reason = f"its map could not be computed ({type(error).__name__}: {error})"
         if reason is not None:
@@ -153,100 +154,35 @@ class Capture(RecordListener):
         record.rows = None if self.rows is None else tuple(torch.arange(queries)[rows].tolist())
         record.heads = None if self.heads is None else tuple(torch.arange(heads_count)[heads].tolist())
         record.layout = self._layout(record)
+        if self.projections is not None:
+            self._keep_values(record, self.projections)
         record.computation = None
         self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
         if self.reduce is None:
             self.maps.add(record)
             return
-        self._fold(record.name)  # what was waiting
+        self.fold(record.name)  # what was waiting
         self.maps.add(record)
         if record.stored is not None:
             self._waiting[record.name] = record.weights
             record.stored = None
             if not running.tentative:
-                self._fold(record.name)
+                self.fold(record.name)
 
-    def _fold(self, name: str) -> None:
+    @staticmethod
+    def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
+        running = record.running
+        if running.projection is not None and running.value is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                projections.projected(record, running.value, *running.projection())
+        else:
+            projections.expect(record, running.value, running.output)
+
+    def fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:
             found, weights = self.maps[name], self._waiting.pop(name)
-            more = (slice(0, weights.shape[2]),) if self._by_rows else ()
+            more = (slice(0, weights.shape[2]),) if self.by_rows else ()
             found.reduced = self.reduce(found.reduced, weights, *more)
-
-    def _keep(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
-        """Build what is to be kept, in the storage; or the reason why it cannot be."""
-        if self.overview is not None:
-            return self._keep_overview(record, rows, heads)
-        if self._by_rows and not record.running.tentative:
-            self._fold(record.name)
-            found, total = self.maps.get(record.name), None
-            total = None if found is None else found.reduced
-            for start, weights in chunks(record, rows, heads, self.chunk_bytes):
-                total = self.reduce(total, weights, slice(start, start + weights.shape[2]))  # type: ignore[misc]
-            self.maps.ensure(record.name).reduced = total
-            return None
-        return self._keep_weights(record, rows, heads)
-
-    def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
-        batch, heads_count, queries, keys = record.shape
-        value = record.running.value
-        shape = (batch, len(torch.arange(heads_count)[heads]), len(torch.arange(queries)[rows]), keys)
-        dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
-        size = math.prod(shape) * dtype.itemsize
-        if self.reduce is not None:
-            # What fits into one chunk is working memory, as it is for maps that are kept.
-            reason = self.storage.take(size, what="to fold this map at once") if size > self.chunk_bytes else None
-            if reason is not None:
-                return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
-            self.storage.used -= size if size > self.chunk_bytes else 0
-            device = record.running.device
-            whole = Room(lambda items: torch.zeros(items, *shape[1:], dtype=dtype, device=device), dtype)
-            record.stored = build(record, rows, heads, whole, self.chunk_bytes)
-            return None
-        room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * self.chunk_bytes)
-        if isinstance(room, str):
-            return room + self._offer(record)
-        device, file = record.running.device, room.tensor
-
-        def make(items: int) -> Tensor:
-            # Memory of zeros is not touched until something else is written to it.
-            return torch.zeros(items, *shape[1:], dtype=dtype, device=device) if file is None else file
-
-        made = build(record, rows, heads, Room(make, dtype, file is None), self.chunk_bytes)
-        record.stored = made if file is not None else room.keep(made)
-        return None
-
-    def _offer(self, record: AttentionRecord) -> str:
-        """What an overview of a long map would need."""
-        if record.windows is not None or max(record.shape[2:]) <= SUGGESTED:
-            return ""
-        size = format_size(overview_size(record.shape, SUGGESTED), binary=True)
-        return f"; overview={SUGGESTED} keeps its exact mass in cells, in {size}"
-
-    def _keep_overview(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
-        if record.windows is not None or record.axes.over == "samples":
-            which = "windows" if record.windows is not None else "queries with keys of their own"
-            return f"there is no overview of {which}: capture it without overview="
-        count = len(torch.arange(record.shape[1])[heads])
-        shape = (record.shape[0], count, *record.shape[2:])
-        size, cells = overview_size(shape, self.overview or SUGGESTED), self.overview or SUGGESTED
-        scores = record.running.weights
-        if self.keep_keys:
-            if not isinstance(scores, AttentionScores):
-                return "its queries and keys are not known: capture it without keep_keys="
-            if scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
-                return "its scores are changed by functions that need the GPU: capture it without keep_keys="
-            size += 0 if self.stream is not None else scores.nbytes
-        reason = self.storage.take(size, what="this overview")
-        if reason is not None:
-            return reason
-        if self.rows is not None:
-            reason = self._keep_weights(record, rows, heads)
-            if reason is not None:
-                return reason
-        record.overview = overview_of(record, heads, cells).kept()
-        if self.keep_keys and isinstance(scores, AttentionScores):
-            record.scores = scores.on_host(self.storage.place)
-        return None
 
     def _layout(self, record: AttentionRecord) -> Layout | None:
         """How the keys lie: the grid that the caller gave is for attention that fits it."""
@@ -307,6 +243,7 @@ def capture(
     grid: Any = None,
     prefix: int | None = None,
     stream: str | Path | None = None,
+    values: bool = False,
     overview: int | None = None,
     keep_keys: bool = False,
 ) -> Capture:
@@ -339,6 +276,8 @@ def capture(
             warning and listed in ``maps.missed``, before they are computed. None for no limit.
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
+        values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
+            :meth:`Map.contributions`. They are not saved with the maps.
         overview: keep long maps as at most this many cells a side, such as 128: ``map.overview`` is the exact mass of
             each cell, ``map.overview_largest`` its largest weight, ``map.per_query`` and ``map.per_key`` are statistics of
             every token. The map itself is never formed, so memory is linear in the tokens. ``rows=`` are kept in full.
@@ -360,7 +299,19 @@ def capture(
     >>> maps[0].overview.shape, maps[0].cell, maps[0].per_key.received.shape, maps[0].row(4).shape
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, overview, keep_keys)
+    long = LongTexts(overview, keep_keys)
+    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
+
+
+def _plainly(device: str) -> AbstractContextManager[Any]:
+    """Without inference mode and autocast. What is off already costs no time."""
+    if not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled(device):
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def _check_options(options: Capture) -> None:
@@ -373,15 +324,16 @@ def _check_options(options: Capture) -> None:
         raise TypeError(f"reduce must be a function of (total, weights), got {describe(reduce)}")
     if stream is not None and not isinstance(stream, str | os.PathLike):
         raise TypeError(f"stream must be the path of a folder, got {describe(stream)}")
+    check_flag("values", options.values)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
     check_selection("rows", options.rows)
     check_selection("heads", options.heads)
-    if options.overview is not None:
-        check_positive("overview", options.overview)
+    if options.long.overview is not None:
+        check_positive("overview", options.long.overview)
         if reduce is not None:
             raise ValueError("overview and reduce exclude each other: an overview is already folded")
-    elif options.keep_keys:
+    elif options.long.keep_keys:
         raise ValueError("keep_keys=True goes with overview=: without it the whole maps are kept")
 
 

@@ -1,27 +1,28 @@
 """``Maps``: a mapping from the names of modules to their maps."""
 
+import copy
 import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.maps._axes import Certainty, Over
 from regard.maps._files import read_records, write_records
+from regard.maps._generation import join_calls
 from regard.maps._layout import Layout, given_layout
-from regard.maps._overview import KeyStatistics, Overview, QueryStatistics
+from regard.maps._long_map import LongMap
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._selection import Rows, check_selection, select
+from regard.maps._segments import ImageTokens
 from regard.support.checks import check_count
 from regard.support.tables import text_table
 
 
-class Map:
+class Map(LongMap):
     """The attention of one module, call by call. The properties of the map are those of the latest call.
 
     Attributes:
@@ -43,55 +44,6 @@ class Map:
     def weights(self) -> Float[Tensor, "batch heads queries keys"]:
         """``(batch, heads, queries, keys)``; rows sum to 1, or to 0 if there was no key to attend to."""
         return self.latest.weights
-
-    @property
-    def overview(self) -> Float[Tensor, "batch heads rows columns"]:
-        """The exact mass of each cell of the map, ``(batch, heads, cells, cells)``, from ``capture(overview=…)``."""
-        return self._overview.mass
-
-    @property
-    def overview_largest(self) -> Float[Tensor, "batch heads rows columns"]:
-        """The largest weight in each cell of the map."""
-        return self._overview.largest
-
-    @property
-    def cell(self) -> tuple[int, int]:
-        """How many queries and how many keys a cell of the overview covers."""
-        return self._overview.cell
-
-    @property
-    def per_query(self) -> QueryStatistics:
-        """Of every query: entropy, mass on the first keys, mean distance, largest weight and where it is."""
-        return self._overview.per_query
-
-    @property
-    def per_key(self) -> KeyStatistics:
-        """Of every key: mass received, the largest weight, and the query that gives it."""
-        return self._overview.per_key
-
-    @property
-    def _overview(self) -> Overview:
-        if self.latest.overview is None:
-            raise ValueError(f"{self.name!r} has no overview: capture it with regard.capture(model, overview=128)")
-        return self.latest.overview
-
-    def row(self, index: int) -> Float[Tensor, "batch heads keys"]:
-        """The weights of one query, exactly: it was kept by ``rows=``, or is computed from what ``keep_keys=True`` kept."""
-        count = self.latest.shape[2]
-        if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
-            raise IndexError(f"row must be a whole number below {count}, got {index!r:.40}")
-        return self.latest.block(torch.tensor([index % count]))[:, :, 0]
-
-    def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:
-        """The weights of some queries and keys, exactly, like :meth:`row`; None stands for all."""
-        chosen = []
-        for name, wanted, count in (("rows", rows, self.latest.shape[2]), ("columns", columns, self.latest.shape[3])):
-            check_selection(name, wanted)
-            selection = select(wanted, count)
-            if isinstance(selection, str):
-                raise IndexError(f"{name}={wanted!r:.80}: {selection}")
-            chosen.append(selection)
-        return self.latest.block(*chosen)
 
     @property
     def windows(self) -> Tensor | None:
@@ -132,6 +84,16 @@ class Map:
         return self.latest.axes.over
 
     @property
+    def query_positions(self) -> Int[Tensor, "queries"] | None:
+        """Where the queries of the latest call lie in the whole sequence, for models with a cache; None if not known."""
+        return None if self.latest.positions is None else self.latest.positions.query_positions
+
+    @property
+    def key_positions(self) -> Int[Tensor, "keys"] | None:
+        """The same of the keys: −1 for empty slots of a static cache."""
+        return None if self.latest.positions is None else self.latest.positions.key_positions
+
+    @property
     def kernel(self) -> str | None:
         return self.latest.kernel
 
@@ -142,6 +104,27 @@ class Map:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.latest.kept_shape
+
+    def contributions(self) -> Float[Tensor, "batch heads queries keys"]:
+        r"""How much each key contributes to each query by each head, after ``capture(values=True)``.
+
+        .. math:: \lVert A_{ij}\, v_j W_h \rVert
+
+        with the columns :math:`W_h` of the layer's output projection that belong to the head. A sink, with large weights
+        and small values, shrinks to what it contributes.
+        """
+        return self.latest.contributions
+
+    def head_contributions(self) -> Float[Tensor, "batch heads queries"]:
+        r"""How large the output of each head is for each query, behind the output projection:
+        :math:`\lVert \sum_j A_{ij}\, v_j W_h \rVert`, after ``capture(values=True)``."""
+        if self.latest.norms is None:
+            return self.latest.contributions[..., 0]  # which says what is missing
+        norms: Tensor = self.latest.norms.heads
+        windows = self.latest.windows
+        if windows is not None and self.latest.rows is None:
+            return windows.merge(norms.unsqueeze(-1)).squeeze(-1)
+        return norms
 
     def layout(self, grid: Any = None, prefix: int | None = None) -> Layout:
         """How the keys lie on an image: as given, else as the model states it. An error if neither is known."""
@@ -180,12 +163,14 @@ class Maps(Mapping[str, Map]):
     Attributes:
         missed: attention that was computed but not captured, with the reason.
         notes: what a reader should know about the capture.
+        image_tokens: how the model marks the patches of images in its text, if its configuration says so.
     """
 
     def __init__(self, maps: Iterable[Map] = (), missed: list[Missed] | None = None) -> None:
         self._maps = {found.name: found for found in maps}
         self.missed: list[Missed] = missed if missed is not None else []
         self.notes: list[str] = []
+        self.image_tokens: ImageTokens | None = None
 
     def add(self, record: AttentionRecord) -> Map:
         """Append the record to the map of its name, and return this map."""
@@ -223,12 +208,17 @@ class Maps(Mapping[str, Map]):
             if key in self._maps:
                 return self._maps[key]
             if any(sign in key for sign in "*?["):
-                found = Maps(found for name, found in self._maps.items() if fnmatch.fnmatchcase(name, key))
+                found = self._some(found for name, found in self._maps.items() if fnmatch.fnmatchcase(name, key))
                 if found:
                     return found
             raise KeyError(f"no map is named {key!r}; there are {', '.join(self._maps) or 'none'}")
         chosen = list(self._maps.values())[key]
-        return Maps(chosen) if isinstance(chosen, list) else chosen
+        return self._some(chosen) if isinstance(chosen, list) else chosen
+
+    def _some(self, chosen: Iterable[Map]) -> "Maps":
+        some = Maps(chosen)
+        some.image_tokens = self.image_tokens
+        return some
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._maps)
@@ -247,14 +237,60 @@ class Maps(Mapping[str, Map]):
             )
         return torch.stack([found.weights for found in self.values()])
 
+    def generation(self, output: Any = None) -> "Maps":
+        """The calls of ``model.generate`` put together: maps of the whole sequence, prompt and answer.
+
+        Positions are those that the cache states at each call, so that dynamic, static, sliding-window and quantized
+        caches, prompt lookup and prefill in chunks all fit. The last token of the answer is in no map, because the model
+        never read it. An encoder's maps stay as they are.
+
+        Args:
+            output: what ``generate`` returned. Needed if tokens may have been rejected (prompt lookup), and for beam
+                search with ``return_dict_in_generate=True, output_scores=True``: then the maps follow each sequence
+                through the beams.
+        """
+        found = Maps((Map(name, [join_calls(name, m.calls, output)]) for name, m in self.items()), list(self.missed))
+        found.notes = list(self.notes)
+        found.image_tokens = self.image_tokens
+        return found
+
+    def contributions(self) -> "Maps":
+        """Maps of contributions in the place of weights (see :meth:`Map.contributions`), for views and figures."""
+        made = Maps(missed=self.missed)
+        for found in self.values():
+            for call in found.calls:
+                layouts: dict[str, Any] = {"layout": call.layout, "axes": call.axes}
+                chosen = {"rows": call.rows, "heads": call.heads}
+                made.add(
+                    AttentionRecord.given(call.contributions, found.name, kind="contributions", **layouts, **chosen)
+                )
+        made.notes = [
+            "weights times the norms of values behind the output projection: rows do not sum to 1",
+            *self.notes,
+        ]
+        return made
+
     @property
     def residual(self) -> float:
         """The largest residual of all maps."""
         return _largest_residual(self.records)
 
+    @property
+    def last_run(self) -> list[tuple[str, AttentionRecord]]:
+        """Names and records of the model's latest run, in the order in which they were computed: a layer that is used
+        several times appears as often. If the order is not known: the latest call of each."""
+        named = [(found.name, call) for found in self.values() for call in found.calls]
+        last = max((call.moment[0] for _, call in named if call.moment is not None), default=None)
+        if last is None or any(call.moment is None for _, call in named):
+            return [(found.name, found.latest) for found in self.values() if found.calls]
+        return sorted(
+            ((name, call) for name, call in named if call.moment is not None and call.moment[0] == last),
+            key=lambda pair: pair[1].moment or (0, 0),
+        )
+
     def save(self, path: str | Path, *, dtype: str | None = None) -> Path:
         """Write all maps to one safetensors file; ``dtype`` "uint8" (scaled per head) or "float16" makes it small."""
-        named = [replace(call, name=found.name) for found in self.values() for call in found.calls]
+        named = [_renamed(call, found.name) for found in self.values() for call in found.calls]
         return write_records(Path(path), named, self.missed, self.notes, dtype)
 
     @classmethod
@@ -311,6 +347,12 @@ def check_whole(found: Map, what: str) -> None:
             f"{what} needs whole maps, but {found.name!r} is an overview: capture it without overview=, at a length that "
             "fits into the budget, or read its .overview, .per_query and .per_key"
         )
+
+
+def _renamed(record: AttentionRecord, name: str) -> AttentionRecord:
+    same = copy.copy(record)
+    same.name = name
+    return same
 
 
 def _row(found: Map) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener."""
 
 import re
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -13,10 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.maps._contributions import PROJECTIONS
 from regard.maps._layout import Layout, inferred_layout
+from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
-from regard.maps._patches import outer_interceptors, overrides, patched, paused
-from regard.maps._record import AttentionRecord
+from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
+from regard.maps._positions import positions_of
+from regard.maps._record import AttentionRecord, WeightsOf
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import SilentModules
 from regard.maps._windows import windows_of
@@ -41,36 +44,6 @@ _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
 
 
-class RecordListener:
-    """Receives the record of every attention. Override what you need.
-
-    Attributes:
-        lost: attention that could not be recorded, with the reason.
-    """
-
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-
-    def wants(self, name: str) -> bool:
-        """Whether to record attention of this name."""
-        return True
-
-    def attended(self, record: AttentionRecord) -> Tensor | None:
-        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
-        return None
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        """Attention of this name cannot be recorded."""
-        self.lost.append(f"{name}: {reason}")
-
-    def rescaled(self, name: str, factor: Tensor) -> None:
-        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
-        or two kernels that are merged by their logsumexp."""
-
-    def retract(self, name: str) -> None:
-        """Forget the latest record of this name: it was a part of something else."""
-
-
 class Interceptor(TorchFunctionMode):
     """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
 
@@ -82,12 +55,16 @@ class Interceptor(TorchFunctionMode):
         self.names = ModuleNames(model)
         self.handwritten = HandwrittenAttention(self._running)
         self.silent = SilentModules(model)
+        self._count = 0  # of records
         self._accounted: set[str] = set()
         self._linear: set[str] = set()  # linear attention of which the second product follows
         self._patches: tuple[int, ...] | None = None
         self._last_output: weakref.ref[Tensor] | None = None
+        # The latest output that the listener replaced, and the weights that give it.
+        self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
         self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
+        self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -103,21 +80,32 @@ class Interceptor(TorchFunctionMode):
         kwargs = kwargs or {}
         if is_hidden():
             return func(*args, **kwargs)
-        if self.silent:
+        if self.silent.waiting:
             self.silent.used(args, kwargs)
-        name = getattr(func, "__name__", "")
-        handler = self._handlers.get(name)
+        known = self._functions.get(func)  # every operator of the model comes here: its name is looked up once
+        if known is None:
+            name = getattr(func, "__name__", "")
+            operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+            known = self._functions[func] = (name, self._handlers.get(name), operator)
+        name, handler, operator = known
+        if self.listener.projections is not None and name in PROJECTIONS and not _in_backward():
+            self.listener.projections.saw(name, args, kwargs)
         if handler is not None and not _in_backward():
             return handler(func, args, kwargs)
         out = func(*args, **kwargs)
-        if self.handwritten.history or self.handwritten.history.random:
-            self.handwritten.history.follow(name, func, args, kwargs, out)
-        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-            if _ATTENTION_LIKE.search(str(func)):
-                self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
-            elif self.silent and not str(func).startswith(("aten", "prim")):
-                self.silent.operator(self._running(), str(func))
+        history = self.handwritten.history
+        if history.origins or history.random.known:
+            history.follow(name, func, args, kwargs, out)
+        if operator:
+            self._operator(func)
         return out
+
+    def _operator(self, func: Any) -> None:
+        """An operator ran that is called as such, not as a function of torch."""
+        if _ATTENTION_LIKE.search(str(func)):
+            self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
+        elif self.silent and not str(func).startswith(("aten", "prim")):
+            self.silent.operator(self._running(), str(func))
 
     # -- recording ---------------------------------------------------------------------------------------------
 
@@ -162,26 +150,44 @@ class Interceptor(TorchFunctionMode):
             self._missed(site.name, record)
             return out
         self._add_layout(record, site)
+        record.moment = (self.names.run, self._count)
+        self._count += 1
         self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
+        self._apply_edits(record)
         with torch._C.DisableTorchFunction(), paused():
             restore = record.running.restore
             new = unobserved(self.listener.attended, record)  # which may compute attention itself
             if new is None or restore is None:
                 return out
             new = restore(new)
+        edited = record.computation.edited if record.computation is not None else None
+        self._replaced = None if edited is None else (weakref.ref(new), edited)
         return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    def _apply_edits(self, record: AttentionRecord) -> None:
+        """If an interceptor around this one replaced the output, the map is the one that gives the new output."""
+        last = self._last_output() if self._last_output is not None else None
+        around = [outer._replaced for outer in outer_interceptors(self) if isinstance(outer, Interceptor)]
+        edited = next((found[1] for found in around if found is not None and found[0]() is last), None)
+        if edited is not None and last is not None:
+            record.computation = record.running.with_weights(edited)
 
     def _add_layout(self, record: AttentionRecord, site: CallSite) -> None:
         """How the tokens lie: as the layer declares it, as the model declares it, or as a module around it states it."""
         around, keys, grid = self.names.parents(site.name), record.shape[3], current_grid()
         record.windows = windows_of(record.shape, around, site)
+        if record.windows is None and record.axes.over == "tokens":
+            record.axes = replace(record.axes, positions=positions_of(record.shape, site))
         if record.windows is not None:
             record.layout = Layout(record.windows.grid, 0)
         elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:
             record.layout = Layout(grid, 0)
         record.running.layout_declared = record.layout is not None
         if record.layout is None:
-            record.layout = inferred_layout(keys, around, self._patches)
+            at = (site.name, keys, self._patches)
+            if at not in site.remembered:
+                site.remembered[at] = inferred_layout(keys, around, self._patches)
+            record.layout = site.remembered[at]
 
     # -- functions of torch ------------------------------------------------------------------------------------
 
@@ -229,6 +235,8 @@ class Interceptor(TorchFunctionMode):
             steps = (stride, stride) if isinstance(stride, int) else tuple(stride)
             if tuple(weight.shape[2:]) == steps * (2 // len(steps)) and min(steps) > 1:
                 self._patches = tuple(out.shape[-2:])
+            elif self.handwritten.history.origins and tuple(weight.shape[2:]) == (1, 1):
+                self.handwritten.history.follow("conv2d", func, args, kwargs, out)  # heads may be mixed
         return out
 
     def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -299,7 +307,7 @@ class Interceptor(TorchFunctionMode):
             if outer:
                 return outer[0].called(name, original, args, kwargs)
             with _without_interceptors(), paused():
-                return _compiled_as_called(original)(*args, **kwargs)
+                return compiled_as_called(original)(*args, **kwargs)
 
         if is_hidden() or _in_backward():
             return run()
@@ -324,8 +332,10 @@ class Interceptor(TorchFunctionMode):
         for name, reason in self.silent.unaccounted(self._accounted, self.started_threads):
             self._missed(name, reason)
         self.names.forget()
+        self._replaced = None
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
+        self._functions.clear()
         self.handwritten.close()
         del self.handwritten
 
@@ -351,19 +361,6 @@ def intercept(model: nn.Module, listener: RecordListener, *, keeps_path: bool = 
 def _in_backward() -> bool:
     """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
     return torch._C._current_graph_task_id() != -1
-
-
-def _compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original``, compiled if compiled code calls it, so that the kernel is the one that would run without us: compiled
-    code runs as Python while it is intercepted."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):
-            context = frame.f_locals.get("self")
-            return context(original) if callable(context) else original  # type: ignore[no-any-return]
-        frame = frame.f_back
-    return original
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 (Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
 """
 
+import inspect
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile
 from types import FrameType
 from typing import Any
@@ -15,6 +15,9 @@ from torch import nn
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
+
+_OWN_PACKAGES = (__package__, f"{__package__}.sources")
+_GRIDS = "image_grid_thw"  # Qwen-VL's
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -31,16 +34,25 @@ def clean(path: str) -> str:
 
 @dataclass(frozen=True)
 class CallSite:
-    """Where an attention happened: the module, its name, and the frames from the call outwards."""
+    """Where an attention happened: the module, its name, and the frames from the call outwards.
+
+    ``remembered`` is for what does not change while the model is intercepted, so that it is computed once.
+    """
 
     name: str
     module: nn.Module
     frames: tuple[FrameType, ...]
+    remembered: dict[Any, Any] = field(default_factory=dict)
 
-    def local(self, function: str, name: str) -> Any:
-        """A local variable of the innermost running function of this name; None if there is none."""
+    def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
+        """A local variable of the innermost running function of this name; None if there is none.
+
+        Args:
+            module: the module of which the function must be a method.
+        """
         for frame in self.frames:
-            if frame.f_code.co_name == function and name in frame.f_code.co_varnames:
+            named = frame.f_code.co_name == function and name in frame.f_code.co_varnames
+            if named and (module is None or _first_argument(frame) is module):
                 return frame.f_locals.get(name)
         return None
 
@@ -53,8 +65,14 @@ class ModuleNames:
         self._modules = dict(model.named_modules())
         self._by_name = {clean(path): module for path, module in self._modules.items()}
         self._root = type(_unwrapped(model)).__name__
+        self._parents: dict[str, list[nn.Module]] = {}
+        self._remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
+        # The outermost frame of the model's latest run, and how many runs there were.
+        self._run: tuple[FrameType, int] | None = None
+        # The argument of this name with which the latest run was called, if there was one: the grids of its images.
+        self.image_grids: Any = None
         # Whether compiled code called some of the attention.
         self.compiled = False
 
@@ -65,9 +83,13 @@ class ModuleNames:
 
     def parents(self, name: str) -> list[nn.Module]:
         """The module of this name and those that contain it, innermost first."""
-        parts = name.partition("#")[0].split(".")
-        paths = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
-        return [self._by_name[path] for path in paths if path in self._by_name]
+        path = name.partition("#")[0]
+        found = self._parents.get(path)
+        if found is None:
+            parts = path.split(".")
+            paths = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+            found = self._parents[path] = [self._by_name[path] for path in paths if path in self._by_name]
+        return found
 
     def locate(
         self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
@@ -79,7 +101,7 @@ class ModuleNames:
             member: the part of the running module to which the attention belongs.
             count: whether to number this attention: False if it may turn out not to be one.
         """
-        frames = list(_frames())
+        frames = _frames()
         self.compiled = self.compiled or _from_compiled_code(frames)
         self._running = [entry for entry in self._running if any(entry[0] is frame for frame in frames)]
         for depth, frame in enumerate(frames):
@@ -92,11 +114,36 @@ class ModuleNames:
             call = _call_of(found, frames[depth:])
             if call is None:  # a function that takes the module as its argument
                 continue
+            if count:
+                self._count_run(frames)
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
-            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames))
+            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames), self._remembered)
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
+
+    @property
+    def run(self) -> int:
+        """How many times the model ran before the run of now."""
+        return 0 if self._run is None else self._run[1]
+
+    def _count_run(self, frames: list[FrameType]) -> None:
+        """``generate``, or any method of the model that calls it several times, is one run."""
+        if self._run is not None and any(frame is self._run[0] for frame in frames):
+            return
+        outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
+        if outermost is not None:
+            self._run = (outermost, 0 if self._run is None else self._run[1] + 1)
+            stated = (frame.f_locals.get(_GRIDS) for frame in frames if _GRIDS in frame.f_code.co_varnames)
+            self.image_grids = next((found for found in stated if found is not None), self.image_grids)
+
+    def _is_call(self, frame: FrameType) -> bool:
+        """Whether this is a call of a module of the model, or of one of its methods."""
+        found = _first_argument(frame)
+        if not isinstance(found, nn.Module) or self.of(found) is None:
+            return False
+        method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
+        return getattr(method, "__code__", None) is frame.f_code
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -116,16 +163,20 @@ class ModuleNames:
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
+        self._remembered.clear()
+        self._run = None
 
 
-def _frames() -> Iterator[FrameType]:
+def _frames() -> list[FrameType]:
     """From the call outwards, without those of this package: a frame that refers to itself would keep the model's
     tensors until the next garbage collection."""
     frame: FrameType | None = sys._getframe(2)
+    found = []
     while frame is not None:
-        if not str(frame.f_globals.get("__package__")).startswith(__package__):
-            yield frame
+        if frame.f_globals.get("__package__") not in _OWN_PACKAGES:
+            found.append(frame)
         frame = frame.f_back
+    return found
 
 
 def _first_argument(frame: FrameType) -> Any:
@@ -136,6 +187,8 @@ def _first_argument(frame: FrameType) -> Any:
 def _from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
     compile wrapper called directly runs compiled."""
+    if not any(frame.f_code.co_name == "compile_wrapper" for frame in frames):
+        return False
     handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
     rest = iter(frames[handed + 1 :])
     if handed >= 0:

@@ -9,19 +9,30 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, largest_magnitude, product_error
+from regard.maps._attention_scores import (
+    ALL,
+    AttentionScores,
+    Selection,
+    exact,
+    largest_magnitude,
+    product_error,
+    selected,
+)
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
 from regard.maps._overview import Overview
+from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
+# Weights of a selection of rows and heads.
+WeightsOf = Callable[[Selection, Selection], Tensor]
 NOT_COMPARED = "nothing: the weights were given"
 
 
@@ -60,6 +71,8 @@ class Computation:
         largest_sum: the largest sum of a row's weights, if it may be more than one.
         tentative: it may turn out to be a part of another attention, and be retracted.
         layout_declared: the layer itself, and not a module around it, states how its tokens lie.
+        edited: the weights that give the output that a listener returned, if it changed the weights.
+        projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -74,6 +87,13 @@ class Computation:
     largest_sum: Tensor | None = None
     tentative: bool = False
     layout_declared: bool = False
+    edited: WeightsOf | None = field(default=None, init=False)
+    projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
+
+    def with_weights(self, edited: WeightsOf) -> "Computation":
+        """The same with other weights, which give the output."""
+        weights = lambda rows, heads: (edited(rows, heads), None)  # noqa: E731
+        return replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
 
     @property
     def device(self) -> torch.device:
@@ -101,7 +121,7 @@ class Computation:
         if self.largest_sum is not None:
             largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
-        return (times * precision * largest.clamp_min(1e-30)).to(largest.dtype)
+        return largest.clamp_min(1e-30) * (times * precision)
 
 
 @dataclass(eq=False)
@@ -145,6 +165,8 @@ class AttentionRecord:
         axes: what its axes are, and how certain that is.
         computation: how to build the map, while the model runs.
         remarks: what a reader should know about how it was computed.
+        moment: the number of the model's run in the capture, and that of the attention in it; None if not known.
+        norms: the :class:`regard.maps.ValueNorms` that ``capture(values=True)`` keeps.
     """
 
     name: str
@@ -155,13 +177,15 @@ class AttentionRecord:
     stored: Tensor | None = None
     rows: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
-    overview: Overview | None = None
-    scores: AttentionScores | None = None
     windows: Windows | None = None
     layout: Layout | None = None
     axes: MapAxes = field(default_factory=MapAxes)
     computation: Computation | None = None
-    remarks: list[str] = field(default_factory=list)
+    moment: tuple[int, int] | None = field(default=None, init=False)
+    norms: Any = field(default=None, init=False)
+    overview: Overview | None = field(default=None, init=False)
+    scores: AttentionScores | None = field(default=None, init=False)
+    remarks: list[str] = field(default_factory=list, init=False)
 
     @classmethod
     def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
@@ -186,7 +210,7 @@ class AttentionRecord:
         weights, logsumexp = running.weights(rows, heads)
         log_error = None
         if running.logsumexp is not None and logsumexp is not None:
-            log_error = difference(logsumexp, running.logsumexp[:, heads][:, :, rows])
+            log_error = difference(logsumexp, selected(selected(running.logsumexp, 1, heads), 2, rows))
         self.check.add(running.error(weights, rows, heads), log_error)
         return weights
 
@@ -204,6 +228,15 @@ class AttentionRecord:
         if self.stored.shape[0] == 1 and self.shape[0] > 1:
             return self.stored.expand(self.shape[0], -1, -1, -1)
         return self.stored
+
+    @property
+    def contributions(self) -> Float[Tensor, "batch heads queries keys"]:
+        """‖A_ij v_j W_h‖ for each query, key and head: weight times the norm of the value behind the output projection."""
+        if self.norms is None or self.stored is None:
+            reason = "its output projection was not found, or it was captured without values=True"
+            raise ValueError(f"what the values of {self.name!r} contribute is not known: {reason}")
+        sizes = self.stored.abs() * self.norms.keys.to(self.stored)[:, :, None, :]
+        return self.windows.on_image(sizes) if self.windows is not None and self.rows is None else sizes
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
@@ -232,6 +265,11 @@ class AttentionRecord:
                 raise ValueError(f"row {missing[0]} of {self.name!r} was not kept: rows= chose {len(self.rows)} others")
             chosen = torch.tensor([self.rows.index(row) for row in chosen.tolist()], dtype=torch.long)
         return self.weights[:, :, chosen][..., columns]
+
+    @property
+    def positions(self) -> Positions | None:
+        """Where queries and keys lie in the whole sequence, if known."""
+        return self.axes.positions
 
     @property
     def query_layout(self) -> Layout | None:
@@ -267,5 +305,7 @@ def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def difference(ours: Tensor, theirs: Tensor) -> Tensor:
     """Over rows with a key to attend to: kernels differ in what they return for the others."""
-    difference = (ours - theirs.to(ours.dtype)).abs()
-    return torch.where(ours.isfinite(), difference, 0.0).amax() if ours.numel() else ours.new_zeros(())
+    if not ours.numel():
+        return ours.new_zeros(())
+    difference = (ours - theirs.to(ours.dtype)).abs_()
+    return difference.masked_fill_(ours == -math.inf, 0.0).amax()

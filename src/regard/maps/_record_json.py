@@ -1,7 +1,7 @@
 """Records as JSON, without their tensors, and back. A description that does not fit its tensors is refused."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
 from regard.maps._overview import Overview, check_parts
+from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
 from regard.maps._windows import Windows
 
@@ -33,6 +34,8 @@ def record_to_json(record: AttentionRecord) -> dict[str, Any]:
         "cell": None if record.overview is None else list(record.overview.cell),
         "axes": record.axes.certainty,
         "over": record.axes.over,
+        "positions": None if record.positions is None else asdict(record.positions),
+        "moment": record.moment,
         "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
     }
 
@@ -56,8 +59,17 @@ def record_from_json(
         windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
         layout=layouts[0],
         # Files of before state neither.
-        axes=MapAxes(fields.get("axes", "inferred"), fields.get("over", "tokens"), layouts[1]),
+        axes=MapAxes(
+            fields.get("axes", "inferred"),
+            fields.get("over", "tokens"),
+            layouts[1],
+            None if fields.get("positions") is None else Positions(**fields["positions"]),
+        ),
     )
+    moment = _tuple(fields.get("moment"))
+    if moment is not None and not _fits(moment, 2):
+        raise ValueError(f"{record.name!r:.100} has the moment {moment!r:.100}, which is no pair of numbers")
+    record.moment = moment
     _check_parts(record)
     if overview:
         record.overview = Overview.of(overview, _tuple(fields["cell"]))
@@ -76,6 +88,11 @@ def _check_parts(record: AttentionRecord) -> None:
     for layout in (record.layout, record.query_layout):
         if layout is not None and not (_fits(layout.grid, len(layout.grid)) and type(layout.prefix) is int):
             raise ValueError(f"{record.name!r:.100} has the layout {layout!r:.100}, which is no grid of tokens")
+    place = record.positions
+    if place is not None and not _fits(astuple(place)[:5], 5):
+        raise ValueError(f"{record.name!r:.100} has the positions {place!r:.200}, which are no numbers of tokens")
+    if place is not None and (place.queries, place.keys) != record.shape[2:]:
+        raise ValueError(f"{record.name!r:.100} is {record.shape}, which {place!r:.200} does not fit")
     if weights is None:
         if record.heads is not None and not _fits(record.heads, len(record.heads)):
             raise ValueError(f"{record.name!r:.100} has a list of heads that does not number them")

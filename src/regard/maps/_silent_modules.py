@@ -17,10 +17,14 @@ class SilentModules:
     """The modules of a model that look like attention, and whether they ran. Their parameters tell it, without hooks.
 
     A module looks like attention by its name or by its class, and if it holds two matrices or more.
+
+    Attributes:
+        waiting: the parameters of modules that did not run yet.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._owner: dict[int, str] = {}
+        self.waiting: dict[int, str] = {}
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
         self._operators: dict[str, str] = {}
@@ -30,19 +34,20 @@ class SilentModules:
                 if len(matrices) >= 2:
                     # Modules come outermost first: the innermost one keeps its parameters.
                     self._owner.update(dict.fromkeys(map(id, matrices), clean(path) or self._root))
+        self.waiting.update(self._owner)
 
     def __bool__(self) -> bool:
         return bool(self._owner)
 
     def used(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A function was called: its arguments may be parameters of such a module."""
-        owner = self._owner
-        for x in args:
-            if id(x) in owner:
-                self._ran[owner[id(x)]] = None
-        for x in kwargs.values():
-            if id(x) in owner:
-                self._ran[owner[id(x)]] = None
+        waiting = self.waiting
+        for x in (*args, *kwargs.values()):
+            if id(x) in waiting:
+                name = waiting[id(x)]
+                self._ran[name] = None
+                for key in [key for key, owner in waiting.items() if owner == name]:
+                    del waiting[key]  # once is enough
 
     def operator(self, name: str | None, operator: str) -> None:
         """An operator that is not torch's own ran in the module of this name."""

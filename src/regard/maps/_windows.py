@@ -1,5 +1,7 @@
-"""Windowed attention (Swin): the position of each window's tokens on the image, so that maps can be put back."""
+"""Windowed attention (Swin, SAM, MaxViT, …): where each window's tokens lie on the image, so that maps can be put back."""
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +19,21 @@ class Windows:
     Attributes:
         grid, window, shift: in tokens, rows and columns.
         rolled_first: whether it was rolled before it was padded (timm), not after (transformers, torchvision).
+        strided: whether the tokens of a window lie as far apart as fits, over the whole image (the grids of MaxViT).
 
     >>> Windows((2, 4), (2, 2), (0, 0)).index.tolist()
     [[0, 1, 4, 5], [2, 3, 6, 7]]
     >>> Windows((1, 3), (1, 2), (0, 1)).index.tolist(), Windows((1, 3), (1, 2), (0, 1), rolled_first=True).index.tolist()
     ([[1, 2], [-1, 0]], [[1, 2], [0, -1]])
+    >>> Windows((1, 6), (1, 2), (0, 0), strided=True).index.tolist()
+    [[0, 3], [1, 4], [2, 5]]
     """
 
     grid: tuple[int, int]
     window: tuple[int, int]
     shift: tuple[int, int]
     rolled_first: bool = False
+    strided: bool = False
 
     @property
     def index(self) -> Int[Tensor, "windows area"]:
@@ -40,8 +46,12 @@ class Windows:
         index[:rows, :columns] = tokens.roll(back, (0, 1)) if self.rolled_first else tokens
         if not self.rolled_first:
             index = index.roll(back, (0, 1))
-        cut = index.reshape(height // self.window[0], self.window[0], width // self.window[1], self.window[1])
-        return cut.transpose(1, 2).reshape(-1, self.window[0] * self.window[1])
+        counts = height // self.window[0], width // self.window[1]
+        if self.strided:
+            cut = index.reshape(self.window[0], counts[0], self.window[1], counts[1]).permute(1, 3, 0, 2)
+        else:
+            cut = index.reshape(counts[0], self.window[0], counts[1], self.window[1]).transpose(1, 2)
+        return cut.reshape(-1, self.window[0] * self.window[1])
 
     @property
     def count(self) -> int:
@@ -78,36 +88,65 @@ class Windows:
         return torch.where(present[:, None, :, None], parts, like)
 
 
-# The method that cuts the windows, of timm's blocks.
-_TIMM = {
+# The method that cuts the windows, of timm's blocks that roll them.
+_ROLLED = {
     "SwinTransformerBlock": "_attn",
     "SwinTransformerV2Block": "_attn",
     "SwinTransformerV2CrBlock": "_shifted_window_attn",
 }
+# Blocks that pad images at the end and cut them row by row: SAM, ViTDet and their kin, Hiera, DaViT, GCViT, Twins.
+_CUT = re.compile(
+    r"^(Sam|VitDet|GotOcr|Slanext|DeepseekOcr|UnlimitedOcr|PPFormulaNet)\w*Layer$|MultiScaleBlock$"
+    r"|^(SpatialBlock|GlobalContextVitBlock|LocallyGroupedAttn)$"
+)
+_SIZES = ("window_size", "partition_size", "ws", "block_size")
 
 
 def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite) -> Windows | None:
     """The windows of a known windowed layer around this attention; None if there is none or its size does not fit."""
     for module in modules:
-        kind = type(module).__name__
-        window, shift = _pair(getattr(module, "window_size", None)), _pair(getattr(module, "shift_size", 0))
-        grid: Any = None
-        function = _TIMM.get(kind)
-        if function is not None:
-            grid = (site.local(function, "H"), site.local(function, "W"))
-        elif kind.endswith("Layer") and "Swin" in kind:  # transformers: Swin, Swinv2, DonutSwin, MaskFormerSwin
-            grid = site.local("forward", "input_dimensions")
-        elif kind == "ShiftedWindowAttention":  # torchvision
-            shift = _pair(site.local("shifted_window_attention", "shift_size"))
-            source = site.local("shifted_window_attention", "input")
-            grid = source.shape[1:3] if isinstance(source, Tensor) else None
-        if grid is None or window is None or shift is None or not all(isinstance(n, int) for n in grid):
-            continue
-        found = Windows((grid[0], grid[1]), window, shift, rolled_first=function is not None)
-        area = window[0] * window[1]
-        if shape[2:] == (area, area) and shape[0] % found.count == 0:
-            return found
+        windows = _windows(module, site)
+        if windows is not None:
+            area = windows.window[0] * windows.window[1]
+            if shape[2:] == (area, area) and shape[0] % windows.count == 0:
+                return windows
     return None
+
+
+def _windows(module: nn.Module, site: CallSite) -> Windows | None:
+    """How a module cuts its image, if its class is known."""
+    kind, strided = type(module).__name__, False
+    shift: tuple[int, int] | None = (0, 0)
+    rolled = _ROLLED.get(kind)
+    grid: Any = None
+    if rolled is not None:
+        grid, shift = _lengths(site, rolled, module, "H", "W"), _pair(getattr(module, "shift_size", 0))
+    elif kind.endswith("Layer") and "Swin" in kind:  # transformers: Swin, Swinv2, DonutSwin, MaskFormerSwin
+        grid, shift = site.local("forward", "input_dimensions"), _pair(getattr(module, "shift_size", 0))
+    elif kind == "ShiftedWindowAttention":  # torchvision
+        shift = _pair(site.local("shifted_window_attention", "shift_size"))
+        source = site.local("shifted_window_attention", "input")
+        grid = source.shape[1:3] if isinstance(source, Tensor) else None
+    elif "PartitionAttention" in kind:  # MaxViT
+        grid = site.local("_partition_attn", "img_size", module)
+        strided = not getattr(module, "partition_block", not site.name.partition("#")[0].endswith("attn_grid"))
+    elif kind == "NestLevel":
+        blocks, side = site.local("forward", "x", module), getattr(module, "block_size", 0)
+        grid = (side * math.isqrt(blocks.shape[1]),) * 2 if isinstance(blocks, Tensor) and blocks.ndim == 4 else None
+    elif _CUT.search(kind) or (kind == "Block" and type(module).__module__.endswith("vision_transformer_sam")):
+        function = "_window_attn" if kind == "GlobalContextVitBlock" else "forward"
+        if not getattr(getattr(module, "attn", None), "use_global", False):  # GCViT: queries are of the whole image
+            grid = _lengths(site, function, module, "H", "W") or _lengths(site, function, module, "height", "width")
+    window = next((_pair(x) for name in _SIZES if (x := getattr(module, name, None)) is not None), None)
+    if grid is None or window is None or shift is None or not all(isinstance(n, int) for n in grid) or min(window) < 1:
+        return None
+    return Windows((grid[0], grid[1]), window, shift, rolled_first=rolled is not None, strided=strided)
+
+
+def _lengths(site: CallSite, function: str, module: nn.Module, *names: str) -> tuple[Any, ...] | None:
+    """Local variables of a method of the module; None if it has none of these names."""
+    found = tuple(site.local(function, name, module) for name in names)
+    return None if None in found else found
 
 
 def _pair(x: Any) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from regard.models._image_attention import AttentionSettings as AttentionSetting
 from regard.models._image_encoder import ImageEncoder as ImageEncoder
 from regard.models._image_encoder import paper_image_encoder as paper_image_encoder
 from regard.models._onnx import export_onnx as export_onnx
+from regard.models._plain_vision_transformer import PlainVisionTransformer as PlainVisionTransformer
 from regard.models._pretrained import Pretrained as Pretrained
 from regard.models._pyramid import AttentionPyramid as AttentionPyramid
 from regard.models._resnet import ResNet18 as ResNet18

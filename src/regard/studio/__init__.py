@@ -13,4 +13,7 @@ except ImportError as missing:
     raise ImportError(f"the studio needs {missing.name}: pip install 'regard[studio]'") from missing
 
 from regard.studio._app import create_app as create_app
+from regard.studio._own_model import OwnModel as OwnModel
+from regard.studio._own_model import open_model as open_model
+from regard.studio._run_folders import EXAMPLE as EXAMPLE
 from regard.studio._serve import serve as serve

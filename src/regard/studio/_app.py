@@ -11,6 +11,7 @@ from regard._version import __version__
 from regard.data import MOST_BYTES
 from regard.studio._errors import install
 from regard.studio._guard import LOOPBACK, Guard
+from regard.studio._own_model import OwnModel
 from regard.studio._routes import routes
 from regard.studio._run_folders import EXAMPLE, Folder
 from regard.support.checksums import checksum
@@ -28,6 +29,7 @@ def create_app(
     addresses: bool = False,
     token: str | None = None,
     example: Path | None = EXAMPLE,
+    model: OwnModel | None = None,
 ) -> Any:
     """The studio's server as an ASGI application.
 
@@ -35,6 +37,7 @@ def create_app(
         folder: the folder whose runs are shown, new ones included. Nothing outside it is read, except the example.
         names, addresses, token: which requests are allowed (see :class:`regard.studio._guard.Guard`).
         example: the folder of an example run, by default the one that comes with the package; None shows none.
+        model: a model of the user's own, from :func:`regard.studio.open_model`.
 
     >>> import tempfile
     >>> from regard.studio import create_app
@@ -53,7 +56,7 @@ def create_app(
     )
     install(api)
     api.openapi = lambda: _described(api)  # type: ignore[method-assign]
-    api.include_router(routes(Folder(folder, example=example)))
+    api.include_router(routes(Folder(folder, example=example), model))
 
     @api.get("/", include_in_schema=False)
     def page(request: Request) -> Response:

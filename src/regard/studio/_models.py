@@ -15,9 +15,18 @@ class Problem(BaseModel):
     error: str = Field(description="what is wrong")
 
 
+class ModelAbout(BaseModel):
+    """A model that the studio was opened with."""
+
+    name: str
+    takes: Literal["text", "image", "nothing"] = Field(description="what a person gives it; saved maps take nothing")
+    suggestion: str | None = Field(description="a text to try")
+
+
 class About(BaseModel):
     version: str
     folder: str = Field(description="name of the folder whose runs are shown")
+    model: ModelAbout | None = Field(description="the model that the studio was opened with")
 
 
 class RunSummary(BaseModel):
@@ -86,6 +95,14 @@ class Sentence(BaseModel):
 
     text: str = Field(min_length=1, max_length=160)
     task: Literal["upper", "lower"] = "upper"
+
+
+class ModelText(BaseModel):
+    """A text for the model that the studio was opened with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(min_length=1, max_length=4000)
 
 
 class EvidencePart(BaseModel):

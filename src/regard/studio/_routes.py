@@ -14,20 +14,24 @@ from regard._version import __version__
 from regard.claims import examine, select
 from regard.studio import _runs
 from regard.studio._errors import Refused
-from regard.studio._image_files import decode, fit, open_own, to_png
+from regard.studio._image_files import decode, fit, open_own, to_png, to_tensor
 from regard.studio._models import (
     About,
     ClaimEvidence,
     ImageSample,
     ImageSamples,
     Metrics,
+    ModelAbout,
+    ModelText,
     Problem,
     RunDetail,
     RunSummary,
     Sentence,
 )
+from regard.studio._own_model import OwnModel
 from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, read_piece
 from regard.studio._sample_view import sample_view
+from regard.studio._summaries import Summaries
 from regard.training import Run
 from regard.views import Payload, show
 from regard.views.claim_ledger import claim_evidence
@@ -69,13 +73,13 @@ def _binary(response: type[Response], description: str) -> dict[str, Any]:
 VIEW, PICTURE = _binary(BinaryResponse, "The data of a view."), _binary(PngResponse, "An image.")
 
 
-def routes(folder: Folder) -> APIRouter:
-    """All routes, for the runs of a folder."""
-    api = Api(folder)
+def routes(folder: Folder, model: OwnModel | None = None) -> APIRouter:
+    """All routes, for the runs of a folder and a model of the user's own."""
+    api = Api(folder, model)
     router = APIRouter(prefix="/api", responses=PROBLEMS)
     images = "/runs/{id}/images"
     router.get("/about", summary="What this server shows")(api.about)
-    router.get("/runs", summary="All runs, the latest first")(api.runs)
+    router.get("/runs", summary="All runs, the latest first", response_model=list[RunSummary])(api.runs)
     router.get("/runs/{id}", summary="One run")(api.run)
     router.get("/runs/{id}/metrics", summary="The metrics of a run, from an offset on")(api.metrics)
     router.get("/runs/{id}/heads", summary="Where its heads looked, so far", **VIEW)(api.heads)
@@ -88,6 +92,9 @@ def routes(folder: Folder) -> APIRouter:
         api.upload_attention
     )
     router.post("/runs/{id}/sentence", summary="What it answers to a sentence and attends to", **VIEW)(api.sentence)
+    router.get("/model/maps", summary="Saved maps that the studio was opened with", **VIEW)(api.model_maps)
+    router.post("/model/text", summary="What the model attends to in a text", **VIEW)(api.model_text)
+    router.post("/model/image", summary="What the model attends to in an image", **VIEW)(api.model_image)
     router.get("/pages/{name}", summary="A view that needs no run", **VIEW)(api.page)
     router.post("/claims/{id}/evidence", summary="Check a claim now")(api.evidence)
     return router
@@ -96,19 +103,22 @@ def routes(folder: Folder) -> APIRouter:
 class Api:
     """The functions behind the routes."""
 
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
+    def __init__(self, folder: Folder, model: OwnModel | None = None) -> None:
+        self.folder, self.model = folder, model
         self._networks = _runs.Networks()
+        self._summaries = Summaries()
         # Capturing replaces functions for the time of a pass, so there is one pass at a time.
         self._working = threading.Lock()
         self._looked: dict[Any, bytes] = {}  # the last few images, to go back and forth between
 
     def about(self) -> About:
-        return About(version=__version__, folder=self.folder.root.name)
+        known = None
+        if self.model is not None:
+            known = ModelAbout(name=self.model.name, takes=self.model.takes, suggestion=self.model.suggestion)
+        return About(version=__version__, folder=self.folder.root.name, model=known)
 
-    def runs(self) -> list[RunSummary]:
-        found = [_runs.summarize(place) for place in self.folder.places().values()]
-        return sorted(found, key=lambda run: (run.example, run.problem is not None, -run.modified))
+    def runs(self) -> Response:
+        return Response(self._summaries.listed(self.folder.places()), media_type="application/json")
 
     def run(self, id: RunId) -> RunDetail:
         place = self.folder.place(id)
@@ -189,6 +199,23 @@ class Api:
                 except ValueError as error:  # an unknown character, or a sentence that is too long
                     raise Refused(400, str(error)) from error
                 return BinaryResponse(sample_view(run, network, sample, {"run": place.title, "step": used}).body)
+
+    def model_maps(self) -> Response:
+        return self._model_view("nothing", None)
+
+    def model_text(self, typed: ModelText) -> Response:
+        return self._model_view("text", typed.text)
+
+    def model_image(self, image: Annotated[bytes, File()]) -> Response:
+        return self._model_view("image", lambda: to_tensor(decode(image)))
+
+    def _model_view(self, takes: str, given: Any) -> Response:
+        if self.model is None or self.model.takes != takes:
+            known = "no model" if self.model is None else f"a model that takes {self.model.takes}"
+            raise Refused(409, f"the studio was opened with {known}")
+        content = given() if callable(given) else given  # before the lock: a slow image keeps nobody waiting
+        with self._working:
+            return BinaryResponse(self.model.look(content).body)
 
     def page(self, name: Literal["mechanism", "convolution", "claims"]) -> Response:
         return BinaryResponse(_page(name))

@@ -13,7 +13,7 @@ from regard.support.checksums import checksum
 from regard.training import DamagedCheckpointError, Run, load_run
 
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
-DEEPEST, MOST_RUNS, MOST_CHECKPOINTS = 4, 400, 10_000
+DEEPEST, MOST_RUNS, MOST_CHECKPOINTS = 4, 5_000, 10_000
 STATE_FILES = ("state.json", "state.safetensors")
 # What files of the wrong form raise. Any other error is also written to the terminal.
 _FILES = (ValueError, TypeError, KeyError, OSError, RecursionError, OverflowError, DamagedCheckpointError)
@@ -99,6 +99,7 @@ class Folder:
     def __init__(self, root: Path, *, example: Path | None = EXAMPLE) -> None:
         self.root = root.resolve()
         self.example = None if example is None else example.resolve()
+        self._known: dict[str, RunFolder] = {}
 
     def places(self) -> dict[str, RunFolder]:
         """All runs by id, the example last."""
@@ -111,27 +112,43 @@ class Folder:
             found[name] = RunFolder(name, folder, self.root)
         if self.example is not None and (self.example / RECIPE).is_file():
             found["example"] = RunFolder("example", self.example, self.example, is_example=True)
+        self._known = found
         return found
 
     def place(self, id: str) -> RunFolder:
-        found = self.places().get(id)
+        # Among a thousand runs, one that is known is found without walking through all of them.
+        known = self._known.get(id)
+        still = known is not None and not known.folder.is_symlink() and (known.folder / RECIPE).is_file()
+        found = known if still else self.places().get(id)
         if found is None:
             raise Refused(404, f"there is no run {id!r}")
         return found
 
     def _folders(self) -> Iterator[Path]:
-        count = 0
+        count, depth = 0, len(self.root.parts)
         for path, below, files in os.walk(self.root, followlinks=False):
-            folder = Path(path)
             below[:] = sorted(name for name in below if not name.startswith("."))
             is_run = RECIPE in files
-            if is_run or len(folder.relative_to(self.root).parts) >= DEEPEST:
+            if is_run or len(Path(path).parts) - depth >= DEEPEST:
                 below.clear()
             if is_run:
-                yield folder
+                yield Path(path)
                 count += 1
                 if count == MOST_RUNS:
                     return
+
+
+def signature(folder: Path) -> tuple[object, ...]:
+    """Changes when a file that the list of runs depends on is written, replaced or removed."""
+    seen: list[object] = []
+    for name in (RECIPE, METRICS, HEADS, SUMMARY, "checkpoints"):
+        try:
+            found = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path each would take as long as all the rest
+        except OSError:
+            seen.append(None)
+        else:
+            seen.append((found.st_mtime_ns, found.st_size, found.st_ino))
+    return tuple(seen)
 
 
 def _is_plain(name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from regard.studio._app import create_app
 from regard.studio._connections import ImpatientProtocol
 from regard.studio._guard import LOOPBACK
+from regard.studio._own_model import OwnModel
 
 PORT = 8642
 TRIES = 20
@@ -28,6 +29,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int | None = None,
     names: Collection[str] = (),
+    model: OwnModel | None = None,
     browser: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -38,6 +40,7 @@ def serve(
         host: the address to listen on, by default this machine's own, which other machines cannot reach.
         port: by default 8642, or the next free one; 0 uses any free one.
         names: further host names that requests may use, such as one in a local network.
+        model: a model of the user's own (see :func:`regard.studio.open_model`), shown first.
         browser: whether to open a browser.
         say: is called with each line for the user.
     """
@@ -47,10 +50,10 @@ def serve(
     # Also on this machine alone: other people and other programs may use it, and each page of a browser can send requests.
     token = secrets.token_urlsafe(24)
     known = {*LOOPBACK, host, socket.gethostname(), socket.getfqdn(), *names} if not local else {*LOOPBACK, *names}
-    app = create_app(folder, names=known, addresses=not local, token=token)
+    app = create_app(folder, names=known, addresses=not local, token=token, model=model)
     with listen(host, port) as listening:
         address = address_of(host, listening.getsockname()[1], token)
-        say(f"regard studio shows {folder} at {address}")
+        say(f"regard studio shows {folder if model is None else model.name} at {address}")
         if not local:
             say("Anyone with this complete address can see these runs. The connection is not encrypted.")
         say("Press Ctrl+C to stop.")

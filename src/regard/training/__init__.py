@@ -29,6 +29,7 @@ from regard.training._head_trajectory import HeadTrajectory as HeadTrajectory
 from regard.training._network_settings import AttentionPyramidSettings as AttentionPyramidSettings
 from regard.training._network_settings import ImageEncoderSettings as ImageEncoderSettings
 from regard.training._network_settings import NetworkSettings as NetworkSettings
+from regard.training._network_settings import PlainVisionTransformerSettings as PlainVisionTransformerSettings
 from regard.training._network_settings import ResNet18Settings as ResNet18Settings
 from regard.training._network_settings import Seq2SeqRNNSettings as Seq2SeqRNNSettings
 from regard.training._network_settings import TextEncoderSettings as TextEncoderSettings

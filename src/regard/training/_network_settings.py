@@ -12,6 +12,7 @@ from regard.models import (
     AttentionPyramid,
     AttentionSettings,
     ImageEncoder,
+    PlainVisionTransformer,
     ResNet18,
     Seq2SeqRNN,
     TextEncoder,
@@ -168,6 +169,28 @@ class VisionTransformerSettings(NetworkSettings):
 
     def small(self) -> "VisionTransformerSettings":
         return dataclasses.replace(self, dim=4 * self.heads, depth=2, hidden=16)
+
+
+@dataclass(frozen=True)
+class PlainVisionTransformerSettings(NetworkSettings):
+    """Settings of :class:`regard.models.PlainVisionTransformer`: one head, no norms.
+
+    Args:
+        patch_size: side of a patch.
+        dim: width of a token.
+        depth: number of blocks.
+    """
+
+    patch_size: int = 4
+    dim: int = 64
+    depth: int = 5
+
+    def build(self, task: ImageTask) -> nn.Module:
+        channels, *size = task.image_shape
+        return PlainVisionTransformer(size, num_classes=len(task.class_names), channels=channels, **_fields(self))
+
+    def small(self) -> "PlainVisionTransformerSettings":
+        return dataclasses.replace(self, dim=16, depth=2)
 
 
 @dataclass(frozen=True)

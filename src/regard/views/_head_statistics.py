@@ -82,6 +82,56 @@ def statistics(
     return {name: none if each is None else _rounded(each) for name, each in found.items()}
 
 
+CLEAR = 0.5  # of the weight, on average over queries, makes a pattern
+
+
+def patterns(weights: Tensor, surprise: list[float | None], positions: Tensor | None = None) -> list[str]:
+    """What each head mostly does, one word per head: the pattern that holds most of its weight, if that is half of it.
+
+    ``"itself"``, ``"previous"``, ``"next"`` and ``"neighbors"`` (also of a grid) are relative to the query, ``"first"`` and
+    ``"one key"`` are keys that get the weight of all queries; ``"uniform"`` and ``"other"`` are the rest.
+
+    >>> weights = torch.stack([torch.eye(4), torch.eye(4).roll(-1, 1), torch.full((4, 4), 0.25)])
+    >>> patterns(weights, [2.0, 2.0, 0.0], torch.arange(4.0)[:, None])
+    ['itself', 'previous', 'uniform']
+    """
+    heads, queries, keys = weights.shape
+    step = math.ceil(queries / MOST_ROWS)
+    rows = weights[:, ::step].abs()
+    share = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
+    scores = _relative_patterns(share, step, positions) if positions is not None and queries == keys > 2 else {}
+    if share.shape[1] > 1:
+        common = share.mean(1)
+        scores["first"] = common[:, 0]
+        scores["one key"] = common[:, 1:].amax(-1) if keys > 1 else torch.zeros(heads)
+    found = []
+    for head in range(heads):
+        clear = {name: float(each[head]) for name, each in scores.items() if float(each[head]) >= CLEAR}
+        if (surprise[head] or 0.0) <= EVEN:
+            found.append("uniform")
+        else:
+            found.append(max(clear, key=lambda name: clear[name]) if clear else "other")
+    return found
+
+
+def _relative_patterns(share: Tensor, step: int, positions: Tensor) -> dict[str, Tensor]:
+    """The weight at fixed distances from the query, ``(heads,)`` each, over the queries that have such a key."""
+    apart = (positions[None] - positions[::step, None]).float()  # (rows, keys, axes), NaN for prefix tokens
+
+    def mean(mask: Tensor) -> Tensor:
+        rows = mask.any(-1)
+        return (share * mask).sum(-1)[:, rows].mean(-1) if bool(rows.any()) else torch.zeros(len(share))
+
+    scores = {"itself": mean((apart == 0).all(-1))}
+    if positions.shape[1] == 1:
+        scores |= {"previous": mean(apart[..., 0] == -1), "next": mean(apart[..., 0] == 1)}
+    near = (apart.abs().amax(-1) <= 1) & ~(apart == 0).all(-1)
+    largest = torch.stack(list(scores.values())).amax(0)
+    # Neighbors count where no single one of them is the pattern.
+    scores["neighbors"] = torch.where(largest >= CLEAR, torch.zeros(len(share)), mean(near))
+    return scores
+
+
 def _rounded(values: Tensor) -> list[float | None]:
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values.tolist()]
 

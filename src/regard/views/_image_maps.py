@@ -10,7 +10,7 @@ from regard.maps import Layout, Maps
 from regard.support.checks import describe
 from regard.views._head_statistics import opening
 from regard.views._payload import Payload
-from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
+from regard.views._sheets import Sheet, arrays, notes, place_on_grid, rolls_out, sheets
 
 MOST_PIXELS = 768  # of the longer side; keeps files small
 
@@ -51,9 +51,8 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
     # Queries that are not tokens of the grid (a pooling query, learned queries) are selected by number.
     on_grid = queries is None or asked.tokens == queries
     place: Layout | None = asked if on_grid and len(asked.grid) == 2 else None
+    place_on_grid(sheet, layout.grid, layout.prefix)
     sheet.about.update(
-        grid=list(layout.grid),
-        prefix=layout.prefix,
         query_grid=None if place is None else list(place.grid),
         query_prefix=sheet.about["queries"] if place is None else place.prefix,
     )

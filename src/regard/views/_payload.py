@@ -52,10 +52,10 @@ class Scaled:
         if weights.numel() and float(weights.min()) < 0:
             largest = weights.abs().amax(-1)
             steps = weights * (127 / largest.clamp_min(1e-30))[..., None]
-            return cls(steps.round().to(torch.int8), largest / 127)
+            return cls(steps.round_().to(torch.int8), largest / 127)
         largest = weights.amax(-1) if weights.numel() else weights.new_zeros(weights.shape[:-1])
         steps = weights * (255 / largest.clamp_min(1e-30))[..., None]
-        return cls(steps.round().to(torch.uint8), largest / 255)
+        return cls(steps.round_().to(torch.uint8), largest / 255)
 
     @property
     def values(self) -> Tensor:
@@ -85,20 +85,20 @@ class Payload:
     arrays: Mapping[str, Tensor | Scaled] = field(default_factory=dict)
 
     @cached_property
-    def _encoded(self) -> tuple[str, bytes]:
+    def _encoded(self) -> tuple[str, list[memoryview]]:
         described: dict[str, Any] = {}
-        parts: list[bytes] = []
+        parts: list[memoryview] = []
         place = 0
 
         def add(name: str, tensor: Tensor, scale: str | None = None) -> None:
             nonlocal place
             if tensor.dtype not in _DTYPES:
                 raise TypeError(f"array {name!r} must be one of {', '.join(_DTYPES.values())}, got {describe(tensor)}")
-            content = _bytes(tensor)
+            content = _view(tensor)
             about = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "offset": place}
             described[name] = {**about, "length": len(content), **({} if scale is None else {"scale": scale})}
             gap = -len(content) % _ALIGNMENT
-            parts.extend((content, bytes(gap)))
+            parts.extend((content, memoryview(bytes(gap))))
             place += len(content) + gap
 
         for name, value in self.arrays.items():
@@ -109,15 +109,25 @@ class Payload:
                 add(name, value)
         header = {"view": self.view, "version": VERSION, "meta": _json(self.meta), "arrays": described}
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return whole_characters(text), b"".join(parts)
+        return whole_characters(text), parts
 
     @property
     def header(self) -> str:
         return self._encoded[0]
 
     @property
-    def buffer(self) -> bytes:
+    def pieces(self) -> list[memoryview]:
+        """The buffer in pieces, without a copy: large maps take no more memory than they are."""
         return self._encoded[1]
+
+    @cached_property
+    def buffer(self) -> bytes:
+        return b"".join(self.pieces)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return sum(len(piece) for piece in self.pieces)
 
     @property
     def body(self) -> bytes:
@@ -131,17 +141,21 @@ class Payload:
         return struct.pack("<I", len(header)) + header + padding + self.buffer
 
     def __repr__(self) -> str:
-        return f"Payload({self.view!r}, {len(self.arrays)} arrays, {len(self.buffer):,} bytes)"
+        return f"Payload({self.view!r}, {len(self.arrays)} arrays, {self.size:,} bytes)"
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    """The elements in row-major order, without NumPy, which is not a dependency of the core.
+def _view(tensor: Tensor) -> memoryview:
+    """The bytes of the elements in row-major order, without NumPy, which is not a dependency of the core.
 
-    >>> _bytes(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).T)
+    >>> bytes(_view(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).T))
     b'\\x01\\x03\\x02\\x04'
     """
     tensor = tensor.detach().cpu().contiguous()
-    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+    if not tensor.nbytes:
+        return memoryview(b"")
+    content = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+    content.owner = tensor  # type: ignore[attr-defined]  # the memory lives as long as somebody looks at it
+    return memoryview(content).cast("B")
 
 
 def _json(value: Any) -> Any:

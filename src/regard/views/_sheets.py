@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Layout, Map, Maps, merged_rows
+from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in
 from regard.support.checks import describe
-from regard.views._head_statistics import statistics, token_positions, visible_keys
+from regard.views._head_statistics import patterns, statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load
@@ -99,7 +99,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
             f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
             f"{found.name!r}"
         )
-    if not bool(weights.isfinite().all()):
+    # A sum is finite only if all of it is: one pass, and no array of answers.
+    if not bool(weights.sum().isfinite()):
         raise ValueError(f"the weights of {found.name!r} must be finite, to be shown as a map")
     shown = Map(found.name, list(calls))
     latest = found.latest
@@ -123,9 +124,23 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "signed": float(weights.min()) < 0,
         "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else an array beside the map
     }
-    positions = None if latest.rows is not None else token_positions(weights.shape[2], about["grid"], about["prefix"])
-    about["statistics"] = statistics(weights, visible, mask, positions)
+    _describe_heads(about, weights, visible, mask)
     return Sheet(found, weights, about, visible)
+
+
+def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
+    """What each head does, by the grid that ``about`` states."""
+    positions = None if about["rows"] is not None else token_positions(about["keys"], about["grid"], about["prefix"])
+    about["statistics"] = statistics(weights, visible, mask, positions)
+    about["patterns"] = patterns(weights, about["statistics"]["surprise"], positions)
+
+
+def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
+    """State the grid of the keys. Distances are those on the grid, also where the model did not declare it."""
+    known = sheet.about["grid"] == list(grid) and sheet.about["prefix"] == prefix
+    sheet.about.update(grid=list(grid), prefix=prefix)
+    if not known:
+        _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, sheet.found.latest.kind))
 
 
 def _is_generation(found: Map) -> bool:
@@ -144,6 +159,8 @@ def _is_generation(found: Map) -> bool:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     """Concatenate the rows; keys that did not exist yet have weight 0."""
+    if len(parts) == 1:
+        return parts[0]
     keys = max(part.shape[2] for part in parts)
     padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
     return torch.cat(padded, 1)
@@ -164,7 +181,15 @@ def rolls_out(shown: list[Sheet]) -> bool:
     among merged squares of the tokens before, according to the grids."""
     abouts = [sheet.about for sheet in shown]
     square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
-    return square and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
+    names = [about["name"] for about in abouts]
+    together = len(stacks_in(names)) == 1 and not any(map(is_cross_attention, names))
+    once = all(_calls_of_last_run(sheet.found) == 1 for sheet in shown)
+    return square and together and once and len(abouts) > 1 and all(_follows(*pair) for pair in pairwise(abouts))
+
+
+def _calls_of_last_run(found: Map) -> int:
+    runs = [call.moment[0] for call in found.calls if call.moment is not None]
+    return runs.count(runs[-1]) if runs else 1
 
 
 def _follows(before: dict[str, Any], after: dict[str, Any]) -> bool:

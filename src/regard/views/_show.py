@@ -7,19 +7,34 @@ from typing import Any
 
 from torch import nn
 
-from regard.support.checks import check_choice, describe
-from regard.views import _convolution, _head_positions, _image_maps, _long_maps, _mechanism, _static_figure, _token_maps
+from regard.analysis import WordMaps
+from regard.maps import Maps, Segment, find_segments
+from regard.support.checks import check_choice, check_flag, describe
+from regard.views import (
+    _comparison,
+    _convolution,
+    _head_positions,
+    _image_maps,
+    _long_maps,
+    _mechanism,
+    _mixed_maps,
+    _static_figure,
+    _token_maps,
+)
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
-from regard.views.page import document
+from regard.views._words import merged_words, one_sample, tokens_of
+from regard.views.page import document, document_pieces
 
 NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
 TITLES = {
     "claims": "Claims about attention",
+    "compare": "Attention, compared",
     "convolution": "Attention is convolution",
     "heads": "Heads over training",
     "image": "Image attention",
     "long": "Attention over long texts",
+    "mixed": "Text and image attention",
     "mechanism": "How attention works",
     "tokens": "Token attention",
 }
@@ -79,7 +94,8 @@ class Show:
         if figure:
             raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(title), encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
         return path
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -92,17 +108,23 @@ class Show:
             return {"text/html": frame, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
-        return f"Show({self.view!r}, {len(self.payload.buffer):,} bytes); .save('{self.view}.html') writes it as a file"
+        return f"Show({self.view!r}, {self.payload.size:,} bytes); .save('{self.view}.html') writes it as a file"
 
 
 def show(
     what: Any,
+    other: Any = None,
     *,
     image: Any = None,
     tokens: Any = None,
     grid: Sequence[int] | None = None,
     prefix: int | None = None,
     sample: int = 0,
+    names: Sequence[str] | None = None,
+    tokenizer: Any = None,
+    ids: Any = None,
+    segments: Any = None,
+    words: bool = False,
     **options: Any,
 ) -> Show:
     """Show attention: a notebook displays the view, and ``.save("x.html")`` writes it as one file.
@@ -111,6 +133,9 @@ def show(
     ``show(maps, image=x)``                       where each head looks from a patch of the image
     ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
     ``show(maps)`` of overviews                   long texts: the mass of cells, and curves over all tokens
+    ``show(maps, ids=ids, tokenizer=t)``          the same, with the tokens' names; ``words=True`` merges subwords
+    ``show(maps, ids=ids, image=x)``              text with an image in it: patches on the picture, words beside it
+    ``show(a, b)``                                two prompts, two models or two steps side by side, and their difference
     ``show(run)``, ``show("runs/demo")``          where heads look, over training
     ``show("mechanism")``                         queries, keys and values to experiment with
     ``show("convolution")``                       heads that become a convolution
@@ -120,11 +145,18 @@ def show(
     Args:
         what: maps from ``regard.capture`` (or tensors of weights, ``(heads, queries, keys)`` with or without a batch, one
             or one per layer); a run, its folder or its heads; a trajectory or a locality; verified claims; or the name of a view.
+        other: maps to compare with: those of the same names (or in the same order) are shown side by side, with the
+            difference ``other − what`` over the tokens that both have.
         image: the model's input: a tensor, an array or a PIL image, normalized or not.
         tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
             be one longer than the maps: the last token was written and not read.
         grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
         sample: the index in the batch.
+        tokenizer, ids: the tokens by their numbers, ``(tokens,)`` or ``(batch, tokens)``, and who spells them.
+        segments: what the sequence consists of, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. By default it
+            is found from ``ids`` and the image token of the model's configuration. ``image`` is one for each image.
+        words: merge subwords into words: weights are summed over keys and averaged over queries.
+        names: of the two sides of a comparison; then ``tokens`` is one text for both, or a pair.
         options: the options of a view that is given by its name.
 
     >>> weights = torch.rand(2, 4, 4).softmax(-1)
@@ -144,20 +176,77 @@ def show(
         raise TypeError(
             f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"
         )
-    maps = as_maps(what)
-    if maps is None:
+    if isinstance(what, WordMaps):
+        return Show(_mixed_maps.word_payload(what, image=image, sample=sample))
+    if (maps := as_maps(what)) is None:
         if image is not None or tokens is not None:
             raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
+        if other is not None:
+            raise TypeError(
+                f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(what)}"
+            )
         return Show(_without_maps(what))
+    if tokens is None and tokenizer is not None:
+        tokens = _spelled(tokenizer, ids, sample)
+    if other is not None:
+        return Show(_compared(maps, other, image, tokens=tokens, sample=sample, names=names))
+    if names is not None:
+        raise TypeError("names= goes with two sets of maps: show(a, b, names=(...))")
+    check_flag("words", words)
+    segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
+    if words:
+        maps, tokens = _in_words(maps, tokens, segments)
+    if segments is not None:
+        return Show(_mixed_maps.payload(maps, segments, image=image, tokens=tokens, sample=sample))
+    return Show(_text_or_image(maps, image, tokens, sample, grid=grid, prefix=prefix))
+
+
+def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: Any) -> Payload:
     if image is not None and tokens is not None:
-        raise ValueError("image and tokens exclude each other: pass one of the two")
+        raise ValueError(
+            "image and tokens exclude each other: pass one of the two, or segments= (or ids=) if the text has the image in it"
+        )
     if _long_maps.is_long(maps):
-        if image is not None or grid is not None:
+        if image is not None or layout["grid"] is not None:
             raise ValueError("an overview has no places on an image: capture whole maps, without overview=")
-        return Show(_long_maps.payload(maps, tokens=tokens, sample=sample))
-    if image is not None or grid is not None:
-        return Show(_image_maps.payload(maps, image=image, grid=grid, prefix=prefix, sample=sample))
-    return Show(_token_maps.payload(maps, tokens=tokens, sample=sample))
+        return _long_maps.payload(maps, tokens=tokens, sample=sample)
+    if image is not None or layout["grid"] is not None:
+        return _image_maps.payload(maps, image=image, sample=sample, **layout)
+    return _token_maps.payload(maps, tokens=tokens, sample=sample)
+
+
+def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
+    if ids is None:
+        raise ValueError("ids is needed with a tokenizer: the numbers of the tokens, (batch, tokens)")
+    return tokens_of(tokenizer, ids, sample)
+
+
+def _found_segments(maps: Maps, ids: Any, sample: int, grid: Any) -> list[Segment] | None:
+    """The segments of a text that has images in it; None if it has none."""
+    if ids is None:
+        return None
+    images, numbers = maps.image_tokens, one_sample(ids, sample)
+    if images is None or images.token not in numbers:
+        return None
+    return find_segments(numbers, images, grid)
+
+
+def _in_words(maps: Maps, tokens: Any, segments: Any) -> tuple[Maps, list[str]]:
+    if segments is not None:
+        raise ValueError("words=True does not go with segments: patches are no parts of words")
+    lists = _token_maps.token_lists(tokens)
+    if "text" not in lists:
+        raise ValueError("words=True needs the tokens of one text: pass tokens=[…], or tokenizer= and ids=")
+    return merged_words(maps, lists["text"])
+
+
+def _compared(maps: Maps, other: Any, image: Any, **options: Any) -> Payload:
+    second = as_maps(other)
+    if second is None:
+        raise TypeError(f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(other)}")
+    if image is not None:
+        raise ValueError("image= does not go with a comparison: both sides are shown as heat maps over tokens")
+    return _comparison.payload(maps, second, **options)
 
 
 def _named(name: str, options: dict[str, Any]) -> Payload:

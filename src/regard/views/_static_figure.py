@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.figures import weight_image, weight_map
+from regard.figures import weight_image, weight_map, weight_maps, weight_segments
 from regard.figures.style import COLORS, GRAY, Figure, new_figure, tidy
 from regard.support.checks import describe
 from regard.views._payload import Payload
@@ -35,7 +35,9 @@ def figure(
     size = {} if width is None else {"width": float(width)}
     if payload.view == "heads":
         return _heads(payload, title, **size)
-    if payload.view not in ("tokens", "image"):
+    if payload.view == "compare":
+        return _compared(payload, layer, head, query, title, **size)
+    if payload.view not in ("tokens", "image", "mixed"):
         raise ValueError(f"the view {payload.view!r} has no static figure: save it as .html")
     layers = payload.meta["layers"]
     number = _layer(layers, layer, payload.meta["opening"]["layer"])
@@ -44,6 +46,8 @@ def figure(
     seen = payload.arrays.get(f"visible{number}")
     visible = seen if isinstance(seen, Tensor) else torch.full((about["queries"],), about["visible"])
     words = f"{about['name']} · {name}" if title is None else title
+    if payload.view == "mixed":
+        return _mixed(payload, about, weights, visible, query, words, size)
     if payload.view == "image":
         return _on_image(payload, about, weights, visible, query, words, size)
     if query is not None:
@@ -97,6 +101,71 @@ def _on_image(
     shown = image if isinstance(image, Tensor) else None
     mark = place if about["query_grid"] == about["grid"] else None
     return weight_image(patches, int(visible[at]), image=shown, query=mark, title=f"{words} · query {asked}", **size)
+
+
+def _mixed(
+    payload: Payload, about: dict[str, Any], weights: Tensor, visible: Tensor, query: int | None, words: str, size: Any
+) -> Figure:
+    """What one token looks at: on each picture, and among the words."""
+    rows = about["rows"] or list(range(about["queries"]))
+    asked = rows[-1] if query is None else query
+    if asked not in rows:
+        raise ValueError(f"query must be one of the {len(rows)} captured, up to {rows[-1]}, got {asked}")
+    row, names = weights[rows.index(asked)], payload.meta["tokens"]
+    segments = payload.meta["segments"]
+    grids = [(each["start"], each["grid"]) for each in segments if each["grid"] is not None]
+    pictures = [row[start : start + grid[0] * grid[1]].reshape(grid) for start, grid in grids]
+    images = [payload.arrays.get(f"image{number}") for number in range(len(pictures))]
+    at = [
+        place
+        for each in segments
+        if each["grid"] is None
+        for place in range(each["start"], each["start"] + each["count"])
+    ]
+    text = [(names[place], float(row[place])) for place in at if place < len(row)]
+    shown = [image if isinstance(image, Tensor) else None for image in images]
+    title = f"{words} · from {names[asked]}"
+    return weight_segments(pictures, text, int(visible[rows.index(asked)]), images=shown, title=title, **size)
+
+
+def _compared(
+    payload: Payload,
+    layer: int | str | None,
+    head: int | str | None,
+    query: int | None,
+    title: str | None,
+    **size: float,
+) -> Figure:
+    """Both maps and their difference."""
+    if query is not None:
+        raise ValueError(f"query goes with an image; this figure shows all queries, got query={query}")
+    layers = payload.meta["layers"]
+    number = _layer(layers, layer, payload.meta["opening"]["layer"])
+    about = layers[number]
+    if head is None:
+        chosen = payload.meta["opening"]["head"] if layer is None else about["change"].index(max(about["change"]))
+    elif head in about["heads"]:
+        chosen = about["heads"].index(head)
+    else:
+        raise ValueError(f"head must be one of {about['heads']}, got {describe(head)}")
+    first, second = payload.meta["names"]
+    maps, texts = [], payload.meta["tokens"]
+    for name in ("first", "second", "difference"):
+        stored = payload.arrays[f"{name}{number}"]
+        maps.append(stored[chosen] if isinstance(stored, Tensor) else stored.values[chosen])
+    labels = [
+        [
+            text[:count] if named and text is not None else None
+            for named, count in zip(side["named"], weights.shape, strict=True)
+        ]
+        for side, text, weights in zip(about["sides"], texts, maps, strict=False)
+    ]
+    shared = [
+        None if names is None else [names[pair[0]] for pair in about[axis]]
+        for names, axis in zip(labels[0], ("rows", "columns"), strict=True)
+    ]
+    words = f"{about['name']} · head {about['heads'][chosen]}" if title is None else title
+    return weight_maps(maps, [first, second, f"{second} − {first}"], [*labels, shared], title=words, **size)
 
 
 def _heads(payload: Payload, title: str | None, width: float = 3.4) -> Figure:

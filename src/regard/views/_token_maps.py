@@ -3,20 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from regard.maps import Maps
+from regard.maps import Maps, is_cross_attention
 from regard.support.checks import describe
 from regard.views._head_statistics import opening
 from regard.views._payload import Payload
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 
-# Parts of the names that models give to cross-attention.
-_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
-
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """The arguments are those of :func:`regard.show`."""
     shown = sheets(maps, sample)
-    lists = _lists(tokens)
+    lists = token_lists(tokens)
     if "text" in lists and len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown):
         # The last token that generation wrote has not been read, so it has no row and no column.
         lists["text"].pop()
@@ -34,7 +31,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     return Payload("tokens", meta, arrays(shown))
 
 
-def _lists(tokens: Any) -> dict[str, list[str]]:
+def token_lists(tokens: Any) -> dict[str, list[str]]:
     """``{"text": …}``, or ``{"source": …, "target": …}`` for an encoder–decoder."""
     if tokens is None:
         return {}
@@ -86,6 +83,6 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
 def _likely(name: str, unequal: bool) -> tuple[str, str]:
     """A guess by the name of the map, for maps whose sizes fit encoder, decoder and cross-attention."""
     lower = name.lower()
-    if unequal or any(part in lower for part in _CROSS) or lower == "attention":
+    if unequal or is_cross_attention(name) or lower == "attention":
         return "target", "source"
     return ("target", "target") if "decoder" in lower else ("source", "source")

@@ -11,13 +11,14 @@ from regard.views.page import picture_address
 
 
 def payload(
-    claims: str | Sequence[str] | Verification | None = None, *, run: bool = True, pictures: bool = False
+    claims: str | Sequence[str] | Verification | None = None, *, run: bool | None = None, pictures: bool = False
 ) -> Payload:
     """All claims, or some.
 
     Args:
         claims: what :func:`regard.verify` takes (default: all claims) or returns.
-        run: examine the quick ones (some ten seconds for all). Otherwise only the recorded verdicts are shown.
+        run: examine the quick ones (some ten seconds for all). Otherwise only the recorded verdicts are shown. By default
+            those that are named are examined, and a ledger of all claims shows what is recorded.
         pictures: also draw the evidence (another twenty seconds for all, and two megabytes).
 
     >>> payload("hw4-beta-zero").meta["claims"][0]["verdict"]
@@ -26,7 +27,8 @@ def payload(
     if isinstance(claims, Verification):
         rows = list(claims)
     else:
-        rows = list(verify(claims)) if run else [Row(claim) for claim in select(claims)]
+        examined = claims is not None if run is None else run
+        rows = list(verify(claims)) if examined else [Row(claim) for claim in select(claims)]
     entries = [
         {**_recorded(row.claim), **({} if row.says is None else claim_evidence(row, pictures=pictures))} for row in rows
     ]

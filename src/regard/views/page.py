@@ -4,9 +4,12 @@ import base64
 import hashlib
 import html
 import io
+import os
+import struct
 import zlib
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ from regard.support.text import whole_characters
 from regard.views._payload import Payload
 
 STATIC = Path(__file__).parent / "static"
+CHUNK, LARGE = 4 * 2**20, 32 * 2**20  # bytes that are compressed as one; bytes of a page that is made in a hurry
 
 
 STYLE = """
@@ -63,8 +67,16 @@ class Section(NamedTuple):
 
 
 def document(payloads: Sequence[Payload], title: str) -> str:
-    """A page with these views, one below the other."""
-    return _page(title, "".join(view(payload, f"view-{number}") for number, payload in enumerate(payloads)))
+    """A page that shows the views one below the other."""
+    return "".join(document_pieces(payloads, title))
+
+
+def document_pieces(payloads: Sequence[Payload], title: str) -> Iterator[str]:
+    """The same page piece by piece: a page of large maps is written without ever being in memory as a whole."""
+    yield _head(title) + "<body>"
+    for number, payload in enumerate(payloads):
+        yield from _view_pieces(payload, f"view-{number}")
+    yield _scripts() + "</body></html>\n"
 
 
 def report(title: str, sections: Iterable[Section]) -> str:
@@ -79,28 +91,38 @@ def report(title: str, sections: Iterable[Section]) -> str:
 
 
 def _page(title: str, content: str, body: str = "<body>") -> str:
-    scripts = ""
-    if "data-regard-payload" in content:
-        module = _packed(bundle().encode())
-        scripts = f'<script type="text/plain" id="regard-module">{module}</script><script>{START}</script>'
+    scripts = _scripts() if "data-regard-payload" in content else ""
+    return f"{_head(title)}{body}{whole_characters(content)}{scripts}</body></html>\n"
+
+
+def _head(title: str) -> str:
     return whole_characters(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
-        f"{body}{content}{scripts}</body></html>\n"
     )
+
+
+@cache
+def _scripts() -> str:
+    module = _packed([memoryview(bundle().encode())])
+    return f'<script type="text/plain" id="regard-module">{module}</script><script>{START}</script>'
 
 
 def view(payload: Payload, name: str) -> str:
     """An interactive view inside a page; ``name`` must be unique in it."""
+    return "".join(_view_pieces(payload, name))
+
+
+def _view_pieces(payload: Payload, name: str) -> Iterator[str]:
     # Inside the JSON, "<" is escaped so that it cannot open a tag.
     header = payload.header.replace("<", "\\u003c")
-    return (
-        f'<div data-regard-payload="{name}"><noscript>This view needs JavaScript.</noscript></div>'
-        f'<script type="application/json" id="{name}-header">{header}</script>'
-        f'<script type="text/plain" id="{name}-buffer">{_packed(payload.buffer)}</script>'
-    )
+    yield f'<div data-regard-payload="{name}"><noscript>This view needs JavaScript.</noscript></div>'
+    yield f'<script type="application/json" id="{name}-header">{header}</script>'
+    yield f'<script type="text/plain" id="{name}-buffer">'
+    yield _packed(payload.pieces)
+    yield "</script>"
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -140,5 +162,24 @@ def bundle(name: str = "regard.js") -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _packed(content: bytes) -> str:
-    return base64.b64encode(zlib.compress(content, 6)).decode()
+def _packed(pieces: Sequence[memoryview]) -> str:
+    """The bytes as one zlib stream in base64. Chunks are compressed side by side, on as many threads as there are cores."""
+    level = 6 if sum(len(piece) for piece in pieces) < LARGE else 1  # a large page is better made soon than small
+    chunks = [piece[start : start + CHUNK] for piece in pieces for start in range(0, len(piece), CHUNK)]
+    check = 1
+    for chunk in chunks:
+        check = zlib.adler32(chunk, check)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        packed = [
+            b"\x78\x01",
+            *pool.map(partial(_deflated, level=level), chunks),
+            b"\x03\x00",
+            struct.pack(">I", check),
+        ]
+    return base64.b64encode(b"".join(packed)).decode()
+
+
+def _deflated(chunk: memoryview, level: int) -> bytes:
+    """A part of a deflate stream that ends at a byte, so that another part can follow."""
+    machine = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return machine.compress(chunk) + machine.flush(zlib.Z_FULL_FLUSH)

@@ -131,7 +131,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
     if not found.origin.scored and rows_are_features(reading, shape, evidence):
         return "linear attention has no map: its softmax is over keys, for each feature"
     flat = reading.without_queries
-    weights = flat.arrange(found.weights.detach().reshape(shape))
+    weights = flat.arrange(found.weights.reshape(shape))
     output = flat.arrange(rows_of_values.reshape(*shape[:-1], width))
     value = flat.arrange(in_model)
     dropped = None if found.dropped is None else flat.arrange(found.dropped.detach().reshape(shape))
@@ -164,7 +164,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             value=value,
             compare=None if dropped is None else compare,
             restore=restore,
-            largest_sum=None if sums_to_one else largest_magnitude(exact(weights).sum(-1)),
+            largest_sum=None if sums_to_one else largest_magnitude(exact(weights.detach()).sum(-1)),
             tentative=not found.origin.scored,
         ),
     )

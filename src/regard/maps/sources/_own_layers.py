@@ -30,7 +30,7 @@ def own_layer(
 
     def whole() -> Tensor:
         if not made:
-            made.append(canonical(weights().detach()))
+            made.append(canonical(weights()))
         return made[0]
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:

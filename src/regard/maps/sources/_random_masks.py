@@ -11,26 +11,26 @@ class RandomTensors:
     """The tensors that are alive and for which random numbers were drawn."""
 
     def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[Tensor]] = {}
+        self.known: dict[int, weakref.ref[Tensor]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return bool(self.known)
 
     def __contains__(self, x: Any) -> bool:
-        entry = self._known.get(id(x))
+        entry = self.known.get(id(x))
         return entry is not None and entry() is x
 
     def add(self, x: Any) -> None:
         if isinstance(x, Tensor) and x.ndim >= 2:
-            key, known = id(x), self._known
+            key, known = id(x), self.known
             known[key] = weakref.ref(x, lambda _: known.pop(key, None))
 
     def among(self, args: tuple[Any, ...]) -> bool:
         """Whether one of the arguments is random."""
-        return bool(self._known) and any(x in self for x in args)
+        return bool(self.known) and any(x in self for x in args)
 
     def clear(self) -> None:
-        self._known.clear()
+        self.known.clear()
 
 
 def undone(entered: Tensor, out: Tensor, normalized: bool) -> tuple[Tensor, float] | None:

@@ -27,11 +27,7 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     if query.dtype != out.dtype:  # autocast, which converts the arguments inside the call
         query, key, value = (x.to(out.dtype) for x in (query, key, value))
     query, key, value = (_batched(x, out) for x in (query, key, value))
-    evidence = evidence_for(call.site, value.shape[-1], tuple(out.shape), query, key, value)
-    per_query = key.shape[:-2] == query.shape[:-2]
-    reading = read_axes(
-        (*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query, documented=True
-    )
+    reading = _reading(call, query, key, value)
     flat = reading.without_queries
     query, key, value, output = (flat.arrange(x) for x in (query, key, value, out))
     if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which is only described
@@ -59,6 +55,22 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         axes=reading.axes,
     )
     return gathered(record, reading.query_count) if reading.queries else record
+
+
+def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> AxisReading:
+    """What the axes are. A single query of the same module and shape has the same axes, however many keys there are."""
+    like = (id(call.site.module), query.shape, query.stride(), key.shape[:-2], value.shape[-1], key.shape[-2] > 1)
+    order = tuple(x.stride(axis) > x.stride(-2) for x in (key, value) for axis in range(x.ndim - 2))
+    remembered = call.site.remembered.get((*like, order)) if query.shape[-2] == 1 else None
+    if remembered is not None:
+        return remembered  # type: ignore[no-any-return]
+    evidence = evidence_for(call.site, value.shape[-1], tuple(call.output.shape), query, key, value)
+    per_query = key.shape[:-2] == query.shape[:-2]
+    reading = read_axes(
+        (*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query, documented=True
+    )
+    call.site.remembered[*like, order] = reading
+    return reading
 
 
 def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:

@@ -121,32 +121,35 @@ class TensorHistory:
 
     Args:
         running: returns the name of the module that runs.
+
+    Attributes:
+        origins: by the tensor's id.
     """
 
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
-        self._origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self.origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
         self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
 
     def __bool__(self) -> bool:
-        return bool(self._origins)
+        return bool(self.origins)
 
     def get(self, x: Any) -> TensorOrigin | None:
-        entry = self._origins.get(id(x))
+        entry = self.origins.get(id(x))
         return entry[1] if entry is not None and entry[0]() is x else None
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
-        key, origins = id(x), self._origins
+        key, origins = id(x), self.origins
         # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
         origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
 
     def forget(self, x: Tensor) -> None:
-        self._origins.pop(id(x), None)
+        self.origins.pop(id(x), None)
 
     def close(self) -> None:
         """Forget everything."""
-        self._origins.clear()
+        self.origins.clear()
         self.random.clear()
         self.uses.clear()
 
@@ -220,11 +223,17 @@ class TensorHistory:
             self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
 
     def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
-        """For softmax(q) · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
+        """For softmax(q) · (softmax(k)ᵀ v), or q · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
         operands = tensors_of(args)
         for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
             origin, other = self.get(weights), self.get(value)
-            if origin is None or origin.kind != "weights" or origin.scored or other is None or other.average is None:
+            if other is None or other.average is None:
+                continue
+            if origin is None:  # features as they are, as in lambda layers
+                if not is_learned(weights) and weights.shape[-2:] == other.average[:0:-1]:
+                    return other.average
+                continue
+            if origin.kind != "weights" or origin.scored:
                 continue
             # Pooling of pooled tokens looks the same, but has fewer queries each time.
             _, features, keys = other.average

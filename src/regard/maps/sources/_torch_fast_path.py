@@ -133,13 +133,15 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
             error = error * present[:, rows, None]
         return error.amax() if error.numel() else error.new_zeros(())
 
+    computation = Computation(weights=scores, module=call.site.module, value=value, compare=compare, compared=output)
+    computation.projection = lambda: (scores(slice(None), slice(None))[0] @ value, layer.projections[2].mT)
     return AttentionRecord(
         name=call.site.name,
         kind="fast path",
         shape=(batch, layer.heads, tokens, tokens),
         check=Check("layer"),
         kernel=call.name,
-        computation=Computation(weights=scores, module=call.site.module, value=value, compare=compare, compared=output),
+        computation=computation,
     )
 
 

@@ -146,7 +146,10 @@ def _arranged(
         return None
     if len(of_value) == 2 < len(of_weights) and _mixes_heads(weights, keys):
         return None
-    query = free[-1:]  # no letter for a single query; other free axes are heads that share values
+    # No letter for a single query; other free axes are heads that share values. In self-attention, queries are as many as
+    # keys.
+    count = weights.shape[keys]
+    query = next(([a] for a in free[::-1] if weights.shape[of_weights.index(a)] == count), free[-1:])
     lead = [a for a in kept if a not in query]
     order = [of_weights.index(a) for a in (*lead, *query, *summed)]
     values = value.permute([of_value.index(a) for a in (*lead, *summed, *width) if a in of_value])

@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks/zoo.py``: models made by rule, and a witness that imports nothing of regard."""

@@ -1,0 +1,117 @@
+"""Small configurations of transformers' models, made by rule from the names of their fields."""
+
+import dataclasses
+import inspect
+import re
+from typing import Any
+
+# Pattern of a field's name, and the number for it. The first that matches counts.
+_NUMBERS: tuple[tuple[str, int], ...] = (
+    (r"num_(key_value|kv)_heads$|num_query_groups|n_head_kv|multi_query_group_num|num_kv_heads", 2),
+    (r"(^|_)(num_)?(attention_)?heads$|^n_heads?$|^nhead$|num_attention_heads|_attn_heads$|_heads$", 4),
+    (r"qk_rope_head_dim|^rotary_dim$", 8),
+    (r"qk_nope_head_dim|v_head_dim|qk_head_dim", 8),
+    (r"head_dim$|^d_kv$|attention_head_size|kv_channels|head_size$|attention_key_size", 8),
+    (r"(num_)?(hidden_)?layers$|^n_layers?$|num_layers|^depth$|num_blocks$|_depth$|num_stages_none|n_layers$", 2),
+    (r"moe_intermediate_size|expert_(ffn|inter)|expert_hidden", 16),
+    (r"num_(local_|routed_)?experts$|n_routed_experts|num_experts$|moe_num_experts", 4),
+    (r"experts_per_tok|moe_topk|moe_k$|num_selected_experts|num_experts_per_token|^top_k_experts|moe_top_k", 2),
+    (r"^n_group$|topk_group", 1),
+    (r"intermediate_size|ffn_dim|^d_ff$|n_inner|ffn_hidden|mlp_dim|feed_?forward(_size|_dim)?$|ffn_size|ff_dim", 48),
+    (r"q_lora_rank|kv_lora_rank|lora_rank", 16),
+    (r"(^|_)hidden_size$|^d_model$|^n_embd$|^hidden_dim$|^embed_dim$|embedding_size$|^dim$|^encoder_dim$|^model_dim$", 32),
+    (r"hidden_size|hidden_dim|embed_dim$|projection_dim|out_hidden_size|d_model$|cross_attention_dim|_dim_model|channels$", 32),
+    (r"vocab_size.*|^vocab.*size$|num_embeddings", 99),
+    (r"max_position|n_positions|^n_ctx$|max_(source|target)_positions|seq_length$|max_seq_len|max_sequence", 64),
+    (r"^image_size$|img_size|input_size|image_resolution", 32),
+    (r"^patch_size$", 8),
+    (r"^num_mel_bins$|n_mels|^num_mel|feature_size$", 16),
+    (r"window_size|sliding_window|attention_window|chunk_size", 8),
+    (r"num_queries|num_query_tokens|num_latents|n_latents|num_object_queries", 6),
+    (r"num_frames|temporal_", 2),
+    (r"spatial_merge_size", 2),
+    (r"state_size|ssm_state|d_state|mamba_d_state", 8),
+    (r"num_labels|num_classes", 3),
+)  # fmt: skip
+# These keep their default although a pattern fits.
+_KEPT = re.compile(
+    r"num_channels|in_channels|image_channels|type_vocab|temporal_patch|num_feature_levels|n_points|num_conv"
+)
+_LISTS: tuple[tuple[str, int], ...] = (
+    (r"depths|num_blocks|layers$|num_layers", 1),
+    (r"heads", 2),
+    (r"hidden_sizes|embed_dims|dims$|channels|hidden_sizes|encoder_hidden|planes|width", 16),
+)  # fmt: skip
+
+
+_WIDTHS = re.compile(
+    r"head_dim|head_size|d_kv|rank|kv_channels|attention_key_size|state_size|d_state|window|projection_dim"
+)
+_EVERY = re.compile(
+    _WIDTHS.pattern + r"|hidden_size|hidden_dim|embed_dim|d_model|^dim$|channels|image_size|patch_size|mel|heads"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A way to make a configuration small; the first one with which a model runs counts.
+
+    Attributes:
+        kept: names of fields that keep their default.
+        numbers: numbers for fields of these names, instead of the rule's.
+    """
+
+    kept: re.Pattern[str] | None = None
+    numbers: tuple[tuple[str, int], ...] = ()
+
+
+PROFILES = (
+    Profile(),
+    Profile(numbers=((r"^image_size$", 64),)),
+    Profile(numbers=((r"^patch_size$", 4),)),
+    Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 4),)),
+    Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 2), (r"heads$|^n_head$", 2), (r"hidden_size$", 256))),
+    Profile(numbers=((r"(num_)?(hidden_)?layers$|^n_layers?$|^depth$", 6),)),
+    Profile(kept=_EVERY),
+)
+
+
+def small_configuration(kind: type, profile: Profile = PROFILES[0]) -> Any:
+    """An instance of a configuration class with small numbers."""
+    return kind(**_overrides(kind(), kind, profile))
+
+
+def _overrides(default: Any, kind: type, profile: Profile) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    fields: Any = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    accepted = {field.name for field in fields} or set(inspect.signature(kind.__init__).parameters)
+    for name, value in default.to_dict().items():
+        if name not in accepted:
+            continue
+        own = getattr(default, name, value)
+        if hasattr(own, "to_dict") and hasattr(own, "model_type") and not isinstance(own, type):
+            found[name] = {"model_type": own.model_type, **_overrides(own, type(own), profile)}
+        else:
+            number = _small(name, value, profile)
+            if number is not None:
+                found[name] = number
+    return found
+
+
+def _small(name: str, value: Any, profile: Profile) -> Any:
+    """A small value for this field; None to keep its default."""
+    if isinstance(value, bool) or _KEPT.search(name) or (profile.kept is not None and profile.kept.search(name)):
+        return None
+    if isinstance(value, int) and re.search(r"_token_(id|index)$|_token$", name):
+        return value if 0 <= value < 90 else 80 + len(name) % 15
+    if isinstance(value, int) and value > 0:
+        number = _number(name, (*profile.numbers, *_NUMBERS))
+        return number if number is not None and number < value else None
+    if isinstance(value, list | tuple) and value and all(type(n) is int for n in value):
+        number = _number(name, _LISTS)
+        return None if number is None else [number * (2**i if number == 16 else 1) for i in range(len(value))]
+    return None
+
+
+def _number(name: str, rules: tuple[tuple[str, int], ...]) -> int | None:
+    return next((number for pattern, number in rules if re.search(pattern, name)), None)

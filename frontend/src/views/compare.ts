@@ -1,0 +1,198 @@
+// Two sets of maps side by side, and the second less the first. A cell under the pointer is marked in all three.
+
+import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
+import { Picture, type Size } from "../core/canvas";
+import { Select } from "../core/controls";
+import { Frame } from "../core/frame";
+import type { Key } from "../core/keys";
+import { recalled, remember } from "../core/memory";
+import { type Payload, slice } from "../core/payload";
+import { useTheme } from "../core/theme";
+import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
+import { type Cell, cellAt, drawHeat, heatHeight, inside, painter, whole } from "../maps/heat";
+import { percent, residualText, shortNames } from "../maps/layer";
+import { colorsOf, shade, type Shading } from "../maps/scale";
+import { makeTable, type Table } from "../maps/table";
+import sheet from "./compare.css";
+import { useSheet } from "./sheet";
+import type { ViewProps } from "./index";
+
+interface Side {
+  queries: number;
+  keys: number;
+  /** Whether queries and keys are tokens of the text. */
+  named: [boolean, boolean];
+  residual: number | null;
+  agrees: boolean;
+  against: string;
+  kernel: string | null;
+  kind: string;
+}
+
+export interface ComparedLayer {
+  name: string;
+  other_name: string;
+  heads: number[];
+  sides: [Side, Side];
+  /** Places of queries and of keys that belong together: on the first side, on the second. */
+  rows: [number, number][];
+  columns: [number, number][];
+  /** For each head, how much of the attention moved. */
+  change: number[];
+}
+
+interface Meta {
+  layers: ComparedLayer[];
+  names: [string, string];
+  tokens: [string[] | null, string[] | null];
+  notes: string[];
+  opening: { layer: number; head: number; why: string };
+}
+
+const THUMBNAIL = 40;
+
+export function CompareView({ payload, host }: ViewProps): VNode {
+  const meta = payload.meta as Meta;
+  const root = useRef<HTMLDivElement>(null);
+  useSheet(root, sheet);
+  const kept = recalled(host, "compare");
+  const [layer, setLayer] = useState(() => clamp(kept.layer ? Number(kept.layer) : meta.opening.layer, meta.layers.length));
+  const [head, setHead] = useState(() => (kept.head ? Number(kept.head) : meta.opening.head));
+  const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
+  const about = meta.layers[layer];
+  const chosen = clamp(head, about.heads.length);
+  const tables = useMemo(() => [0, 1, 2].map((side) => tableOf(payload, layer, chosen, side)), [payload, layer, chosen]);
+  const top = useMemo(() => Math.max(2, ...meta.layers.flatMap(({ sides }) => sides.map((side) => side.keys))), [payload]);
+  useEffect(() => host.select?.({ layer: about.name, head: about.heads[chosen] }), [layer, chosen]);
+  useEffect(() => remember(host, "compare", { layer, head: String(chosen) }), [layer, chosen]);
+  useEffect(() => setOver(null), [payload, layer, chosen]);
+
+  const choose = (to: number, which: number) => {
+    const at = clamp(to, meta.layers.length);
+    setLayer(at);
+    setHead(clamp(which, meta.layers[at].heads.length));
+  };
+  const keys: Key[] = [
+    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => choose(layer, chosen + (key === "ArrowRight" ? 1 : -1)) },
+    { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(layer + (key === "PageDown" ? 1 : -1), chosen) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => setOver(null) },
+  ];
+  const titles = [meta.names[0], meta.names[1], `${meta.names[1]} − ${meta.names[0]}`];
+  const opened = layer === meta.opening.layer && chosen === meta.opening.head && !over;
+  const names = shortNames(meta.layers.map((one) => one.name));
+  const rows: AtlasRow[] = meta.layers.map((one, i) => ({ label: meta.layers.length > 1 ? names[i] : "", layer: i, heads: one.heads.map((_, place) => place), warn: !one.sides.every((side) => side.agrees) }));
+  const controls = html`
+    <${Select} label="layer" value=${String(layer)} options=${meta.layers.map((one, i) => [String(i), one.name === one.other_name ? one.name : `${one.name} | ${one.other_name}`])} onChange=${(value: string) => choose(Number(value), chosen)} />
+    <${Select} label="head" value=${String(chosen)} options=${about.heads.map((number, i) => [String(i), `head ${number} · ${percent(about.change[i])} moved`])} onChange=${(value: string) => setHead(Number(value))} />
+  `;
+  return html`<${Frame}
+    name="compare"
+    title="Attention, compared"
+    subtitle=${describe(about, chosen, tables, over, titles) + (opened ? ` · ${meta.opening.why}` : "")}
+    host=${host}
+    keys=${keys}
+    controls=${controls}
+    footer=${html`${about.sides.map((side, i) => html`<span class=${side.agrees ? "" : "rg-warn"}><b>${meta.names[i]}</b> ${residualText(side)}</span>`)}${meta.notes.map((note) => html`<span>${note}</span>`)}`}
+  >
+    <div ref=${root}>
+      ${rows.length > 1 || about.heads.length > 1 ? html`<${Differences} payload=${payload} rows=${rows} top=${top} picked=${{ layer, head: chosen }} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? 0)} />` : null}
+      <div class="rg-three">
+        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${Panel} table=${table} signed=${side === 2} top=${top} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+      </div>
+    </div>
+  <//>` as VNode;
+}
+
+function Panel({ table, signed, top, over, pointed, label, onOver }: { table: Table; signed: boolean; top: number; over: Cell | null; pointed: boolean; label: string; onOver: (cell: Cell | null) => void }) {
+  const theme = useTheme();
+  const shading: Shading = { scale: "uniform", top, signed };
+  const paint = useMemo(() => painter(table, shading, "max", theme), [table, signed, top, theme]);
+  const view = inside(whole, table);
+  const draw = drawHeat({ table, paint, shading, view, over, pinned: null, axes: ["queries", "keys"] });
+  return html`<${Picture}
+    class="rg-main"
+    draw=${draw}
+    height=${heatHeight(table)}
+    label=${`${label}, ${table.queries.length} × ${table.keys.length} tokens`}
+    cursor="crosshair"
+    tip=${pointed && over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
+    onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(cellAt(table, view, x, y, size))}
+    onLeave=${() => onOver(null)}
+  />`;
+}
+
+function Differences({ payload, rows, top, picked, onPick }: { payload: Payload<Meta>; rows: AtlasRow[]; top: number; picked: { layer: number; head: number }; onPick: (at: { layer: number; head: number | null }) => void }) {
+  const theme = useTheme();
+  const strips = useMemo(() => new Map<number, Strip>(), [payload, theme]);
+  const strip = (index: number): Strip => {
+    let made = strips.get(index);
+    if (!made) {
+      const about = payload.meta.layers[index];
+      const [tall, wide] = [about.rows.length, about.columns.length];
+      const color = colorsOf(theme, true);
+      const seen = new Float32Array(tall).fill(about.sides[0].keys);
+      const parts = about.heads.map((_, head) => shade(weightsOf(payload, index, head, 2), wide, seen, { scale: "uniform", top, signed: true }, "max", { row: 0, column: 0, rows: tall, columns: wide }, THUMBNAIL, THUMBNAIL));
+      made = makeStrip(about.heads.length, parts[0].rows, parts[0].columns, (head, row, column) => color(parts[head].data[row * parts[head].columns + column] ?? 0));
+      strips.set(index, made);
+    }
+    return made;
+  };
+  return html`<${Atlas}
+    rows=${rows}
+    strip=${strip}
+    headName=${(layer: number, head: number) => String(payload.meta.layers[layer].heads[head])}
+    aspect=${1}
+    largest=${56}
+    picked=${picked}
+    about=${(layer: number, head: number) => `${percent(payload.meta.layers[layer].change[head])} moved`}
+    label="the difference of every head"
+    onHover=${() => undefined}
+    onPick=${onPick}
+  />`;
+}
+
+const SIDES = ["first", "second", "difference"];
+const clamp = (at: number, count: number) => Math.min(count - 1, Math.max(0, Number.isFinite(at) ? at : 0));
+
+function weightsOf(payload: Payload<Meta>, layer: number, head: number, side: number): Float32Array {
+  const array = payload.array(`${SIDES[side]}${layer}`);
+  const size = array.shape[1] * array.shape[2];
+  return slice(array, head * size, size);
+}
+
+function tableOf(payload: Payload<Meta>, layer: number, head: number, side: number): Table {
+  const { layers, tokens } = payload.meta;
+  const about = layers[layer];
+  const first = side === 2 ? 0 : side;
+  const { queries, keys, named } = about.sides[first];
+  const label = (count: number, axis: number) => Array.from({ length: count }, (_, i) => (named[axis] && tokens[first] ? tokens[first]![i] : String(i)));
+  const [asks, reads] = [label(queries, 0), label(keys, 1)];
+  const visible = payload.values(`visible_${SIDES[first]}${layer}`);
+  if (side < 2) return makeTable(weightsOf(payload, layer, head, side), keys, asks, reads, false, visible);
+  const rows = about.rows.map(([row]) => row);
+  return makeTable(weightsOf(payload, layer, head, 2), about.columns.length, rows.map((row) => asks[row]), about.columns.map(([column]) => reads[column]), false, rows.map((row) => visible[row]));
+}
+
+/** The cell of another side that belongs to the one under the pointer. */
+export function cellOn(about: ComparedLayer, over: { side: number; cell: Cell } | null, side: number): Cell | null {
+  if (!over || over.side === side) return over?.cell ?? null;
+  const across = (pairs: [number, number][], at: number): number => {
+    if (at < 0) return -1;
+    const pair = over.side === 2 ? at : pairs.findIndex((both) => both[over.side] === at);
+    return pair < 0 || pair >= pairs.length ? -1 : side === 2 ? pair : pairs[pair][side];
+  };
+  const cell = { q: across(about.rows, over.cell.q), k: across(about.columns, over.cell.k) };
+  return cell.q < 0 && cell.k < 0 ? null : cell;
+}
+
+function describe(about: ComparedLayer, head: number, tables: Table[], over: { side: number; cell: Cell } | null, titles: string[]): string {
+  const start = `${about.name} · head ${about.heads[head]} · ${percent(about.change[head])} of the attention moved`;
+  const cells = [0, 1, 2].map((side) => cellOn(about, over, side));
+  const said = tables.map((table, side) => {
+    const cell = cells[side];
+    return cell && cell.q >= 0 && cell.k >= 0 ? `${titles[side]} ${percent(table.weights[cell.q * table.keys.length + cell.k])}` : null;
+  });
+  const at = over && over.cell.q >= 0 && over.cell.k >= 0 ? tables[over.side] : null;
+  if (!over || !at) return start;
+  return `${about.name} · head ${about.heads[head]} · “${at.queries[over.cell.q]}” → “${at.keys[over.cell.k]}”: ${said.filter(Boolean).join(", ")}`;
+}

@@ -1,0 +1,338 @@
+"""``edit``: other weights in the place of a running model's own: blocked edges, set ones, or those of another run."""
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis._edited_weights import (
+    Chosen,
+    Edges,
+    NewWeights,
+    TokenPlaces,
+    check_chosen,
+    indices,
+    numbers_of,
+    table_from_run,
+    table_of,
+    with_weights,
+    without_edges,
+)
+from regard.maps import (
+    AttentionRecord,
+    Map,
+    Maps,
+    RecordListener,
+    Selection,
+    check_patterns,
+    intercept,
+    matches,
+    shared_heads,
+)
+from regard.support.checks import check_flag, describe
+from regard.support.tables import text_table
+
+_CHUNK_BYTES = 64 * 2**20  # weights are computed for as many rows at a time as fit into this
+
+
+@dataclass(eq=False)
+class Edit:
+    """What :func:`edit` returns: a context manager.
+
+    Attributes:
+        edges: how many edges of one sample were changed, by the name of the attention, over all calls.
+    """
+
+    model: nn.Module
+    where: str | Sequence[str]
+    queries: Chosen = None
+    keys: Chosen = None
+    heads: Chosen = None
+    weights: NewWeights = None
+    renormalize: bool = False
+    edges: Counter[str] = field(default_factory=Counter)
+    _stack: ExitStack | None = None
+
+    def __enter__(self) -> "Edit":
+        if self._stack is not None:
+            raise RuntimeError("this edit is already active: write `with regard.edit(…):` again")
+        self.edges.clear()
+        self._stack = ExitStack()
+        self._editor = _editor_of(self.model, self._stack)
+        self._editor.edits.append(self)
+        self._stack.callback(self._editor.edits.remove, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+        if kind is None:
+            self._report()
+
+    def wants(self, name: str) -> bool:
+        return matches(name, self.where)
+
+    def chosen(self, record: AttentionRecord) -> tuple[Edges, tuple[list[int], list[int]]]:
+        """The edges that this edit changes in this attention, and the numbers of the chosen queries and keys."""
+        at = TokenPlaces.of(record)
+        heads = numbers_of(self.heads, record.shape[1])
+        if not heads:
+            raise ValueError(f"heads={self.heads}: {record.name!r} has {record.shape[1]} heads")
+        if self.heads is not None and record.axes.certainty == "ambiguous":
+            raise ValueError(
+                f"heads={self.heads}: which axis of {record.name!r} is the heads is ambiguous; edit them all"
+            )
+        asked = numbers_of(self.queries, int(at.query.max()) + 1 if at.query.numel() else 0)
+        read = numbers_of(self.keys, int(at.key.max()) + 1 if at.key.numel() else 0)
+        return Edges(heads, indices(at.query, asked), indices(at.key, read), at), (asked, read)
+
+    def change(self, record: AttentionRecord, weights: Tensor, rows: Tensor, call: int) -> Tensor:
+        """The weights ``(batch, heads, rows, keys)`` of all heads, with this edit."""
+        edges, wanted = self.chosen(record)
+        mask = edges.mask(rows).to(weights.device)
+        heads = torch.tensor(edges.heads, device=weights.device)
+        part = weights[:, heads]
+        new = self.weights
+        if new is None:
+            changed = without_edges(part, mask, record.kind)
+        else:
+            if isinstance(new, Map | Maps):
+                values = table_from_run(new, record, call).look_up(record, edges, rows)
+            elif isinstance(new, Tensor):
+                values = table_of(new, edges, wanted, record.name).look_up(record, edges, rows)
+            elif callable(new):
+                values = self._called(new, part, record.name)
+            else:
+                values = torch.as_tensor(float(new))
+            changed = with_weights(part, values.to(weights.device), mask, self.renormalize, record.name)
+        return weights.index_copy(1, heads, changed)
+
+    @staticmethod
+    def _called(function: Any, part: Tensor, name: str) -> Tensor:
+        try:
+            found = function(part)
+        except Exception as error:
+            raise ValueError(
+                f"weights was called with {describe(part)} of {name!r}, and raised an error: {error}"
+            ) from error
+        if not isinstance(found, Tensor) or found.shape != part.shape:
+            raise ValueError(
+                f"weights was called with {describe(part)} of {name!r} and must return such a tensor, got {describe(found)}"
+            )
+        return found
+
+    def _report(self) -> None:
+        lost = [text for name, text in self._editor.lost_by_name if self.wants(name)]
+        if lost:
+            raise ValueError(f"not edited: {'; '.join(lost[:3])}")
+        if not self.edges:
+            seen = sorted(self._editor.names)
+            there = f"there are {', '.join(seen)}" if seen else "the model computed no attention inside the block"
+            raise ValueError(f"where={self.where!r} names no attention; {there}")
+        if not sum(self.edges.values()):
+            raise ValueError(
+                f"no edge was changed: queries={self.queries!r} and keys={self.keys!r} name no tokens of "
+                f"{', '.join(self.edges)}"
+            )
+
+    def __str__(self) -> str:
+        rows = [("name", "edges changed"), *((name, f"{count:,}") for name, count in self.edges.items())]
+        return "\n".join(text_table(rows, right={1})) if self.edges else "no edges were changed"
+
+
+class _Editor(RecordListener):
+    """All edits of one model that are active in this thread; later ones change what earlier ones made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edits: list[Edit] = []
+        self.names: set[str] = set()
+        self.lost_by_name: list[tuple[str, str]] = []
+        self._calls: Counter[str] = Counter()
+
+    def wants(self, name: str) -> bool:
+        self.names.add(name)
+        return any(edit.wants(name) for edit in self.edits)
+
+    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        super().missed(name, reason, shape)
+        if not name.startswith("("):  # attention outside of the model is not meant
+            self.lost_by_name.append((name, f"{name}: {reason}"))
+
+    def retract(self, name: str) -> None:
+        raise ValueError(f"{name!r} cannot be edited: it is linear attention, which has no map")
+
+    def rescaled(self, name: str, factor: Tensor) -> None:
+        warnings.warn(
+            f"{name!r} rescales the output of its kernel (a learned sink): its share stays that of the weights before the edit",
+            stacklevel=2,
+        )
+
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        call = self._calls[record.name]
+        self._calls[record.name] += 1
+        running = record.running
+        reason = _why_not(record)
+        if reason:
+            raise ValueError(f"{record.name!r} cannot be edited: {reason}")
+        edits = [(edit, edit.chosen(record)[0]) for edit in self.edits if edit.wants(record.name)]
+        for edit, edges in edits:
+            edit.edges[record.name] += edges.count
+        edits = [(edit, edges) for edit, edges in edits if edges.count]
+        if not edits:
+            return None
+        rows = torch.cat([edges.rows for _, edges in edits]).unique()
+        heads = sorted({head for _, edges in edits for head in edges.heads})
+        chosen = [edit for edit, _ in edits]
+
+        def edited(some: Selection, which: Selection) -> Tensor:
+            part = torch.arange(record.shape[2])[some.cpu() if isinstance(some, Tensor) else some]
+            return _weights(record, chosen, part, call)[:, which]
+
+        running.edited = edited  # for a capture inside the block
+        with torch.autocast(running.device.type, enabled=False):
+            return self._output(record, chosen, rows, heads, call)
+
+    def _output(self, record: AttentionRecord, edits: list[Edit], rows: Tensor, heads: list[int], call: int) -> Tensor:
+        running = record.running
+        output, value = running.output, running.value
+        if output is None or value is None:
+            raise ValueError(f"{record.name!r} cannot be edited")  # see _why_not
+        batch, count, _, keys = record.shape
+        step = max(1, _CHUNK_BYTES // max(1, 4 * batch * count * keys))
+        if any(callable(edit.weights) for edit in edits):
+            step = max(1, len(rows))  # a function sees all chosen rows
+        device, chosen = output.device, torch.tensor(heads, device=output.device)
+        new = output.clone()
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            weights = _weights(record, edits, part, call)
+            mixed = weights[:, chosen] @ shared_heads(value, chosen, count).to(weights.dtype)
+            new[:, chosen[:, None], part.to(device)] = mixed.to(new.dtype)
+        return new
+
+
+def _weights(record: AttentionRecord, edits: list[Edit], rows: Tensor, call: int) -> Tensor:
+    """The edited weights of these rows, ``(batch, heads, rows, keys)``."""
+    weights = record.running.weights(rows.to(record.running.device), slice(None))[0]
+    weights = weights.expand(record.shape[0], -1, -1, -1)
+    for edit in edits:
+        weights = edit.change(record, weights, rows, call)
+    return weights
+
+
+def _why_not(record: AttentionRecord) -> str | None:
+    """Why this attention cannot be edited, if so."""
+    running = record.running
+    if record.axes.over == "channels":
+        return "it attends over channels, not over tokens"
+    if record.axes.over == "samples":
+        return "each of its queries has keys of its own"
+    if running.value is None:
+        return "its output is no product of weights and values"
+    if running.output is None or running.restore is None:
+        return f"{record.kernel or record.kind} does not let its output be replaced"
+    return None
+
+
+_active = threading.local()
+
+
+def _editor_of(model: nn.Module, stack: ExitStack) -> _Editor:
+    """The editor of this model in this thread; a new one listens until ``stack`` is closed."""
+    editors: dict[int, _Editor] = _active.__dict__.setdefault("editors", {})
+    found = editors.get(id(model))
+    if found is None:
+        found = editors[id(model)] = _Editor()
+        stack.callback(editors.pop, id(model), None)
+        stack.enter_context(intercept(model, found, keeps_path=False))
+    return found
+
+
+def edit(
+    model: nn.Module,
+    where: str | Sequence[str],
+    *,
+    queries: Chosen = None,
+    keys: Chosen = None,
+    heads: Chosen = None,
+    weights: NewWeights = None,
+    renormalize: bool | None = None,
+) -> Edit:
+    r"""Change attention while the model runs: block edges, set their weights, or put those of another run there.
+
+    .. math:: O_h = A'_h V_h \qquad\text{with}\quad A'_{qk} =
+        \begin{cases} 0 & \text{blocked} \\ A_{qk} / (1 - \sum_{\text{blocked } j} A_{qj}) & \text{else} \end{cases}
+        \quad\text{or}\quad A'_{qk} = \text{what you pass}
+
+    The edges are all pairs of the chosen queries, keys and heads. A blocked edge has the score −∞: the other keys of its
+    row share its weight, and a row without any other key becomes zero. Works in every model that ``regard.capture``
+    recognizes (fused kernels, FlexAttention, ``nn.TransformerEncoder``, attention written by hand, layers of regard), and
+    gradients flow through the changed map. The model itself is not changed; inside the block, dropout does not act on the
+    rows that are changed. Nested edits of one model apply one after another, the outer first.
+
+    Args:
+        where: the name of the attention as ``regard.capture`` names it, a pattern such as ``"layers.*"``, or several.
+        queries, keys: positions in the sequence: a number, a slice or several numbers; negative ones count from the
+            newest token, None stands for all. In ``generate`` they are absolute: ``queries=slice(5, None)`` is the sixth
+            token and all that follow.
+        heads: numbers of heads; None for all.
+        weights: None to block; a number; a tensor ``(batch or 1, heads, queries, keys)`` of the chosen ones, where every
+            axis may be 1 and leading axes may be left out; the maps of another run (by name, call and position); or a
+            function of the weights ``(batch, heads, chosen queries, all keys)`` that returns such weights, of which the
+            chosen edges are used.
+        renormalize: whether the row keeps its sum, by scaling its other weights. Blocking always does; for set weights
+            the default is False.
+
+    >>> layer, x = regard.MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    >>> with regard.edit(layer, "*", keys=0) as edited, regard.capture(layer) as maps:
+    ...     out = layer(x)                      # no query reads the first token
+    >>> print(edited)
+    name                edges changed
+    ──────────────────  ─────────────
+    MultiHeadAttention              6
+    >>> with regard.edit(layer, "*", weights=maps):
+    ...     same = layer(torch.randn(1, 3, 8))  # other values, weights of the first run
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {describe(model)}")
+    if where is None:
+        raise TypeError('where must be the name of an attention or a pattern such as "layers.*", got None')
+    check_patterns("where", where)
+    for name, chosen in (("queries", queries), ("keys", keys), ("heads", heads)):
+        check_chosen(name, chosen)
+    if weights is None and queries is None and keys is None and heads is None:
+        raise ValueError("queries, keys, heads and weights are all None: name the edges to block, or pass weights")
+    _check_weights(weights)
+    if renormalize is not None:
+        check_flag("renormalize", renormalize)
+        if weights is None and not renormalize:
+            raise ValueError(
+                "renormalize=False goes with weights: to leave the other weights as they are, pass weights=0.0"
+            )
+    return Edit(model, where, queries, keys, heads, weights, bool(renormalize))
+
+
+def _check_weights(weights: Any) -> None:
+    if weights is None or isinstance(weights, Map | Maps):
+        return
+    if isinstance(weights, Tensor):
+        if not weights.is_floating_point() or weights.ndim > 4:
+            raise ValueError(
+                f"weights must be floating-point numbers (batch, heads, queries, keys), got {describe(weights)}"
+            )
+        return
+    if isinstance(weights, bool) or not (isinstance(weights, int | float) or callable(weights)):
+        raise TypeError(f"weights must be a number, a tensor, maps, a function or None, got {describe(weights)}")
+    if isinstance(weights, int | float) and not abs(weights) < float("inf"):
+        raise ValueError(f"weights must be finite, got {weights}")

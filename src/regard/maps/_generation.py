@@ -1,0 +1,159 @@
+"""``Maps.generation``: the calls of ``generate``, put together to maps of the whole sequence."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.maps._positions import Positions
+from regard.maps._record import AttentionRecord, Check
+
+_OUTPUT = "pass what generate(return_dict_in_generate=True, output_scores=True) returned as output="
+
+
+def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> AttentionRecord:
+    """The map of the whole sequence: ``(sequences, heads, tokens, tokens)``, without the last token, which no call saw.
+
+    A call continues the one before it if it starts where that one ended, or earlier: then tokens were rejected, and their
+    rows are replaced.
+
+    Args:
+        output: what ``generate`` returned. It tells how long the answer is, and the ancestry of beams.
+    """
+    positions = _continued(name, calls)
+    sequences = getattr(output, "sequences", output)
+    if sequences is not None and not (isinstance(sequences, Tensor) and sequences.ndim == 2):
+        raise TypeError(f"output must be what generate returned, got a {type(output).__name__}")
+    if positions is None:  # an encoder, or a tower beside the text
+        return calls[-1]
+    ancestry = _ancestry(name, positions, sequences, output)
+    end = _end(name, positions, sequences)
+    last = positions[-1]
+    keys = last.keys if last.cross else end
+    parts = [record.weights for record in calls]
+    batch = len(ancestry) if ancestry is not None else parts[0].shape[0]
+    whole = parts[0].new_zeros(batch, parts[0].shape[1], end, keys)
+    for place, weights in zip(positions, parts, strict=True):
+        rows = weights if ancestry is None else _rows_of(weights, place, ancestry)
+        if rows.shape[0] != batch:
+            raise ValueError(f"{name!r}: calls of {batch} and of {rows.shape[0]} sequences do not belong together")
+        stop, kept = min(place.end, end), min(place.first_key + place.keys, keys)
+        if place.first >= stop:
+            continue
+        whole[:, :, place.first :] = 0
+        whole[:, :, place.first : stop, place.first_key : kept] = rows[
+            :, :, : stop - place.first, : kept - place.first_key
+        ]
+    return replace(
+        calls[-1],
+        shape=(batch, whole.shape[1], end, keys),
+        stored=whole,
+        check=_checks(calls),
+        layout=calls[-1].layout if last.cross else None,
+        axes=replace(calls[-1].axes, positions=Positions(0, end, 0, keys, end, cross=last.cross)),
+    )
+
+
+def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | None:
+    """The positions of all calls, of which each must continue the one before; None if there is a single call and its
+    positions are not known."""
+    if any(call.stored is None for call in calls):
+        raise ValueError(f"the weights of {name!r} were folded by reduce= and not kept: nothing can be put together")
+    if any(call.rows is not None for call in calls):
+        raise ValueError(f"only some rows of {name!r} were kept by rows=: capture all of them for a generation")
+    found: list[Positions] = []
+    for number, call in enumerate(calls):
+        place = call.positions
+        if place is None:
+            if len(calls) == 1:
+                return None
+            raise ValueError(
+                f"{name!r}: where the tokens of call {number + 1} of {len(calls)} lie in the sequence is not known "
+                "(no cache states it), so its calls cannot be put together"
+            )
+        if found and place.first == 0:
+            if not _repeats(calls[number - 1], call):
+                raise ValueError(
+                    f"{name!r}: call {number + 1} of {len(calls)} starts a sequence of its own: separate calls are not "
+                    "put together. Capture one generate() per block"
+                )
+        elif found and place.first > found[-1].end:
+            raise ValueError(
+                f"{name!r}: call {number + 1} starts at token {place.first}, but the one before it ended at "
+                f"{found[-1].end}"
+            )
+        elif not found and place.first > 0:
+            raise ValueError(
+                f"{name!r}: the first call starts at token {place.first}: what filled the cache before was not captured"
+            )
+        found.append(place)
+    return found if len(found) > 1 or found[0].cached else None
+
+
+def _repeats(before: AttentionRecord, after: AttentionRecord) -> bool:
+    """Whether a call without a cache has the tokens of the one before, and more: then its first rows are the same."""
+    one, two = before.positions, after.positions
+    if one is None or two is None or one.cached or two.cached or one.queries >= two.queries:
+        return False
+    old, new = before.weights, after.weights
+    if old.shape[:2] != new.shape[:2]:
+        return False
+    again = new[:, :, : old.shape[2], : old.shape[3]]
+    return bool(torch.allclose(old.float(), again.float(), atol=1e-4)) and not bool(
+        new[:, :, : old.shape[2], old.shape[3] :].any()
+    )
+
+
+def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int:
+    """The number of tokens that belong to the final sequence and were seen."""
+    last = positions[-1]
+    if sequences is None:
+        rejected = any(place.first < before.end for before, place in pairwise(positions))
+        if last.cached and len(positions) > 1 and last.queries > 1 and (rejected or last.guessed):
+            raise ValueError(
+                f"{name!r}: the last call looked at {last.queries} tokens at once, of which some may have been rejected: "
+                + _OUTPUT
+            )
+        return last.end
+    end = sequences.shape[1] - 1
+    if not last.first < end <= last.end:
+        raise ValueError(
+            f"{name!r}: output has {sequences.shape[1]} tokens per sequence, but the calls of this capture saw {last.end}: "
+            "they do not belong together"
+        )
+    return end
+
+
+def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, output: Any) -> Tensor | None:
+    """``(sequences, tokens)``: the row of the batch in which each token of each sequence was a query; None without beams."""
+    if not any(place.beams for place in positions):
+        return None
+    chosen = getattr(output, "beam_indices", None)
+    if sequences is None or chosen is None:
+        raise ValueError(
+            f"{name!r}: beam search exchanged the rows of the batch between calls, and only generate knows how: "
+            + _OUTPUT
+        )
+    # Column t tells the row of the call that chose answer token t. That call's query is the token before.
+    chosen = chosen[:, : sequences.shape[1]].cpu()
+    prompt = sequences.shape[1] - chosen.shape[1]
+    return torch.cat((chosen[:, :1].expand(-1, max(0, prompt - 1)), chosen), 1)
+
+
+def _rows_of(weights: Tensor, place: Positions, ancestry: Tensor) -> Tensor:
+    """The rows of the batch that the sequences had in this call; zero for those that had ended."""
+    row = ancestry[:, min(place.end, ancestry.shape[1]) - 1].to(weights.device)
+    return weights[row.clamp_min(0)] * (row >= 0)[:, None, None, None]
+
+
+def _checks(calls: list[AttentionRecord]) -> Check:
+    """The worst check of all calls."""
+    joined = Check(calls[-1].check.against)
+    for call in calls:
+        joined.add(call.check.error, call.check.logsumexp_error)
+        if call.check.allowed is not None:
+            allowed = joined.allowed
+            joined.allowed = call.check.allowed if allowed is None else torch.maximum(allowed, call.check.allowed)
+    return joined

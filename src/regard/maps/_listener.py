@@ -1,0 +1,39 @@
+"""``RecordListener``: what receives the records of attention while a model runs."""
+
+from torch import Tensor
+
+from regard.maps._contributions import ProjectionWatch
+from regard.maps._record import AttentionRecord
+
+
+class RecordListener:
+    """Receives the record of every attention. Override what you need.
+
+    Attributes:
+        lost: attention that could not be recorded, with the reason.
+        projections: is shown the products of the model, among which are its output projections; None if not needed.
+    """
+
+    projections: ProjectionWatch | None = None
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def wants(self, name: str) -> bool:
+        """Whether to record attention of this name."""
+        return True
+
+    def attended(self, record: AttentionRecord) -> Tensor | None:
+        """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
+        return None
+
+    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        """Attention of this name cannot be recorded."""
+        self.lost.append(f"{name}: {reason}")
+
+    def rescaled(self, name: str, factor: Tensor) -> None:
+        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
+        or two kernels that are merged by their logsumexp."""
+
+    def retract(self, name: str) -> None:
+        """Forget the latest record of this name: it was a part of something else."""

@@ -1,0 +1,116 @@
+"""Where the queries and keys of one call lie in the whole sequence, of which a cache keeps the keys of earlier calls."""
+
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from regard.maps._module_names import CallSite
+
+_CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
+_OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Queries ``first … first + queries − 1`` and keys ``first_key … first_key + keys − 1`` of a sequence.
+
+    Attributes:
+        length: the number of tokens of the sequence after this call. Keys from there on are empty slots of a cache.
+        cached: whether a cache states it; otherwise the call has all tokens.
+        cross: the keys are those of another sequence, all of it.
+        beams: beam search ran: rows of the batch are beams, which change places between calls.
+        guessed: some tokens may be guesses of an assistant or of prompt lookup, which are rejected if they are wrong.
+
+    >>> Positions(first=5, queries=1, first_key=3, keys=4, length=6).key_positions
+    tensor([ 3,  4,  5, -1])
+    """
+
+    first: int
+    queries: int
+    first_key: int
+    keys: int
+    length: int
+    cached: bool = False
+    cross: bool = False
+    beams: bool = False
+    guessed: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.first + self.queries
+
+    @property
+    def query_positions(self) -> Int[Tensor, "queries"]:
+        return torch.arange(self.first, self.end)
+
+    @property
+    def key_positions(self) -> Int[Tensor, "keys"]:
+        """−1 for empty slots of a cache."""
+        keys = torch.arange(self.first_key, self.first_key + self.keys)
+        return keys if self.cross else torch.where(keys < self.length, keys, -1)
+
+
+def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
+    """The positions that the cache states with which the module was called; without a cache, those of a whole sequence
+    that attends to itself. None if neither tells."""
+    queries, keys = shape[2:]
+    frames = _inside(site)
+    cache = _local(frames, _CACHES)
+    if not hasattr(cache, "get_seq_length"):
+        whole = queries == keys and cache is None
+        return Positions(0, queries, 0, keys, keys) if whole else None
+    running = {frame.f_code.co_name for frame in site.frames}
+    search = {"cached": True, "beams": "_beam_search" in running, "guessed": "_assisted_decoding" in running}
+    own = getattr(cache, "self_attention_cache", cache)
+    cross = own is not cache and _attends_elsewhere(frames)
+    length = _length(own, site.module)
+    first = length - queries
+    if first < 0:
+        return None
+    if cross:
+        return Positions(first, queries, 0, keys, length, cross=True, **search)
+    # A sliding window keeps the latest keys; a static cache has room for later ones.
+    return Positions(first, queries, max(0, length - keys), keys, length, **search)
+
+
+def _inside(site: CallSite) -> list[FrameType]:
+    """The frames of the module's own call."""
+    frames: list[FrameType] = []
+    for frame in site.frames:
+        if frame.f_code.co_name == "_wrapped_call_impl":
+            return frames
+        frames.append(frame)
+    return frames
+
+
+def _local(frames: list[FrameType], names: tuple[str, ...]) -> Any:
+    """The first local variable of one of these names that is not None."""
+    for frame in frames:
+        found = [name for name in names if name in frame.f_code.co_varnames]
+        if found:
+            variables = frame.f_locals
+            value = next((x for name in found if (x := variables.get(name)) is not None), None)
+            if value is not None:
+                return value
+    return None
+
+
+def _attends_elsewhere(frames: list[FrameType]) -> bool:
+    return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
+
+
+def _length(cache: Any, module: nn.Module) -> int:
+    """The number of tokens that the cache has seen, in the layer of this module if it has layers."""
+    layer = getattr(module, "layer_idx", None)
+    for arguments in ((layer,), ()) if layer is not None else ((),):  # a layer may use the keys of another one
+        try:
+            length = int(cache.get_seq_length(*arguments))
+        except Exception:  # any object may have a method of this name, and the model must not fail because of us
+            continue
+        if length > 0:
+            return length
+    return 0

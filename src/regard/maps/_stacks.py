@@ -1,0 +1,64 @@
+"""Which attention of a model belongs together: the layers of one stack, and cross-attention between two."""
+
+import re
+from collections.abc import Iterable
+
+# Parts of the names that models give to cross-attention.
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
+
+
+def is_cross_attention(name: str, queries: int | None = None, keys: int | None = None) -> bool:
+    """Whether its queries and keys are tokens of two sequences, by its name or by their numbers.
+
+    >>> is_cross_attention("decoder.layers.0.encoder_attn"), is_cross_attention("decoder.layers.0.self_attn")
+    (True, False)
+    """
+    lower = name.lower()
+    return queries != keys or any(part in lower for part in _CROSS)
+
+
+def stack_of(name: str) -> str:
+    """The stack of layers that the attention is in: its name up to the first number.
+
+    >>> stack_of("vision_model.encoder.layers.3.self_attn"), stack_of("block2.0.attn"), stack_of("attention")
+    ('vision_model.encoder.layers', 'block', '')
+    """
+    path = name.partition("#")[0]  # the second attention of a module
+    found = re.search(r"\d", path)
+    return "" if found is None else path[: found.start()].rstrip("._")
+
+
+def stacks_in(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names by stack, in order.
+
+    >>> stacks_in(["encoder.0.attn", "decoder.0.attn", "decoder.1.attn"])
+    {'encoder': ['encoder.0.attn'], 'decoder': ['decoder.0.attn', 'decoder.1.attn']}
+    """
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(stack_of(name), []).append(name)
+    return found
+
+
+def check_one_stack(names: Iterable[str], what: str, choose: str) -> None:
+    """Raise an error unless these are self-attention of the layers of one stack, whose maps can be multiplied.
+
+    Args:
+        what: the analysis that needs it, for the message.
+        choose: how to choose some, with ``{}`` for a pattern.
+    """
+    stacks = stacks_in(names)
+    if len(stacks) > 1:
+        shown = "; ".join(f"{stack or found[0]!r}: {len(found)}" for stack, found in stacks.items())
+        first = next(iter(stacks))
+        pattern = f"{first}.*" if first else stacks[first][0]
+        raise ValueError(
+            f"{what} goes through one stack of layers, but there are {len(stacks)}, of which the maps are not factors of one "
+            f"product ({shown}): choose one, as in {choose.format(pattern)}"
+        )
+    crossing = next((name for found in stacks.values() for name in found if is_cross_attention(name)), None)
+    if crossing is not None:
+        raise ValueError(
+            f"{crossing!r} is cross-attention, whose keys are tokens of another stack: {what} needs self-attention, as in "
+            f"{choose.format('*self_attn')}"
+        )

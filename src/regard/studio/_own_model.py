@@ -1,0 +1,153 @@
+"""A model of the user's own in the studio: what opens it, what it takes, and what it attends to."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.maps import Maps
+from regard.studio._errors import Refused
+from regard.support.checks import describe
+from regard.training import import_code
+from regard.views import Payload, show
+
+Takes = Literal["text", "image", "nothing"]
+GUESSES = 5
+FITS = (
+    "a function without arguments that returns (model, read) would fit, where read(text) or read(image) gives the model's "
+    "input; a tokenizer or an image processor of transformers is such a read"
+)
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A model to look at.
+
+    Attributes:
+        name: what it was opened as.
+        takes: what a person gives it; saved maps take nothing.
+        suggestion: a first text.
+        look: from a text, an image ``(3, height, width)`` as bytes, or None, to the view.
+    """
+
+    name: str
+    takes: Takes
+    suggestion: str | None
+    look: Callable[[Any], Payload]
+
+
+def open_model(source: str) -> OwnModel:
+    """A model from ``"package.module:function"`` or ``"file.py:function"``, or maps that ``maps.save`` wrote.
+
+    The function takes no argument and returns ``(model, read)``. ``read`` gives the model's input: a tensor, a tuple of
+    arguments or a dict of keyword arguments. It is a tokenizer or an image processor of transformers, or a function of your
+    own with one parameter named ``text`` (a string) or ``image`` (a uint8 tensor ``(3, height, width)``). It may return
+    ``(input, tokens)``, with one string per token.
+    """
+    if source.endswith(".safetensors") or Path(source).is_dir():
+        maps = Maps.load(source)
+        return OwnModel(Path(source).name, "nothing", None, lambda nothing: show(maps).payload)
+    module, colon, function = source.rpartition(":")
+    if not colon or not function.isidentifier():
+        raise ValueError(
+            f"--model must be package.module:function, file.py:function or a saved maps file, got {source!r}"
+        )
+    make = getattr(import_code(module), function, None)
+    if not callable(make):
+        raise ValueError(f"--model is {source!r}, but {module} has no function {function!r}")
+    made = make()
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])):
+        raise TypeError(f"{source} returned {_kind(made)}; {FITS}")
+    model, read = made
+    takes = _takes(source, read)
+    model.eval()
+    return OwnModel(source, takes, "The quick brown fox jumps over the lazy dog.", _Looker(model, read, takes))
+
+
+def _takes(source: str, read: Any) -> Takes:
+    if hasattr(read, "convert_ids_to_tokens"):
+        return "text"
+    names = {*inspect.signature(read).parameters}
+    if "image" in names or "images" in names:
+        return "image"
+    if "text" in names:
+        return "text"
+    raise TypeError(f"read of {source} has no parameter named text or image, but {sorted(names)}; {FITS}")
+
+
+@dataclass(frozen=True)
+class _Looker:
+    model: nn.Module
+    read: Any
+    takes: Takes
+
+    def __call__(self, given: Any) -> Payload:
+        try:
+            inputs, tokens = self._input(given)
+            with torch.no_grad(), regard.capture(self.model) as maps:
+                output = _call(self.model, inputs)
+        except (ValueError, TypeError, RuntimeError, KeyError, IndexError) as error:
+            raise Refused(400, f"the model cannot take this: {str(error).strip().partition(chr(10))[0]}") from error
+        if not len(maps):
+            missed = "; ".join(map(str, maps.missed))
+            raise Refused(409, f"no attention was captured{f': {missed}' if missed else ''}")
+        shown = self._view(maps, given, tokens)
+        return replace(shown, meta={**shown.meta, "studio": {"run": "", "step": 0, **self._answer(output)}})
+
+    def _input(self, given: Any) -> tuple[Any, list[str] | None]:
+        if hasattr(self.read, "convert_ids_to_tokens"):
+            inputs = self.read(given, return_tensors="pt")
+            return inputs, list(self.read.convert_ids_to_tokens(inputs["input_ids"][0].tolist()))
+        if "images" in inspect.signature(self.read).parameters:
+            return self.read(images=given, return_tensors="pt"), None
+        inputs = self.read(given)
+        if isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[1], list):
+            return inputs[0], [str(token) for token in inputs[1]]
+        return inputs, None
+
+    def _view(self, maps: Maps, given: Any, tokens: list[str] | None) -> Payload:
+        if self.takes == "image":
+            try:
+                return show(maps, image=given).payload
+            except ValueError:  # no map with a known grid: the patches have no place on the image
+                return show(maps).payload
+        try:
+            return show(maps, tokens=tokens).payload
+        except ValueError:  # as many maps of another length
+            return show(maps).payload
+
+    def _answer(self, output: Any) -> dict[str, Any]:
+        """The likeliest classes, or the likeliest next tokens, where the output is such scores."""
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or not logits.is_floating_point():
+            return {}
+        chances = logits[0].float().softmax(-1) if logits.ndim == 2 else logits[0, -1].float().softmax(-1)
+        best = chances.topk(min(GUESSES, len(chances)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        name = self._class_name if logits.ndim == 2 else self._token_name
+        return {"guesses": [{"label": name(index), "chance": chance} for index, chance in pairs]}
+
+    def _class_name(self, index: int) -> str:
+        names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
+        return str(names.get(index, f"class {index}"))
+
+    def _token_name(self, index: int) -> str:
+        decode = getattr(self.read, "decode", None)
+        return repr(decode([index]))[1:-1] if callable(decode) else f"token {index}"
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _kind(made: Any) -> str:
+    if isinstance(made, nn.Module):
+        return f"a {type(made).__name__} alone"
+    return describe(made) if not isinstance(made, tuple) else f"a tuple of {len(made)}"

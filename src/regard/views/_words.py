@@ -1,0 +1,105 @@
+"""Tokens with names: from a tokenizer and ids, and subwords merged into words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.maps import AttentionRecord, Map, Maps
+from regard.support.checks import describe
+
+_STARTS = ("Ġ", "▁", "Ċ")  # with which byte-level BPE and SentencePiece mark the beginning of a word
+
+
+def tokens_of(tokenizer: Any, ids: Any, sample: int) -> list[str]:
+    """The tokens of one sample, as the tokenizer spells them."""
+    numbers = one_sample(ids, sample)
+    spell = getattr(tokenizer, "convert_ids_to_tokens", None)
+    if callable(spell):
+        return [str(token) for token in spell(numbers)]
+    single = getattr(tokenizer, "id_to_token", None)  # the tokenizers library
+    if callable(single):
+        return [str(single(number)) for number in numbers]
+    decode = getattr(tokenizer, "decode", None)
+    if callable(decode):
+        return [str(decode([number])) for number in numbers]
+    raise TypeError(f"tokenizer must have convert_ids_to_tokens, id_to_token or decode, got {describe(tokenizer)}")
+
+
+def one_sample(ids: Any, sample: int) -> list[int]:
+    """The ids of one sample, from ``(tokens,)`` or ``(batch, tokens)``."""
+    try:
+        numbers = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"ids must be whole numbers (batch, tokens), got {describe(ids)}") from error
+    if numbers.ndim not in (1, 2) or numbers.is_floating_point():
+        raise ValueError(f"ids must be whole numbers (tokens,) or (batch, tokens), got {describe(numbers)}")
+    if numbers.ndim == 2:
+        if not -len(numbers) <= sample < len(numbers):
+            raise ValueError(f"ids has shape {tuple(numbers.shape)}, but sample is {sample}")
+        numbers = numbers[sample]
+    return [int(number) for number in numbers.tolist()]
+
+
+def word_groups(tokens: Sequence[str]) -> list[list[int]]:
+    """Which tokens make a word, by the marks of the tokenizer: ``##`` continues one (WordPiece), ``Ġ`` and ``▁`` begin
+    one. Special tokens stay alone.
+
+    >>> word_groups(["[CLS]", "un", "##believ", "##able", "story"])
+    [[0], [1, 2, 3], [4]]
+    >>> word_groups(["▁un", "believ", "able", "▁story", "</s>"])
+    [[0, 1, 2], [3], [4]]
+    """
+    pieces = any(token.startswith("##") for token in tokens)
+    marked = any(token.startswith(_STARTS) for token in tokens)
+    if not pieces and not marked:
+        raise ValueError("words=True needs tokens with the marks of subwords (##, Ġ or ▁), but none has one")
+    groups: list[list[int]] = []
+    for place, token in enumerate(tokens):
+        goes_on = token.startswith("##") if pieces else not token.startswith(_STARTS)
+        alone = _is_special(token) or not place or _is_special(tokens[place - 1])
+        if groups and goes_on and not alone:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def _is_special(token: str) -> bool:
+    return len(token) > 2 and (token[0], token[-1]) in (("<", ">"), ("[", "]"))
+
+
+def merged_words(maps: Maps, tokens: Sequence[str]) -> tuple[Maps, list[str]]:
+    """Maps between words: weights are summed over the keys of a word, and averaged over its queries."""
+    groups = word_groups(tokens)
+    into = torch.zeros(len(groups), len(tokens))
+    for number, group in enumerate(groups):
+        into[number, group] = 1.0
+    merged = Maps((_merged(found, into) for found in maps.values()), maps.missed)
+    merged.notes = [*maps.notes, "subwords are merged: weights are summed over keys and averaged over queries"]
+    spelled = ["".join(tokens[place].removeprefix("##") for place in group) for group in groups]
+    return merged, spelled
+
+
+def _merged(found: Map, into: Tensor) -> Map:
+    tokens = into.shape[1]
+    call = found.latest
+    weights = call.weights
+    queries, keys = weights.shape[2:]
+    if call.rows is not None or keys != tokens:
+        raise ValueError(
+            f"words=True: {found.name!r} attends from {queries} to {keys} tokens, but there are {tokens} tokens"
+        )
+    into = into.to(weights)
+    rows = into / into.sum(-1, keepdim=True) if queries == tokens else None
+    columns = weights @ into.mT
+    record = AttentionRecord.given(
+        columns if rows is None else rows @ columns,
+        found.name,
+        kind=call.kind,
+        check=call.check,
+        kernel=call.kernel,
+        heads=call.heads,
+    )
+    return Map(found.name, [record])

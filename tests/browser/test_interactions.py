@@ -1,0 +1,105 @@
+"""What people do with a view: heads on, off and alone, a span of tokens, the strongest patches, the wheel."""
+
+import pytest
+import torch
+
+import regard
+
+pytestmark = pytest.mark.browser
+
+
+def test_heads_of_a_layer_are_turned_off_and_shown_alone(open_file, look, text_maps):
+    page = open_file(regard.show(text_maps, tokens=["[CLS]", "the", "quick", "brown", "fox", "jumps", "over", "[SEP]"]))
+    page.get_by_text("Arcs").click()
+    page.get_by_label("all heads of the layer").check()
+    everything = look.pixels(page, ".rg-main")
+    heads = page.locator(".rg-legend button[aria-pressed]")
+    assert heads.count() == 4
+    heads.nth(1).click()
+    some = look.pixels(page, ".rg-main")
+    assert some != everything
+    assert "3 of 4 heads" in look.subtitle(page)
+    heads.nth(2).dblclick()
+    assert [each.get_attribute("aria-pressed") for each in heads.all()] == ["false", "false", "true", "false"]
+    assert look.pixels(page, ".rg-main") not in (some, everything)
+    page.get_by_role("button", name="all heads", exact=True).click()
+    assert look.pixels(page, ".rg-main") == everything
+
+    # A drag marks a span of tokens, and the page says how much of the attention it holds.
+    page.get_by_text("Heat map").click()
+    whole = look.pixels(page, ".rg-main")
+    canvas = page.locator(".rg-main canvas")
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 110, box["y"] + 110)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 150, box["y"] + 160, steps=3)
+    page.mouse.up()
+    assert "of the attention of" in look.subtitle(page)
+    assert "(uniform: " in look.subtitle(page)
+    page.get_by_role("button", name="zoom to the span").click()
+    assert look.pixels(page, ".rg-main") != whole
+
+    # A wheel that only scrolls the page says how to zoom.
+    hint = page.locator(".rg-hint-over")
+    assert not hint.is_visible()
+    look.point(page, ".rg-main", 130, 130)
+    page.mouse.wheel(0, 1)
+    hint.wait_for(state="visible")
+    assert "Ctrl + wheel" in hint.inner_text()
+    page.get_by_role("button", name="clear the span").click()
+    assert "of the attention of" not in look.subtitle(page)
+
+
+def test_the_strongest_patches_are_outlined_on_the_photo(open_file, look, image_maps):
+    maps, image = image_maps
+    page = open_file(regard.show(maps, image=image))
+    colored = look.pixels(page, ".rg-main")
+    page.get_by_label("the strongest").fill("0.3")
+    few = look.pixels(page, ".rg-main")
+    assert few != colored
+    assert "the strongest 30 % lie on" in look.subtitle(page)
+    page.get_by_text("Outlines").click()
+    look.point(page, ".rg-main", 0.5, 0.6)
+    outlined = look.pixels(page, ".rg-main")
+    tip = page.locator(".rg-main .rg-tip")
+    assert tip.is_visible()
+    assert "→" in tip.inner_text()
+    assert "%" in tip.inner_text()
+    # One photo per head of the layer, in color.
+    tiles = look.pixels(page, ".rg-atlas")
+    page.locator(".rg-legend button[aria-pressed]").first.click()
+    assert look.pixels(page, ".rg-main") != outlined
+    page.get_by_label("the strongest").fill("0.9")
+    assert look.pixels(page, ".rg-atlas") != tiles
+
+
+def test_heads_are_filtered_by_what_they_do(open_file, look):
+    ways = torch.stack([torch.eye(5), torch.eye(5).roll(-1, 1), torch.full((5, 5), 0.2)])
+    page = open_file(regard.show(ways))
+    every = look.pixels(page, ".rg-atlas")
+    choice = page.get_by_label("heads that")
+    assert choice.locator("option").all_inner_texts() == [
+        "any pattern",
+        "looks at itself (1)",
+        "looks at the previous token (1)",
+        "looks everywhere alike (1)",
+    ]
+    choice.select_option("previous")
+    assert look.pixels(page, ".rg-atlas") != every
+
+
+def test_a_slider_goes_through_the_steps_of_generation(open_file, look):
+    """Four steps after a prompt of three tokens: each shows what had been written until then."""
+    from regard.maps import AttentionRecord, Map, Maps
+
+    torch.manual_seed(0)
+    calls = [AttentionRecord.given(torch.rand(1, 2, 3, 3).tril() + 1e-3 * torch.ones(3, 3).tril())]
+    calls += [AttentionRecord.given(torch.rand(1, 2, 1, keys).softmax(-1)) for keys in range(4, 8)]
+    page = open_file(regard.show(Maps([Map("attention", calls)]), tokens=list("abcdefg")))
+    slider = page.get_by_label("written", exact=True)
+    assert (slider.get_attribute("max"), slider.input_value()) == ("4", "4")
+    name = "heat map of {} × {} tokens"
+    page.get_by_role("application", name=name.format(7, 7)).wait_for()
+    slider.fill("1")
+    page.get_by_role("application", name=name.format(4, 4)).wait_for()
+    assert "1 of 4 tokens" in page.locator(".rg-controls").inner_text()

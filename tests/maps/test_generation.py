@@ -1,0 +1,222 @@
+"""``maps.generation``: the calls of ``generate``, put together, are the maps of one pass over the final text."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import regard
+from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
+
+SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+LENGTH = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}
+
+
+@pytest.fixture(scope="module")
+def text_model(transformers):
+    """By the width of its sliding window: None for full attention."""
+    kept = {}
+
+    def build(window=None):
+        if window not in kept:
+            torch.manual_seed(0)
+            extra = {"num_key_value_heads": 2, "eos_token_id": None, "initializer_range": 0.4}
+            if window is None:
+                kept[window] = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **extra)).eval()
+            else:
+                config = transformers.MistralConfig(**SMALL, **extra, sliding_window=window)
+                kept[window] = transformers.MistralForCausalLM(config).eval()
+        return kept[window]
+
+    return build
+
+
+def at_once(model, sequences, **more):
+    """The maps of one pass over the text, without its last token."""
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(input_ids=sequences[:, :-1], use_cache=False, **more)
+    return maps
+
+
+KINDS = {
+    "dynamic": (None, {}),
+    "static": (None, {"cache_implementation": "static", "disable_compile": True}),
+    "sliding window": (5, {}),
+    "static, sliding window": (5, {"cache_implementation": "static", "disable_compile": True}),
+    "chunked prefill": (None, {"prefill_chunk_size": 3}),
+    "chunked prefill, sliding window": (5, {"prefill_chunk_size": 3}),
+    "prompt lookup": (None, {"prompt_lookup_num_tokens": 3}),
+    "no cache": (None, {"use_cache": False}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generation_equals_one_pass_over_the_final_text(text_model, kind):
+    window, options = KINDS[kind]
+    model = text_model(window)
+    count = 1 if kind == "prompt lookup" else 2
+    prompt = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8]])[:count]
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, attention_mask=torch.ones_like(prompt), **LENGTH, **options)
+    expected = at_once(model, output.sequences)
+    whole = maps.generation(output)
+    assert list(whole) == list(expected)
+    for name, found in whole.items():
+        assert len(maps[name].calls) > 1
+        assert found.shape == (count, 4, 13, 13)
+        torch.testing.assert_close(found.weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+        assert found.agrees
+        assert found.query_positions.tolist() == found.key_positions.tolist() == list(range(13))
+    if kind != "prompt lookup":
+        torch.testing.assert_close(maps.generation().stack(), whole.stack())
+
+
+def test_positions_of_each_call_are_recorded(text_model):
+    model, prompt = text_model(5), torch.randint(1, 50, (1, 7))
+    with torch.no_grad(), regard.capture(model) as maps:
+        model.generate(prompt, **LENGTH, cache_implementation="static", disable_compile=True)
+    first, second = maps[0].calls[:2]
+    assert first.positions.key_positions.tolist() == list(range(7))
+    assert second.positions.query_positions.tolist() == [7]
+    assert second.positions.key_positions.tolist() == [3, 4, 5, 6, 7]  # what the window keeps
+    with torch.no_grad(), regard.capture(text_model()) as maps:
+        text_model().generate(prompt, **LENGTH, cache_implementation="static", disable_compile=True)
+    keys = maps[0].calls[1].positions.key_positions
+    assert keys[:9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, -1]  # the rest is empty
+    assert maps[0].query_positions.tolist() == [11]
+
+
+def test_padded_prompts(text_model):
+    model = text_model()
+    prompt, mask = torch.randint(1, 50, (2, 7)), torch.ones(2, 7, dtype=torch.long)
+    mask[1, :3] = 0
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, attention_mask=mask, **LENGTH)
+    mask = F.pad(mask, (0, 5), value=1)
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    expected = at_once(model, output.sequences, attention_mask=mask, position_ids=positions)
+    seen = mask.bool()[:, None, :, None].expand(2, 4, 12, 12)  # rows of padding are anything
+    for found, whole in zip(maps.generation(output).values(), expected.values(), strict=True):
+        torch.testing.assert_close(found.weights[seen], whole.weights[seen], atol=1e-5, rtol=1e-4)
+
+
+def test_a_quantized_cache_gives_the_maps_of_its_dequantized_keys(transformers, text_model, monkeypatch):
+    model, prompt = text_model(), torch.randint(1, 50, (2, 7))
+    rows, kernel = [], F.scaled_dot_product_attention
+
+    def witness(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False, **_):
+        key_heads = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        scores = query @ key_heads.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
+        rows.append(F.pad(scores.masked_fill(~causal, -torch.inf).softmax(-1), (0, 12 - key.shape[2])))
+        options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return kernel(query, key, value, **options)
+
+    cache = transformers.QuantizedCache(backend="fp8", config=model.config)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", witness)
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, past_key_values=cache, **LENGTH)
+    monkeypatch.undo()
+    whole, exact = maps.generation(output), at_once(model, output.sequences)
+    for layer, found in enumerate(whole.values()):
+        torch.testing.assert_close(found.weights, torch.cat(rows[layer::2], 2), atol=1e-5, rtol=1e-4)
+        assert (found.weights - exact[layer].weights).abs().max() > 1e-4  # not those of exact keys
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_beams_are_followed_by_their_ancestry(text_model, count):
+    model, prompt = text_model(), torch.randint(1, 50, (2, 7))
+    options = {**LENGTH, "num_beams": 3, "num_return_sequences": count, "output_scores": True}
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, **options)
+    expected = at_once(model, output.sequences)
+    whole = maps.generation(output)
+    for name, found in whole.items():
+        torch.testing.assert_close(found.weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+    for given in (None, output.sequences):
+        with pytest.raises(ValueError, match="beam search exchanged the rows"):
+            maps.generation(given)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_encoder_and_decoder(transformers, beams):
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, eos_token_id=None,
+        decoder_start_token_id=0, initializer_factor=8.0,
+    )  # fmt: skip
+    model, source = transformers.T5ForConditionalGeneration(config).eval(), torch.randint(1, 50, (2, 7))
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(source, num_beams=beams, output_scores=True, **LENGTH)
+    with torch.no_grad(), regard.capture(model) as expected:
+        model(input_ids=source, decoder_input_ids=output.sequences[:, :-1], use_cache=False)
+    whole = maps.generation(output)
+    assert list(whole) == list(expected)
+    shapes = {found.shape[-2:] for found in whole.values()}
+    assert shapes == {(7, 7), (6, 6), (6, 7)}
+    for name, found in whole.items():
+        torch.testing.assert_close(found.weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+
+
+def test_calls_that_do_not_continue_each_other_are_not_joined(text_model, networks):
+    model, images = networks(1), torch.randn(3, 1, 5, 8)
+    with torch.no_grad(), regard.capture(model) as maps:
+        for image in images:
+            model(image)
+    assert len(maps[0].calls) == 3
+    with pytest.raises(ValueError, match="starts a sequence of its own"):
+        maps.generation()
+    prompt = torch.randint(1, 50, (1, 7))
+    with torch.no_grad(), regard.capture(text_model()) as maps:
+        outputs = [text_model().generate(prompt, **LENGTH) for _ in range(2)]
+    with pytest.raises(ValueError, match="one generate"):
+        maps.generation(outputs[-1])
+
+
+def test_what_was_not_seen_is_refused(text_model):
+    model, prompt = text_model(), torch.randint(1, 50, (1, 7))
+    with torch.no_grad():
+        before = model(prompt, use_cache=True)
+        with regard.capture(model) as maps:
+            model(torch.tensor([[3]]), past_key_values=before.past_key_values)
+    assert maps[0].query_positions.tolist() == [7]
+    with pytest.raises(ValueError, match="what filled the cache before was not captured"):
+        maps.generation()
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, **LENGTH)
+    with pytest.raises(ValueError, match="do not belong together"):
+        maps.generation(output.sequences[:, :9])
+    with pytest.raises(TypeError, match="output must be"):
+        maps.generation("a text")
+    with torch.no_grad(), regard.capture(model, rows=0) as part:
+        model.generate(prompt, **LENGTH)
+    with pytest.raises(ValueError, match="rows="):
+        part.generation()
+
+
+def test_rejected_tokens_need_the_output():
+    weights = torch.eye(4)[None, None]
+    calls = [
+        AttentionRecord.given(weights, axes=MapAxes(positions=Positions(0, 4, 0, 4, 4, cached=True))),
+        AttentionRecord.given(
+            torch.ones(1, 1, 3, 7) / 7, axes=MapAxes(positions=Positions(4, 3, 0, 7, 7, cached=True))
+        ),
+        AttentionRecord.given(
+            torch.ones(1, 1, 3, 8) / 8, axes=MapAxes(positions=Positions(5, 3, 0, 8, 8, cached=True))
+        ),
+    ]
+    maps = Maps([Map("attn", calls)])
+    with pytest.raises(ValueError, match="may have been rejected"):
+        maps.generation()
+    whole = maps.generation(torch.zeros(1, 8))["attn"].weights[0, 0]
+    assert whole.shape == (7, 7)
+    torch.testing.assert_close(whole[:4, :4], weights[0, 0])
+    torch.testing.assert_close(whole[4], torch.ones(7) / 7)
+    torch.testing.assert_close(whole[5:], torch.ones(2, 7) / 8)  # the rows of rejected tokens were replaced
+
+
+def test_positions_are_saved(text_model, tmp_path):
+    model, prompt = text_model(), torch.randint(1, 50, (1, 7))
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, **LENGTH)
+    again = Maps.load(maps.save(tmp_path / "maps"))
+    torch.testing.assert_close(again.generation(output).stack(), maps.generation(output).stack())

@@ -1,0 +1,79 @@
+"""A part of ``benchmarks/zoo.py``: maps compared with a witness that imports nothing of regard."""
+
+import importlib
+import pathlib
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+FAULTS = (
+    "as many windows as heads", "heads one after the other", "heads folded into the batch", "keys gathered for each query",
+    "channels attend to channels", "dropout by hand", "torch.linalg.matmul", "baddbmm", "einsum of three operands",
+    "linear attention", "one-hot attention", "sparsemax", "a scripted function", "a custom operator", "another thread",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    """The modules of the zoo, by name."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield lambda name: importlib.import_module(f"_zoo.{name}")
+    sys.path.remove(str(BENCHMARKS))
+
+
+def test_the_witness_imports_nothing_of_ours():
+    assert "regard" not in "".join(
+        line for line in (BENCHMARKS / "_zoo/witness.py").read_text("utf-8").splitlines() if "import" in line
+    )
+
+
+def test_all_faults_are_tested(zoo):
+    assert tuple(zoo("faults").model_types()) == FAULTS
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_former_faults(zoo, name):
+    row = zoo("judge").row(zoo("faults").animal(name))
+    assert not row["problems"]
+    assert row["verdict"] in ("complete", "in missed")
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "gpt_oss", "falcon", "longt5", "minimax"])
+def test_model_types_of_transformers(zoo, transformers, kind):
+    row = zoo("judge").row(zoo("hugging_face").animal(kind))
+    assert not row["problems"]
+    assert row["maps"] > 0
+    assert row["worst difference"] < 2e-5
+    assert (row["missed"] > 0) == (kind in ("longt5", "minimax"))
+
+
+@pytest.mark.parametrize(
+    "name", ["Attention", "AttentionRope", "HaloAttn", "DiffAttention", "LambdaLayer", "Attention2d"]
+)
+def test_attention_classes_of_timm(zoo, timm, name):
+    row = zoo("judge").row(zoo("timm_models").animal(f"class {name}"))
+    assert not row["problems"]
+    assert row["maps"] == {"LambdaLayer": 0, "DiffAttention": 2}.get(name, 1)
+
+
+def test_a_wrong_map_and_a_missing_one_are_noticed(zoo, monkeypatch):
+    judge = zoo("judge")
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    animal = judge.Animal("test", "layer", layer.eval(), {"src": torch.randn(2, 5, 16)})
+    assert judge.row(animal)["verdict"] == "complete"
+    given = regard.maps.AttentionRecord.build
+
+    def exchanged(self, rows, heads):
+        return given(self, rows, heads).roll(1, -1)
+
+    monkeypatch.setattr(regard.maps.AttentionRecord, "build", exchanged)
+    assert judge.row(animal)["verdict"] == "silently wrong"
+    monkeypatch.undo()
+    monkeypatch.setattr(regard.maps.Capture, "attended", lambda self, record: None)
+    assert judge.row(animal)["verdict"] == "silently incomplete"
