@@ -1,8 +1,10 @@
 """Attention maps of a model that runs fused kernels: the cost of each method, and the models that it works for.
 
     python benchmarks/capture.py                 # ViT-S/16, 197 tokens, batch 8; GPT-2, 128 tokens
+    python benchmarks/capture.py --only 2,048    # one case, here the longest
     python benchmarks/capture.py --memory NAME   # run one method in this process and print its peak memory
     python benchmarks/capture.py --rivals bertviz=PYTHON transformer_lens=PYTHON nnsight=PYTHON
+    python benchmarks/capture.py --device cuda   # ViT-L/16, 512 to 8,192 tokens, and generate, in bf16
 
 Methods: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"``; timm's ``AttentionExtract`` with
 fused attention turned off (as documented); and, with ``--rivals``, BertViz, TransformerLens and nnsight, each run by the
@@ -90,12 +92,25 @@ def hugging_face_gpt2() -> Any:
     return transformers.GPT2Model(transformers.GPT2Config()).eval()
 
 
+def hugging_face_llama() -> Any:
+    """4 layers of 8 heads over 4, width 512: long texts, where the maps are most of the work."""
+    import_timm()
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=32000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
+        intermediate_size=1408, max_position_embeddings=4096,
+    )  # fmt: skip
+    return transformers.LlamaModel(config).eval()
+
+
 class Case(NamedTuple):
     """A model of real size, its input, and the ways to its maps."""
 
     build: Callable[[], Any]
     input: Callable[[], torch.Tensor]
     ways: tuple[str, ...]
+    maps: int = 12
 
 
 def images() -> torch.Tensor:
@@ -106,10 +121,17 @@ def text() -> torch.Tensor:
     return torch.randint(0, 50257, (1, 128))
 
 
+def long_text() -> torch.Tensor:
+    return torch.randint(0, 32000, (1, 2048))
+
+
 LARGE = {
     "timm ViT-S/16": Case(timm_vit, images, ("plain", "regard.capture", "timm AttentionExtract")),
     "Hugging Face ViT-S/16": Case(hugging_face_vit, images, ("plain", "regard.capture", "output_attentions, eager")),
     "Hugging Face GPT-2": Case(hugging_face_gpt2, text, ("plain", "regard.capture", "output_attentions, eager")),
+    "Hugging Face Llama, 2,048 tokens": Case(
+        hugging_face_llama, long_text, ("plain", "regard.capture", "output_attentions, eager"), maps=4
+    ),
 }
 
 
@@ -218,8 +240,8 @@ def report_memory(way: str, name: str) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
     before = held("VmRSS")
     kept = run(way, model, x)
-    if way != "plain" and len(kept) != 12:
-        raise SystemExit(f"{way} found {len(kept)} maps of 12")
+    if way != "plain" and len(kept) != case.maps:
+        raise SystemExit(f"{way} found {len(kept)} maps of {case.maps}")
     print(held("VmHWM") - before)
 
 
@@ -251,6 +273,7 @@ def main() -> None:
     parser.add_argument(
         "--rivals", nargs="*", default=[], metavar="TOOL=PYTHON", help="other tools, and where they are"
     )
+    parser.add_argument("--only", default="", help="only cases whose names contain this")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.memory:
@@ -259,7 +282,16 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
+    if options.device != "cpu":
+        from _capture_cuda import rows_on_cuda
+
+        rows = rows_on_cuda(options)
+        print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "maps MB", "residual", "agrees"])
+        print(write("capture", options, rows))
+        return
     for name, case in LARGE.items():
+        if options.only not in name:
+            continue
         shared, x = case.build(), case.input()
 
         def timed(way: str, model: Any, x: Any = x) -> Callable[[], None]:
@@ -287,6 +319,9 @@ def main() -> None:
                 }
             )
     print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "lines", "kernel kept", "checked"])
+    if options.only:
+        print(write("capture", options, rows))
+        return
     models = [
         {"model": name, **{way: works(way, model, x, count) for way in SNIPPETS if way != "plain"}}
         for name, (model, x, count) in zoo().items()
