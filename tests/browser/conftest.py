@@ -241,7 +241,7 @@ def stray(browser):
     """A page on which a refusal may show up in the browser's own list of errors as well."""
     context = browser.new_context()
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(30_000)
     yield page
     context.close()
 

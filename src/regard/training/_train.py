@@ -2,10 +2,11 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,19 +66,16 @@ def train(
     ...     run.summary["steps"], len(run.evaluations)
     (8, 2)
     """
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")
-    for name, value in (("log_every", log_every), ("save_every", save_every), ("keep", keep)):
-        if value is not None:
-            check_positive(name, value)
-    for name, value in (("tensorboard", tensorboard), ("progress", progress)):
-        if value is not None:
-            check_flag(name, value)
-    for name, place in (("folder", folder), ("resume", resume)):
-        if place is not None and not isinstance(place, bool):
-            check_path(name, place)
-    if not is_iterable(listeners) or not all(map(callable, listeners)):
-        raise TypeError(f"listeners must be functions that take an event, got {describe(listeners)}")
+    _check_arguments(
+        recipe,
+        listeners,
+        {"folder": folder, "resume": resume},
+        log_every=log_every,
+        save_every=save_every,
+        keep=keep,
+        tensorboard=tensorboard,
+        progress=progress,
+    )
     notes = recipe.task.check()  # unusable data is refused before anything is written
     fabric = start_fabric(recipe.precision, accelerator=accelerator, devices=devices, nodes=nodes)
     first = fabric.is_global_zero
@@ -113,6 +111,30 @@ def train(
                 bar.close()
         fabric.barrier()
     return run
+
+
+def _check_arguments(
+    recipe: object,
+    listeners: Sequence[Listener],
+    places: Mapping[str, object],
+    *,
+    tensorboard: object,
+    progress: object,
+    **counts: Any,
+) -> None:
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")
+    for name, value in counts.items():
+        if value is not None:
+            check_positive(name, value)
+    for name, flag in (("tensorboard", tensorboard), ("progress", progress)):
+        if flag is not None:
+            check_flag(name, flag)
+    for name, place in places.items():
+        if place is not None and not isinstance(place, bool):
+            check_path(name, place)
+    if not is_iterable(listeners) or not all(map(callable, listeners)):
+        raise TypeError(f"listeners must be functions that take an event, got {describe(listeners)}")
 
 
 def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: bool | None) -> list[Listener]:
