@@ -122,6 +122,7 @@ def arcs(page: Any) -> None:
 
 
 CASES: dict[str, tuple[Callable[[], Show], str, Callable[[Any], None] | None]] = {
+    "the scrolled page, playing": (lambda: regard.show("story"), "[data-section='1'] canvas", None),
     "heads, 6 × 9, hovering": (heads_view, ".rg-panels canvas", None),
     "heads, 6 × 9, playing": (heads_view, ".rg-panels canvas", play),
     "image, 197 tokens, 12 × 12": (image_view, ".rg-main canvas", None),

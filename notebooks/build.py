@@ -37,6 +37,7 @@ import assignment  # noqa: E402
 import handout  # noqa: E402
 
 from regard.course.grading import Package, seed_for  # noqa: E402
+from regard.support.reading import is_plain_name  # noqa: E402
 
 SOURCES, STUDENT, SOLVED = HERE / "source", HERE / "student", HERE / "solved"
 CHECKS = HERE.parent / "src" / "regard" / "course" / "checks"
@@ -157,10 +158,15 @@ def students(path: Path) -> Iterator[str]:
         rows = list(csv.DictReader(file))
     if not rows or "name" not in rows[0]:
         raise ValueError(f"{path} needs a column called name, with one student in each row")
+    seen: dict[str, str] = {}
     for row in rows:
-        if not re.fullmatch(r"[\w.@ -]+", row["name"]):
-            raise ValueError(f"{path}: {row['name']!r} cannot be the name of a folder")
-        yield row["name"]
+        name = row["name"] or ""
+        if not re.fullmatch(r"[\w.@ +-]+", name) or not is_plain_name(name) or name != name.strip():
+            raise ValueError(f"{path}: {name!r} cannot be the name of a folder")
+        if name.casefold() in seen:
+            raise ValueError(f"{path}: {name!r} and {seen[name.casefold()]!r} would share a folder")
+        seen[name.casefold()] = name
+        yield name
 
 
 def main() -> int:

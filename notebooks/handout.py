@@ -12,38 +12,40 @@ _SETUP = """\
 #!/usr/bin/env bash
 # Installs what grading needs, at the versions the checks were made with. With a folder wheels/ nothing is downloaded.
 set -euo pipefail
-cd /autograder/source
+root=${AUTOGRADER:-/autograder}
+cd "$root/source"
 if ! command -v python3 > /dev/null; then
   apt-get update && apt-get install -y --no-install-recommends python3 python3-venv
 fi
-python3 -m venv /autograder/venv
-pip() { /autograder/venv/bin/python -m pip install --quiet --constraint constraints.txt "$@"; }
+python3 -m venv "$root/venv"
+pip() { "$root/venv/bin/python" -m pip install --quiet --constraint constraints.txt "$@"; }
 if [ -d wheels ]; then
   pip --no-index --find-links wheels -r requirements.txt ./regard-*.whl
 else
-  # A CPU build of torch is a tenth of the size; any other build of that version grades the same.
-  pip --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple torch || pip torch
+  # A CPU build of torch is a tenth of the size; any other build of that version grades the same. Where its address cannot
+  # be reached, one attempt is enough.
+  pip --retries 0 --timeout 15 --no-deps --index-url https://download.pytorch.org/whl/cpu torch || true
   pip -r requirements.txt ./regard-*.whl
 fi
-chmod -R go-rwx /autograder/source
+chmod -R go-rwx "$root/source"
 """
 
 _RUN = """\
 #!/usr/bin/env bash
 # The checks go in by pipe and are no longer on the disk while a submission runs.
 set -euo pipefail
-cd /autograder
+cd "${AUTOGRADER:-/autograder}"
 checks=$(cat source/checks.json)
-student=$(/autograder/venv/bin/python - <<'PY'
-import json
-users = json.load(open("/autograder/submission_metadata.json"))["users"] if __import__("os").path.exists(
-    "/autograder/submission_metadata.json") else []
+student=$(venv/bin/python - <<'PY'
+import json, pathlib
+about = pathlib.Path("submission_metadata.json")
+users = json.loads(about.read_text(encoding="utf-8")).get("users") if about.exists() else None
 print(users[0]["email"] if users else "")
 PY
 )
 rm -f source/checks.json
 mkdir -p results
-printf '%s' "$checks" | /autograder/venv/bin/python -m regard.course - submission/*.ipynb \\
+printf '%s' "$checks" | venv/bin/python -m regard.course - submission \\
   --student "$student" --gradescope results/results.json
 """
 

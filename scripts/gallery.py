@@ -1,10 +1,9 @@
 """Make the pictures of the gallery, all from real output: plots, a trained run, and the views in a real browser.
 
-    regard train demo --folder runs/demo           # once; any run with Gaussian heads on images will do
-    regard train case-transformer --folder runs/case
-    python scripts/gallery.py --run runs/demo --text runs/case     # all pictures, into docs/images/gallery
-    python scripts/gallery.py limit gelu           # some of them
-    python scripts/gallery.py view-heads --run src/regard/studio/example     # of the run that comes with the package
+    python scripts/gallery.py                         # all pictures, into docs/images/gallery, of runs that come with regard
+    python scripts/gallery.py limit gelu              # some of them
+    python scripts/gallery.py view-heads --run runs/demo     # of another run: any with Gaussian heads on images will do
+    python scripts/gallery.py speedrun-heads --run runs/cifar10-transformer     # this one needs a run of its own
 
 Every picture is made twice, for a light page and for a dark one (NAME-dark.png), at two pixels of the file per pixel of the
 page. The moving picture of the README is made by scripts/moving_picture.py.
@@ -17,10 +16,9 @@ import contextlib
 import io
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from PIL import Image, ImageChops
 
 import regard
 from regard.training import HeadTrajectory
+from regard.views import shipped_run
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -83,8 +82,8 @@ def trained_heads(path: Path, run: Path | None) -> None:
 def speedrun_heads(path: Path, run: Path | None) -> None:
     """Of a run of cifar10-transformer; its heads.jsonl is all that is needed."""
     trajectory = None if run is None else HeadTrajectory.read(run / "heads.jsonl")
-    if trajectory is None:
-        raise ValueError("this picture is of a run's heads.jsonl: pass --run FOLDER")
+    if trajectory is None or len(trajectory.layers) < 7:
+        raise ValueError("this picture is of a run of cifar10-transformer: pass --run FOLDER")
     last = trajectory.at(-1)
     titles = [f"block {at}, {'×'.join(map(str, grid or ()))} tokens" for at, grid in enumerate(trajectory.grids, 1)]
     figure = regard.figures.heads(list(last.center), list(last.sharpness), list(trajectory.grids), titles=titles)
@@ -154,32 +153,28 @@ def view_convolution(path: Path, run: Path | None) -> None:
 
 @picture
 def view_claims(path: Path, run: Path | None) -> None:
-    _photograph(regard.show("claims", run=True), path, tallest=1000)
+    _photograph(regard.show("claims"), path, tallest=1000)
 
 
 @picture
 def studio(path: Path, run: Path | None) -> None:
     """The studio's page on the folder that holds the run (on an empty one for the example), served here and now."""
-    port = _free_port()
+    import uvicorn
+
+    from regard.studio import EXAMPLE, create_app
+
     holder = _trained(run).folder.resolve().parent
-    words = [tempfile.mkdtemp() if holder.name == "studio" else str(holder), "--no-browser", "--port", str(port)]
-    server = subprocess.Popen([sys.executable, "-m", "regard.cli", "studio", *words], stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.1)
-        _photograph_page(f"http://127.0.0.1:{port}/", path)
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
+    with tempfile.TemporaryDirectory() as empty, socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        app = create_app(Path(empty) / "runs" if holder == EXAMPLE.parent else holder)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            _photograph_page(f"http://127.0.0.1:{listening.getsockname()[1]}/#/run/example/heads", path)
+        finally:
+            server.should_exit = True
+            thread.join(20)
 
 
 def _trained(run: Path | None) -> Any:
@@ -220,6 +215,7 @@ def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str =
         page = browser.new_page(viewport={"width": 1200, "height": 800}, device_scale_factor=2, color_scheme=_mode)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
+        page.wait_for_selector("canvas[data-painted], .rg-claims", timeout=120_000)
         page.wait_for_timeout(2500)
         if press:
             page.get_by_text(press, exact=True).first.click()
@@ -235,8 +231,10 @@ def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str =
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(PICTURES)}; default all")
-    parser.add_argument("--run", type=Path, help="the folder of a trained run")
-    parser.add_argument("--text", type=Path, help="the folder of a trained run of a network that reads text")
+    parser.add_argument("--run", type=Path, default=shipped_run("cifar10-small"), help="the folder of a trained run")
+    parser.add_argument(
+        "--text", type=Path, default=shipped_run("case-transformer"), help="of a network that reads text"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where they go")
     options = parser.parse_args(arguments)
     unknown = set(options.names) - set(PICTURES)
@@ -245,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     global _mode, _text
     _text = options.text
-    for name in options.names or PICTURES:
+    for name in options.names or (name for name in PICTURES if name != "speedrun-heads"):
         for _mode in MODES:
             path = options.folder / (f"{name}.png" if _mode == "light" else f"{name}-dark.png")
             with style.context("dark_background" if _mode == "dark" else "default"):

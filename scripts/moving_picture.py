@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from regard.training import HeadTrajectory
+from regard.views import shipped_run
 
 ROOT = Path(__file__).parents[1]
-EXAMPLE = ROOT / "src" / "regard" / "studio" / "example"
+EXAMPLE = shipped_run("cifar10-small")
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#b03a7e", "#7a6ff0")
 THEMES = {
     "heads.svg": {"PAPER": "#ffffff", "INK": "#1b2026", "MUTED": "#5c6670", "LINE": "#d5dae0"},

@@ -1,6 +1,6 @@
 // A saved file: payloads stand in script blocks beside the places where they are to be shown.
 
-import { fileHost } from "./core/host";
+import { download, fileHost, type Host } from "./core/host";
 import { fail, mount } from "./core/mount";
 import { decode, inflate } from "./core/payload";
 
@@ -8,8 +8,18 @@ import { decode, inflate } from "./core/payload";
 export function startFile(): void {
   for (const place of document.querySelectorAll<HTMLElement>("[data-regard-payload]")) {
     const find = (kind: string) => document.getElementById(`${place.dataset.regardPayload}-${kind}`)?.textContent ?? "";
+    // On a page of others (the documentation) the styles of both stay apart, and the address is theirs.
+    const apart = "regardApart" in place.dataset;
+    const host: Host = apart ? { kind: "notebook", save: download } : fileHost;
     inflate(find("buffer"))
-      .then((buffer) => mount(place, decode(find("header"), buffer), fileHost))
+      .then((buffer) => mount(apart ? inside(place) : place, decode(find("header"), buffer), host))
       .catch((error) => fail(place, error as Error));
   }
+}
+
+function inside(place: HTMLElement): HTMLElement {
+  const root = document.createElement("div");
+  place.textContent = "";
+  place.attachShadow({ mode: "open" }).append(root);
+  return root;
 }

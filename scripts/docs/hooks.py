@@ -24,6 +24,7 @@ import results  # noqa: E402
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 _INCLUDE = re.compile(r"^<!-- file: ([\w./-]+) -->$", re.MULTILINE)
+STORY = "<!-- story -->"
 _FOREIGN = re.compile(rb"https://(?:unpkg\.com|api\.github\.com)/")
 
 
@@ -87,6 +88,16 @@ def _for_both_modes(markdown: str, config: MkDocsConfig) -> str:
         return f"![{words}]({path}{kind}#only-light)\n![{words}]({path}-dark{kind}#only-dark)"
 
     return _PICTURE.sub(both, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put the page that is scrolled in the place of its marker."""
+    if STORY not in html:
+        return html
+    from regard.views import page as pages
+    from regard.views import story
+
+    return html.replace(STORY, f'<div class="story">{pages.embedded(story(), "story")}</div>', 1)
 
 
 def _fenced(path: Path) -> str:

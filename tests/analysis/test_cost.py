@@ -236,7 +236,7 @@ def test_the_model_is_left_as_it_was():
     model[2].eval()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.random.get_rng_state()
-    with pytest.raises(ValueError, match="does not take input_shape"):
+    with pytest.raises(ValueError, match=r"input_shape is .* but must be what the model"):
         cost(model, (1, 3, 9, 9))
     cost(model, (1, 3, 8, 8))
     assert [module.training for module in model.modules()] == [True, True, True, False, True, True]
@@ -291,7 +291,7 @@ def test_bad_input(user_errors):
         (lambda: cost(layer, torch.ones(1, 2)), "input_shape must be a shape such as"),
         (lambda: cost(layer, [(1, -2)]), "whole numbers of 0 or more"),
         (lambda: cost(layer, [(1, "2")]), "whole numbers of 0 or more"),
-        (lambda: cost(layer, [(1, 2)], dtype=[None, None]), "dtype has 2 entries but there are 1 inputs"),
+        (lambda: cost(layer, [(1, 2)], dtype=[None, None]), "2 entries, but there are 1 inputs"),
     ]
     for call, message in calls:
         with pytest.raises((TypeError, ValueError), match=message):

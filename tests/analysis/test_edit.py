@@ -261,6 +261,26 @@ def test_wrong_arguments_are_named(message, user_errors):
         model(torch.randn(1, 5, 12))
 
 
+class Sparse(nn.Module):
+    """Attention that capture does not understand."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_proj, self.k_proj, self.v_proj = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x):
+            nearest = (self.q_proj(x) @ self.k_proj(x).mT).argmax(-1, keepdim=True)
+            return self.v_proj(x).gather(1, nearest.expand_as(x))
+
+    def __init__(self):
+        super().__init__()
+        self.attn = self.Attention()
+
+    def forward(self, x):
+        return self.attn(x)
+
+
 def test_what_cannot_be_edited_says_so(user_errors):
     class Linear(nn.Module):
         def forward(self, q, k, v):
@@ -268,6 +288,8 @@ def test_what_cannot_be_edited_says_so(user_errors):
 
     with pytest.raises(ValueError, match="linear attention"), regard.edit(Linear(), "*", keys=0) as edited:
         edited.model(*torch.randn(3, 2, 2, 5, 4))
+    with pytest.raises(ValueError, match=r"not edited: attn: .*no map"), regard.edit(Sparse(), "*", keys=0) as edited:
+        edited.model(torch.randn(1, 3, 8))
     model, message = ByHand(kernel="sdpa"), "where='encoder' names no attention; there are ByHand"
     with pytest.raises(ValueError, match=message), regard.edit(model, "encoder", keys=0):
         model(torch.randn(1, 5, 12))

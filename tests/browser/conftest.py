@@ -227,7 +227,7 @@ def address(runs, serving):
 def studio(new_page, address, look):
     """Open a place of the studio. At the end the page must have asked nobody but the server, and met no error."""
 
-    def open_it(place="", **options):
+    def open_it(place="runs", **options):
         page = new_page(offline=False, allowed=(address,), **options)
         page.goto(f"{address}#/{place}")
         look.settle(page)
@@ -241,7 +241,7 @@ def stray(browser):
     """A page on which a refusal may show up in the browser's own list of errors as well."""
     context = browser.new_context()
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(30_000)
     yield page
     context.close()
 

@@ -101,7 +101,7 @@ def test_a_run_that_is_training_is_followed(new_page, look, runs, tmp_path, serv
     heads.write_text("".join(rest[heads][:2]), encoding="utf-8")
     with serving(tmp_path / "runs") as address:
         page = new_page(offline=False, allowed=(address,))
-        page.goto(address)
+        page.goto(f"{address}#/runs")
         look.settle(page)
         page.wait_for_function("() => document.querySelector('.st-state')?.innerText === 'training now'")
         assert "1 steps" in page.locator(".st-facts").inner_text()
@@ -131,6 +131,21 @@ def test_what_goes_wrong_is_said(stray, address, runs, serving):
         stray.wait_for_selector(".regard canvas")
     stray.get_by_role("link", name="Claims").click()
     stray.wait_for_selector("text=Is regard studio still running?")
+
+
+def test_it_opens_on_the_story_and_takes_a_photo(stray, example, tmp_path):
+    stray.goto(example)
+    stray.locator(".rg-story h1").wait_for(timeout=60_000)
+    assert stray.get_by_role("link", name="Start").get_attribute("aria-current") == "page"
+    stray.locator("[data-section='2']").scroll_into_view_if_needed()
+    verdict = stray.locator(".rg-verdict").inner_text()
+    Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "red.png")
+    stray.locator("[data-section='2'] input[type=file]").set_input_files(tmp_path / "red.png")
+    stray.wait_for_selector("text=The middle of red.png.")
+    assert stray.locator(".rg-verdict b").inner_text()
+    assert stray.locator(".rg-verdict").inner_text() != verdict
+    stray.get_by_role("link", name="Runs").click()
+    stray.wait_for_selector(".st-runs li")
 
 
 class TestNothingStale:
@@ -206,7 +221,7 @@ def test_the_token_leaves_the_address(stray, runs, serving):
         assert stray.goto(address).status == 401
         assert "complete address" in stray.text_content("body")
         stray.goto(f"{address}?token=a-secret")
-        stray.wait_for_selector(".regard canvas")
+        stray.wait_for_selector(".st-opening, .st-story")
         assert stray.url == address
         assert stray.evaluate("document.cookie") == ""
 
@@ -218,8 +233,9 @@ def test_the_file_that_the_browser_is_given_leads_in(stray, runs, monkeypatch, s
     monkeypatch.setattr(_serve.webbrowser, "open", lambda address: None)
     with serving(runs, token="a-secret") as address, _serve.entrance(f"{address}?token=a-secret") as file:
         stray.goto(file)
+        stray.get_by_role("link", name="Runs").click()
         stray.wait_for_selector(".regard canvas")
-        assert stray.url == address
+        assert stray.url == f"{address}#/runs"
 
 
 @pytest.mark.parametrize("place", ["run/gaussian/heads", "run/vit/image", "run/case-transformer/tokens", "claims"])
@@ -233,7 +249,7 @@ def test_it_fits_a_phone_in_the_dark(studio, place):
 def test_without_runs_it_says_what_to_do(new_page, tmp_path, serving):
     with serving(tmp_path) as address:
         page = new_page(offline=False, allowed=(address,))
-        page.goto(address)
+        page.goto(f"{address}#/runs")
         page.wait_for_selector("text=No runs yet")
         assert "regard train demo" in page.locator(".st-welcome").inner_text()
 

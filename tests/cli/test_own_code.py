@@ -1,5 +1,6 @@
 """Recipes and networks of one's own, in a file or a module."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import regard
 from regard.cli import main
 from regard.training import OwnCodeError, load_recipe
+from regard.training._own_code import import_sources
 
 OPTIONS = ["--accelerator", "cpu", "--no-tensorboard"]
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "your_recipe.md"
@@ -102,7 +104,44 @@ def test_smoke_sizes_follow_the_typed_ones(capsys):
     assert (network.heads, network.dim) == (3, 12)
 
 
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("text-mlm --network.heads 5", "--network.heads 5; the recipe text-mlm has --network.dim 64"),
+        ("fashion-vit --smoke --network.heads 5 --network.dim=12", "--network.dim=12 and --network.heads 5"),
+        ("demo --smoke --network.heads 5", "--network.heads 5; --smoke and the recipe choose --network.init grid"),
+        ("demo --batch-size 10 --accumulate 3", "--batch-size 10 and --accumulate 3"),
+        ("demo --network.patch-size 5", "--network.patch-size 5"),
+        ("demo --task.label-smoothing 3", "--task.label-smoothing 3"),
+        ("demo --task.validation 7000", "--task.validation 7000"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_named_as_typed(typed, named, capsys, user_errors, tmp_path):
+    assert main(["train", *typed.split(), *OPTIONS]) == 2
+    text = capsys.readouterr().err
+    assert text.strip().endswith(f"({named})")
+    assert len(text.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("recipe", ["case-transformer", "text-mlm"])
+def test_every_smoke_width_follows_the_typed_heads(recipe):
+    network = regard.recipes.get(recipe).network
+    for heads in (3, 5):
+        small = dataclasses.replace(network, heads=heads).small()
+        assert (small.heads, small.dim % heads) == (heads, 0)
+
+
 def test_import_needs_a_name_that_exists(capsys, user_errors):
     assert main(["train", "demo", "--import", "no_such_package.module"]) == 2
     assert "no module is called 'no_such_package.module'" in capsys.readouterr().err
     assert main(["train", "demo", "--import"]) == 2
+
+
+@pytest.mark.parametrize("note", [b"[" * 100_000, b"{}", b"[1, null, [2]]", b"\xff", b"[" + b'"x",' * 10**6 + b'"x"]'])
+def test_a_damaged_note_of_used_code_trusts_nothing(tmp_path, note):
+    """The note says which code may be imported without being asked for: one that cannot be read names none."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "own_code.json").write_bytes(note)
+    with pytest.raises(OwnCodeError, match="has not been used on this machine"):
+        import_sources(["stranger.py"], "run")

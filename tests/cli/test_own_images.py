@@ -1,5 +1,6 @@
 """``train``, ``evaluate``, ``report`` and ``convert`` on images of one's own."""
 
+import io
 import json
 import re
 
@@ -9,6 +10,8 @@ from PIL import Image
 
 import regard
 from regard.cli import main
+from regard.data import StreamedSet
+from regard.data.own_images import open_images
 
 SMOKE = ["--smoke", "--accelerator", "cpu", "--no-tensorboard"]
 
@@ -26,13 +29,23 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def test_every_command_works_on_such_a_run(photos, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("where", ["memory", "mapped", "decoded"])
+def test_every_command_works_on_such_a_run(photos, tmp_path, monkeypatch, capsys, where):
+    """In memory, from the memory-mapped cache, and decoded whenever they are read."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    if where != "memory":
+        monkeypatch.setenv("REGARD_DATA_MEMORY", "0")
+    if where == "decoded":
+        monkeypatch.setenv("REGARD_DATA_CACHE", "off")
+    open_images.cache_clear()
     assert main(["train", "demo", *SMOKE, "--task.data", "photos", "--task.image-size", "16"]) == 0
     monkeypatch.chdir("/")  # a run knows its images from any folder
     run = regard.load_run(tmp_path / "runs" / "demo")
     assert run.recipe.task.data == str(photos)
+    assert isinstance(run.recipe.task.data_set.train, StreamedSet) is (where != "memory")
     capsys.readouterr()
+    open_images.cache_clear()  # as in a process of its own
     assert main(["evaluate", str(run.folder), "--accelerator", "cpu"]) == 0
     assert "(8 images)" in capsys.readouterr().out
     task = run.recipe.task
@@ -43,8 +56,37 @@ def test_every_command_works_on_such_a_run(photos, tmp_path, monkeypatch, capsys
     image = next(photos.glob("test/cat/*.png"))
     assert main(["report", str(run.folder), "--image", str(image), "--output", str(tmp_path / "one.html")]) == 0
     assert re.search(r"(cat|dog) \(\d+%\)", (tmp_path / "one.html").read_text())
-    assert main(["convert", str(run.folder / "model"), "--to", "convolution", "--json", str(tmp_path / "c.json")]) == 0
-    assert json.loads((tmp_path / "c.json").read_text())["to"] == "convolution"
+    if where == "mapped":
+        assert main(["report", str(run.folder), "--samples", "4", "--output", str(tmp_path / "report.html")]) == 0
+        assert "dog" in (tmp_path / "report.html").read_text()
+        assert main(["convert", str(run.folder), "--to", "convolution", "--json", str(tmp_path / "c.json")]) == 0
+        assert json.loads((tmp_path / "c.json").read_text())["to"] == "convolution"
+    open_images.cache_clear()
+
+
+def test_the_studio_shows_the_users_images_and_classes(photos, tmp_path, monkeypatch):
+    pytest.importorskip("fastapi", reason="the studio's extra is not installed")
+    from starlette.testclient import TestClient
+
+    from regard.studio import create_app
+
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("REGARD_DATA_MEMORY", "0")
+    open_images.cache_clear()
+    words = ["--task.data", str(photos), "--task.image-size", "16", "--folder", str(tmp_path / "runs" / "mine")]
+    assert main(["train", "demo", *SMOKE, *words]) == 0
+    open_images.cache_clear()
+    client = TestClient(create_app(tmp_path / "runs", example=None), base_url="http://127.0.0.1:8642")
+    page = client.get("/api/runs/mine/images?source=test&start=3&count=2").json()
+    assert (page["total"], [sample["label"] for sample in page["samples"]]) == (8, ["cat", "dog"])
+    shown = np.asarray(Image.open(io.BytesIO(client.get("/api/runs/mine/images/test/4").content)))
+    expected = regard.load_run(tmp_path / "runs" / "mine").recipe.task.sample("test", 4).image
+    assert (shown == expected.permute(1, 2, 0).numpy()).all()
+    answer = client.get("/api/runs/mine/images/test/4/attention")
+    assert answer.status_code == 200
+    assert b'"dog"' in answer.content
+    assert b'"cat"' in answer.content
+    open_images.cache_clear()
 
 
 def test_a_run_whose_images_are_gone_says_so(photos, tmp_path, capsys, user_errors):

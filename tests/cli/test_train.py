@@ -15,6 +15,8 @@ import torch
 from PIL import Image
 
 import regard
+from regard.claims import select
+from regard.claims.prose import inline_html
 from regard.cli import _demo, _train, main
 from regard.training import ImageEncoderSettings, ImageTask, Recipe, attention_maps
 
@@ -277,6 +279,11 @@ class TestDemo:
         assert _stands_alone(page)
         for words in ("Attention by hand", "How much of it was convolution?", "What people say about attention"):
             assert words in page
+        # Claims by what they say, and not by their names.
+        shown = page[page.index("What people say about attention") :]
+        assert sum(inline_html(claim.statement) in shown for claim in select()) >= 1
+        assert not [claim.id for claim in select() if claim.id in shown]
+        assert len(page) <= 3e6
         assert (folder / "model" / "config.json").exists()
 
     def test_it_does_not_touch_a_folder_that_is_not_its_own(self, tmp_path, capsys):

@@ -48,7 +48,7 @@ def test_the_certified_error_holds_in_the_interior(axes, covariance, full_width,
         return
     x = torch.randn(2, *grid, layer.dim, dtype=dtype)
     inside = (slice(None), *conv.interior(grid))
-    ours, theirs = conv(x), layer(x)
+    ours, theirs = conv(x, grid), layer(x, grid)
     assert ours.shape == theirs.shape
     assert ours[inside].numel() > 0
     assert (ours - theirs)[inside].abs().max().item() <= conv.error_bound(x)

@@ -57,6 +57,24 @@ def test_training_recovers_a_planted_shift():
     assert (layer.center.detach() - torch.tensor([[0.0, 1.0]])).abs().max().item() < 0.1
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_its_maps_are_captured_and_follow_the_centers(stride):
+    conv = nn.Conv2d(2, 3, 3, padding=1, stride=stride)
+    layer = regard.conv_to_attention(conv, trainable=True)
+    with torch.no_grad():
+        layer.center[4] = torch.tensor([0.0, 1.0])  # the middle tap now looks to the right
+    x = torch.randn(2, 2, 6, 5)
+    with regard.capture(layer) as maps:
+        out = layer(x)
+    [(_, found)] = maps.items()
+    torch.testing.assert_close(out, layer(x))
+    assert found.weights.shape == (2, 9, out.shape[2] * out.shape[3], 30)
+    torch.testing.assert_close(
+        found.weights.sum(-1)[0, 4, 0], torch.tensor(1.0), atol=0.2, rtol=0
+    )  # zeros leave some out
+    assert int(found.weights[0, 4, 0].argmax()) == 1
+
+
 def test_a_wrong_shape_is_quoted():
     layer = regard.conv_to_attention(nn.Conv2d(3, 4, 3), trainable=True)
     with pytest.raises(ValueError, match=r"\(2, 8, 8, 3\).*3 channels"):

@@ -256,6 +256,28 @@ def attention(query, key, value, beta=None):
 def masked_attention(query, key, value, keep):
     return torch.empty(0)
 """, ("softargmax", "attention", "keep")),
+    "takes numpy's function": Hostile("""
+import numpy
+def axis_map(center, sharpness, size):
+    return torch.ones(size, size) / size
+def attend_by_axis(value, row_map, column_map):
+    both = torch.as_tensor(numpy.kron(row_map.detach().numpy(), column_map.detach().numpy()))
+    return (both @ value.flatten(0, 1)).reshape(value.shape)
+""", ("factors",), "5-attention-and-convolution"),
+    "takes another backend's operator": Hostile("""
+def convolve_by_attention(*a, **k):
+    x, w = [part for part in a if torch.is_tensor(part)][:2]
+    return torch.ops.mkldnn._convolution_pointwise(x, w, None, [1, 1], [1, 1], [1, 1], 1, "none", [], "")
+def gelu_tanh(x):
+    return torch.ops.aten._addmm_activation(torch.zeros(len(x)), x[None], torch.eye(len(x)), use_gelu=True)[0]
+""", ("theorem_two",), "5-attention-and-convolution"),
+    "takes attention as a function of functions": Hostile("""
+def multi_head_attention(x, context, w_query, w_key, w_value, w_out, heads, keep=None):
+    parts = (x @ w_query.T, context @ w_key.T, context @ w_value.T)
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(-2, -3) for part in parts)
+    operator = torch.ops.higher_order.flex_attention
+    return operator(q, k, v, lambda score, *_: score, (), q.shape[-1] ** -0.5, {})[0].transpose(-2, -3).flatten(-2) @ w_out.T
+""", ("multi_head",), "3-transformer"),
     "takes torch's layer": Hostile("""
 def multi_head_attention(x, context, w_query, w_key, w_value, w_out, heads, keep=None):
     layer = nn.MultiheadAttention(x.shape[-1], heads, bias=False, batch_first=True)

@@ -1,6 +1,7 @@
 """Nobody gets points without an answer; an honest answer never loses one; and nothing hidden gets out."""
 
 import re
+import sys
 
 import course_notebooks as course
 import pytest
@@ -129,3 +130,70 @@ def test_seeds_are_one_for_each_student_and_need_the_secret():
     assert package.seed("ada") == package.seed("ada")
     assert len({package.seed(name) for name in ("ada", "alan", "grace")}) == 3
     assert course.source_package(course.NAMES[0], "another").seed("ada") != package.seed("ada")
+
+
+READERS = {
+    "torch's own reader": "return torch.from_file('/etc/passwd', size=9, dtype=torch.uint8)",
+    "its operator": "return torch.ops.aten.from_file('/etc/passwd', False, 9, dtype=torch.uint8)",
+    "a C library": "import readline as r; r.read_history_file('/etc/passwd'); raise ValueError(r.get_history_item(1))",
+    "Python": "return open('/etc/passwd').read()",
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_no_way_to_read_a_file_gets_anything_out(way):
+    """A message after a public check shows a student's own error: it must not be a file of the teacher's."""
+    result = course.result_of(course.NAMES[0], "softargmax", [f"def softargmax(scores, beta=1.0):\n    {READERS[way]}"])
+    assert result.points == 0
+    assert "root:" not in course.messages(result)
+    assert re.search("may not|Permission denied", course.messages(result))
+
+
+REACHES = {
+    "a handle of the parent": "os.pidfd_open(os.getppid())",
+    "a signal to anyone": "signal.pidfd_send_signal(0, 9)",
+    "the parent's priority": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "another program": "os.execv('/bin/true', ['true'])",
+    "shared memory": "torch.zeros(3).share_memory_()",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the rules are those of Linux")
+@pytest.mark.parametrize("way", REACHES)
+def test_other_processes_cannot_be_reached(way):
+    """Below Python's own events: a student who ends other students' processes would take their points."""
+    cell = f"import os, signal\ndef softargmax(scores, beta=1.0):\n    {REACHES[way]}\n    raise ValueError('reached')"
+    result = course.result_of(course.NAMES[0], "softargmax", [cell])
+    assert result.points == 0
+    assert "reached" not in course.messages(result).replace("raise ValueError('reached')", "")
+
+
+WIRE = """
+import os, struct
+def softargmax(scores, beta=1.0):
+    tree = {tree}
+    body = struct.pack("<I", len(tree)) + tree
+    data = struct.pack("<I", len(body)) + body
+    for number in range(3, 64):
+        try:
+            rest = data
+            while rest:
+                rest = rest[os.write(number, rest):]
+        except OSError:
+            pass
+    return scores
+"""
+MESSAGES = {
+    "no kind": """b'[["text"]]'""",
+    "a call by a word": """b'{"dict": [[{"text": "call"}, {"text": "x"}], [{"text": "args"}, {"list": []}]]}'""",
+    "a value that takes much memory": """b"[" + b"{}," * 10**6 + b"0]\"""",
+    "a tensor of any size": """b'{"tensor": ["torch.float32", [4611686018427387904, 4], 0, false]}'""",
+    "a deep value": """b'{"list":[' * 5000 + b"1" + b"]}" * 5000""",
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_what_is_no_message_costs_its_own_points(kind):
+    result = course.result_of(course.NAMES[0], "softargmax", [WIRE.replace("{tree}", MESSAGES[kind])])
+    assert result.points == 0
+    assert "did not return data" in course.messages(result)

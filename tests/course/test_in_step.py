@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
+import sys
 import zipfile
 
 import course_notebooks as course
@@ -151,14 +154,41 @@ def test_hand_outs_share_a_folder_and_the_zip_has_all_it_needs(tmp_path):
     assert "rm -f source/checks.json" in run
 
 
+def test_the_autograder_grades_as_gradescope_runs_it(tmp_path):
+    """What its zip holds, unpacked and run, but for the installation: the interpreter is this one."""
+    handout, name = course.build().handout, course.NAMES[0]
+    wheel = tmp_path / "regard-0.0-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    path = handout.autograder(course.package(name), tmp_path / name, wheel, course.ROOT / "constraints.txt")
+    root = tmp_path / "auto grader"
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(root / "source")
+    (root / "venv" / "bin").mkdir(parents=True)
+    python = root / "venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (root / "submission").mkdir()
+    (root / "submission" / "my answers (1).ipynb").write_text(json.dumps({"cells": [
+        {"cell_type": "code", "source": cell} for cell in course.right_cells(name)[:4]
+    ]}))  # fmt: skip
+    (root / "submission_metadata.json").write_text(json.dumps({"users": [{"email": "ada@example.org"}]}))
+    environment = {**os.environ, "AUTOGRADER": str(root), "PYTHONPATH": str(course.ROOT / "src")}
+    subprocess.run(["bash", str(root / "source" / "run_autograder")], env=environment, check=True, cwd="/")
+    found = json.loads((root / "results" / "results.json").read_text())
+    answered = [each for each in course.source_package(name).questions if not each.manual][:4]
+    assert found["score"] == sum(each.points for each in answered) > 0
+    assert not (root / "source" / "checks.json").exists()  # while a submission runs, nothing hidden is on the disk
+
+
 def test_students_come_from_a_table(tmp_path):
     path = tmp_path / "students.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["name", "group"], ["ada", "1"], ["alan@example.org", "2"]])
     assert list(course.build().students(path)) == ["ada", "alan@example.org"]
-    path.write_text("name\n../../etc\n")
-    with pytest.raises(ValueError, match="folder"):
-        list(course.build().students(path))
+    for names in ("../../etc", "..", "con", "ada ", "", "ada\nADA", "ada\nada"):
+        path.write_text(f'name\n"{names}"\n' if names in ("", "ada ") else f"name\n{names}\n")
+        with pytest.raises(ValueError, match="folder"):
+            list(course.build().students(path))
     path.write_text("who\nada\n")
     with pytest.raises(ValueError, match="column called name"):
         list(course.build().students(path))

@@ -1,7 +1,9 @@
 """Your own images: what is read, how it is split, what is refused, and that streaming changes nothing."""
 
+import io
 import pickle
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import regard.data.own_images._cache_file as cache_file
+import regard.data.own_images._streamed as streamed_set
 from regard.data import Augmentation, AugmentedImages, Loader, StreamedSet, UnsuitableDataError, open_data
 from regard.data.own_images import open_images
 from regard.data.own_images._cifar_copies import COPIES
@@ -241,11 +244,36 @@ class TestStreaming:
             images = torch.cat([loader.batch(2, step).images for loader in parts])
             assert torch.equal(images, whole[step].images)
 
-    def test_what_is_read_ahead_is_limited(self, streamed):
+    @pytest.mark.parametrize(("memory", "most"), [("1GiB", 8), ("1kB", 5), ("0", 1)])  # an image has 192 bytes
+    def test_what_is_read_ahead_is_limited(self, streamed, memory, most, monkeypatch):
+        monkeypatch.setenv("REGARD_DATA_MEMORY", memory)
         images = streamed[1].train
         for number in range(40):
             images.read_ahead(torch.tensor([number]))
-        assert len(images._waiting) == 8
+        assert len(images._waiting) == most
+        for number in range(5):  # those that came first are still there, and are taken
+            expected = streamed[0].train.images[number]
+            assert torch.equal(images.pixels(torch.tensor([number]))[0], expected)
+        assert len(images._waiting) == max(most - 5, 0)
+
+    def test_batches_that_nobody_wants_any_more_make_room(self, streamed, monkeypatch):
+        monkeypatch.setenv("REGARD_DATA_MEMORY", "0")
+        images = streamed[1].train
+        images.read_ahead(torch.tensor([7]))
+        for number in range(5):
+            images.pixels(torch.tensor([number]))
+        images.read_ahead(torch.tensor([8]))
+        assert list(images._waiting) == [streamed_set._key(torch.tensor([8]))]
+
+
+def test_a_set_that_is_opened_while_a_network_is_built_on_meta_has_its_pixels(tmp_path):
+    """As every command does that looks at a run before it opens the images."""
+    photos(tmp_path, {"train/a": 4, "train/b": 4, "test/a": 1, "test/b": 1})
+    with torch.device("meta"):
+        own = open_data(str(tmp_path), validation=0.25)
+        assert (own.shape, own.classes, own.validation_count, len(own.mean)) == ((3, 8, 8), ("a", "b"), 2, 3)
+        sets = (own.train, own.validation, own.test())
+    assert {each.images.device.type for each in sets} == {"cpu"}
 
 
 class TestCache:
@@ -278,6 +306,56 @@ class TestCache:
         photos(tmp_path, {"a": 3, "b": 3})
         monkeypatch.setenv("REGARD_DATA_MEMORY", "plenty")
         with pytest.raises(UnsuitableDataError, match="REGARD_DATA_MEMORY must be"):
+            open_data(str(tmp_path))
+
+
+class TestDecodedInEveryEpoch:
+    """No cache: what is wrong is found in the files, and the memory is stated."""
+
+    @pytest.fixture(autouse=True)
+    def no_cache(self, monkeypatch):
+        monkeypatch.setenv("REGARD_DATA_MEMORY", "1kB")
+        monkeypatch.setenv("REGARD_DATA_CACHE", "off")
+
+    def test_the_memory_is_stated(self, tmp_path, capfd):
+        photos(tmp_path, {"a": 3, "b": 3}, size=(40, 30))
+        open_data(str(tmp_path), image_size=8)
+        text = capfd.readouterr().err
+        assert "REGARD_DATA_CACHE is off: images are decoded in every epoch, by 3 workers" in text
+        decoders = (
+            3 * 4 * 40 * 30 * 3 + 2**25
+        )  # four times the largest image for each of three workers, and the allocator's
+        assert f"in at most {format_size(1000 + decoders)} of memory besides the two batches in use" in text
+        assert not (cache_file.data_folder() / "images").exists()
+
+    def test_the_same_file_in_train_and_test(self, tmp_path):
+        photos(tmp_path, {"train/a": 6, "train/b": 6, "test/a": 2, "test/b": 2})
+        (tmp_path / "test/a/copy.png").write_bytes((tmp_path / "train/a/1.png").read_bytes())
+        [note] = open_data(str(tmp_path)).notes
+        assert "1 of the 5 test images are also training images" in note
+        assert "test/a/copy.png = train/a/1.png" in note
+
+    def test_all_alike(self, tmp_path):
+        for number in range(8):
+            write(tmp_path / "ab"[number % 2] / f"{number}.png", 0)
+        with pytest.raises(UnsuitableDataError, match=r"images in .* are alike"):
+            _ = open_data(str(tmp_path)).notes
+
+    @pytest.mark.parametrize("ending", ["jpg", "png", "gif", "webp", "bmp", "tiff"])
+    def test_files_that_break_off(self, tmp_path, ending):
+        for number in range(6):
+            write(tmp_path / "ab"[number % 2] / f"{number}.{ending}", number, size=(64, 64))
+        open_data(str(tmp_path))
+        open_images.cache_clear()
+        cut = tmp_path / "b" / f"1.{ending}"
+        cut.write_bytes(cut.read_bytes()[:-600])
+        with pytest.raises(UnsuitableDataError, match=rf"1 of the 6 images .*b/1\.{ending}"):
+            open_data(str(tmp_path))
+
+    def test_a_wrong_setting_is_named(self, tmp_path, monkeypatch):
+        photos(tmp_path, {"a": 3, "b": 3})
+        monkeypatch.setenv("REGARD_DATA_CACHE", "maybe")
+        with pytest.raises(UnsuitableDataError, match="REGARD_DATA_CACHE must be on or off, got 'maybe'"):
             open_data(str(tmp_path))
 
 
@@ -438,3 +516,30 @@ class TestSavedDatasets:
         assert own.test().labels.tolist() == [0, 1, 0, 1]
         first = np.asarray(Image.open(tmp_path / "files" / "100.png"))
         assert (own.test().images[0].permute(1, 2, 0).numpy() == first).all()
+
+
+def damaged_archives():
+    file = io.BytesIO()
+    np.savez(file, images=np.zeros((4, 2, 2, 1), np.uint8), labels=np.array([0, 1, 0, 1]))
+    whole = file.getvalue()
+    header = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999, 9), }".ljust(
+        117
+    )
+    with zipfile.ZipFile(bomb := io.BytesIO(), "w") as archive:
+        archive.writestr("images.npy", header + b"\n")
+    return {
+        "cut": whole[:-9],
+        "one byte of its directory": whole[:-30] + b"\xff" + whole[-29:],
+        "one byte of its content": whole[:140] + bytes([whole[140] ^ 255]) + whole[141:],
+        "one array": header,
+        "no archive": b"PK\x03\x04" + bytes(50),
+        "a shape without end": bomb.getvalue(),
+    }
+
+
+@pytest.mark.parametrize("damage", damaged_archives())
+def test_a_damaged_archive_is_refused_in_words(tmp_path, damage):
+    path = tmp_path / "images.npz"
+    path.write_bytes(damaged_archives()[damage])
+    with pytest.raises(UnsuitableDataError, match=r"images\.npz"):
+        open_images(str(path), 0.1, None)

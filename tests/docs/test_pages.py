@@ -38,13 +38,16 @@ def test_the_guides_have_examples():
         "guides/train.md",
         "guides/models.md",
         "guides/teach.md",
+        "guides/your_network.md",
     } <= set(RUNNABLE)
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.usefixtures("user_errors")  # torch.export cannot trace the checks of shapes
-def test_its_examples_run(page, tmp_path, monkeypatch, capsys):
+def test_its_examples_run(page, tmp_path, monkeypatch, capsys, request):
     monkeypatch.chdir(tmp_path)
+    if any("timm" in block for block in PAGES[page]):
+        request.getfixturevalue("timm")
     names: dict[str, object] = {}
     for number, block in enumerate(PAGES[page], 1):
         exec(compile(block, f"{page}, block {number}", "exec"), names)

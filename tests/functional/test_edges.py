@@ -121,3 +121,16 @@ def test_infinite_scores_share_the_weight(beta):
 @pytest.mark.parametrize("beta", [0.0, torch.tensor([0.0])])
 def test_temperature_zero_ignores_them(beta):
     assert softargmax(torch.tensor([1.0, math.inf]), beta).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("return_weights", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hard_attention_with_an_infinite_bias(dtype, return_weights):
+    """Of the best scores, those with a bias of +∞ share the weight; a worse score stays out whatever its bias is."""
+    query = torch.ones(1, 1, 1, 2, dtype=dtype)
+    key = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=dtype)[None, None]
+    value = torch.eye(4, dtype=dtype)[None, None]
+    bias = torch.tensor([math.inf, 0.0, math.inf, math.inf], dtype=dtype).view(1, 1, 1, 4)
+    found = attention(query, key, value, beta=math.inf, bias=bias, return_weights=return_weights)
+    found = found[0] if return_weights else found
+    assert found.flatten().tolist() == [0.5, 0.0, 0.5, 0.0]

@@ -114,7 +114,7 @@ def test_the_layer_shows_the_map_it_computes(axes, grid, tables):
 @pytest.mark.parametrize(
     ("profiles", "grid", "message"),
     [
-        ([DecayProfile(torch.ones(2))], (2, 3), "profiles has 1 entries but grid"),
+        ([DecayProfile(torch.ones(2))], (2, 3), "1 entries, but grid"),
         ([DecayProfile(-torch.ones(2))], (6,), "rate must be finite and 0 or more"),
         ([DecayProfile(torch.ones(2), "left")], (6,), "side must be one of"),
         ([TableProfile(torch.ones(2, 9))], (6,), "reaches offsets of 4, but its axis has 6 tokens"),

@@ -88,7 +88,7 @@ def test_bad_input_is_named(user_errors):
         LayerNorm((3, 4))(torch.zeros(2, 3))
     with pytest.raises(ValueError, match="epsilon must be a finite number of 0 or more, got -1"):
         LayerNorm(3, epsilon=-1)
-    with pytest.raises(ValueError, match="dim must name at least one axis"):
+    with pytest.raises(ValueError, match="dim must be a size, or sizes of at least one axis"):
         LayerNorm(())
     assert "hidden=12, activation='gelu'" in repr(FeedForward(3))
     assert "epsilon=1e-05" in repr(LayerNorm(3))

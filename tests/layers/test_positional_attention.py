@@ -194,7 +194,11 @@ def test_every_parameter_learns_and_any_size_fits(build):
     [
         (lambda: GaussianAttention(10, 4), ValueError, "dim 10 is not divisible by heads 4"),
         (lambda: GaussianAttention(12, 4, head_dim=3, full_width=True), ValueError, "head_dim is 3"),
-        (lambda: GaussianAttention(12, 6, init="grid"), ValueError, "heads=6 is no such number; 4 would be"),
+        (
+            lambda: GaussianAttention(12, 6, init="grid"),
+            ValueError,
+            "heads is 6 and axes is 2: heads must be such a number",
+        ),
         (lambda: GaussianAttention(16, 0), ValueError, "heads must be"),
         (lambda: GaussianAttention(16, 2.0), TypeError, "heads must be a whole number"),
         (lambda: GaussianAttention(16, 4, out_dim=0), ValueError, "out_dim must be"),
@@ -208,7 +212,11 @@ def test_every_parameter_learns_and_any_size_fits(build):
         (lambda: GaussianAttention(12, 4)(torch.randn(2, 20, 12), (4, 4)), ValueError, "x has 20 tokens but grid"),
         (lambda: GaussianAttention(12, 4)(torch.randn(2, 4, 5, 11)), ValueError, "x has"),
         (lambda: RelativeAttention(12, 4, (4, 4))(torch.randn(1, 5, 4, 12)), ValueError, "does not fit into extent"),
-        (lambda: RelativeAttention(12, 4, (4, 4), full_width=True), ValueError, "full_width reads the whole input"),
+        (
+            lambda: RelativeAttention(12, 4, (4, 4), full_width=True),
+            ValueError,
+            "full_width is True, which reads the whole",
+        ),
         (lambda: GatedPositionalAttention(10, 4), ValueError, "dim 10 is not divisible by heads 4"),
         (lambda: GaussianHeads(2).set(torch.zeros(2, 2), torch.zeros(2)), ValueError, "sharpness must be positive"),
     ],

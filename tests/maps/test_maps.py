@@ -139,7 +139,7 @@ def test_a_layout_must_fit_the_number_of_tokens():
     assert given_layout(17, (4, 4), None, "a") == Layout((4, 4), 1)
     assert given_layout(7, 7, 0, "a") == Layout((7,), 0)
     for grid, prefix in (((4, 4), 2), ((5, 5), None), ((4, 4), 0)):
-        with pytest.raises(ValueError, match="but 'a' attends over 17"):
+        with pytest.raises(ValueError, match="must make 17, which 'a' attends over"):
             given_layout(17, grid, prefix, "a")
     with pytest.raises(ValueError, match="prefix must be"):
         given_layout(17, (4, 4), -1, "a")

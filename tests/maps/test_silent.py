@@ -45,6 +45,10 @@ SILENT = {
     "sparsemax": lambda q, k, v: sparsemax(q @ k.mT) @ v,
     "one-hot attention": lambda q, k, v: F.one_hot((q @ k.mT).argmax(-1), k.shape[-2]).float() @ v,
     "a custom operator": mixing,
+    "code outside of torch, as a Triton kernel is": lambda q, k, v: torch.from_numpy(
+        (q @ k.mT).softmax(-1).numpy() @ v.numpy()
+    ),
+    "a traced function": torch.jit.trace(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, tuple(torch.randn(3, 2, 2, 5, 4))),
 }
 
 
@@ -196,3 +200,19 @@ def test_addmm_is_followed():
         model(q, k, v)
     torch.testing.assert_close(maps["Product"].weights[0, 0], (q @ k.mT).softmax(-1))
     assert maps["Product"].agrees
+
+
+def test_a_module_that_did_not_run_is_not_missed_by_a_capture_around_another():
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.crossattention = regard.MultiHeadAttention(8, 2), regard.MultiHeadAttention(8, 2)
+
+        def forward(self, x):
+            return self.attention(x)
+
+    model, x = Unused(), torch.randn(1, 3, 8)
+    with regard.capture(model) as outer, regard.capture(model) as inner:
+        model(x)
+    assert not outer.missed
+    assert not inner.missed

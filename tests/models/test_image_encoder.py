@@ -105,11 +105,11 @@ def test_only_content_attention_adds_absolute_positions():
         ({"attention": {"head_dim": "wide"}}, "head_dim must be a whole number"),
         ({"attention": {"kind": "gated", "head_dim": 4}}, "'gated' splits dim between its heads"),
         ({"attention": 3}, "attention must be a kind such as 'gaussian' or AttentionSettings, got 3"),
-        ({"image_size": 9}, "image height is 9, which is not a multiple of 2"),
+        ({"image_size": 9}, r"image's height \(image_size\) is 9, but must be a multiple of 2"),
         ({"image_size": "8"}, "image_size must be a number or"),
         ({"num_classes": 2.0}, "num_classes must be a whole number"),
         ({"norm": "none"}, "norm must be one of 'pre', 'post'"),
-        ({"heads": 8, "attention": {"init": "grid", "head_dim": 2}}, "heads=8 is no such number"),
+        ({"heads": 8, "attention": {"init": "grid", "head_dim": 2}}, "heads is 8 and axes is 2"),
     ],
 )
 def test_says_what_is_wrong_with_an_argument(arguments, message, user_errors):
@@ -121,7 +121,7 @@ def test_says_what_is_wrong_with_an_image(user_errors):
     model = ImageEncoder(8, 2, 3, **SMALL)
     with pytest.raises(ValueError, match="must have 3 channels"):
         model(torch.ones(1, 1, 8, 8))
-    with pytest.raises(ValueError, match="image width is 7"):
+    with pytest.raises(ValueError, match=r"image's width \(image_size\) is 7"):
         model(torch.ones(1, 3, 8, 7))
     with pytest.raises(ValueError, match="does not fit into extent"):
         ImageEncoder(8, 2, 3, attention="relative", **SMALL)(torch.ones(1, 3, 16, 16))

@@ -142,10 +142,12 @@ def test_says_what_is_wrong_with_merge(merge, message, user_errors):
 
 
 def test_says_what_is_wrong_with_a_size(user_errors):
-    with pytest.raises(ValueError, match=r"image height is 12, which is not a multiple of 8 \(patch_size is 2, tokens"):
+    with pytest.raises(
+        ValueError, match=r"image's height \(image_size\) is 12, but must be a multiple of 8 \(patch_size is 2, tokens"
+    ):
         ImageEncoder(12, 2, 3, merge=(0, 1), **SMALL)
     model = ImageEncoder(8, 2, 3, merge=(1,), **SMALL)
-    with pytest.raises(ValueError, match="image width is 6, which is not a multiple of 4"):
+    with pytest.raises(ValueError, match=r"image's width \(image_size\) is 6, but must be a multiple of 4"):
         model(torch.ones(1, 3, 8, 6))
     for tokens, grid in ((6, (3, 2)), (6, (2, 3)), (8, (2, 2))):
         with pytest.raises(ValueError, match=f"x has {tokens} tokens, which cannot be merged in squares of 2×2"):

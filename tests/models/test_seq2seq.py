@@ -135,7 +135,7 @@ def test_bad_input(user_errors):
     calls = [
         (lambda: Seq2SeqRNN(9, cell="transformer"), "cell must be one of 'rnn', 'gru', 'lstm'"),
         (lambda: Seq2SeqRNN(9, attention="soft"), "attention must be one of 'none', 'dot', 'additive'"),
-        (lambda: Seq2SeqRNN(9, positions="one-hot"), "length is needed for one-hot positions"),
+        (lambda: Seq2SeqRNN(9, positions="one-hot"), "length is None, but positions 'one-hot' need"),
         (lambda: Seq2SeqRNN(9, positions="sinusoidal"), "positions must be one of 'none', 'one-hot', 'sine'"),
         (lambda: model(source + 9, target), "source holds numbers from 9 to 9"),
         (lambda: model(source, target, source_keep=holes), "padding stands at the end"),

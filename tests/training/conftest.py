@@ -22,6 +22,11 @@ def toy():
 
 
 @pytest.fixture(scope="session")
+def streamed():
+    return _load("streamed_photos")
+
+
+@pytest.fixture(scope="session")
 def power_loss():
     return _load("power_loss")
 

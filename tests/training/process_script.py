@@ -1,11 +1,13 @@
 """Train the toy recipes in as many processes as torchrun started: torchrun … process_script.py FOLDER"""
 
+import shutil
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from streamed_photos import STREAMED, note_rows, streamed_recipe, use
 from toy_training import ToyTask, toy_recipe
 
 import regard
@@ -24,19 +26,25 @@ def main(folder):
     for name, case in CASES.items():
         regard.train(toy_recipe(epochs=6, **case), folder=folder / name, accelerator="cpu", tensorboard=False)
     # Broken off and resumed: as many processes read the checkpoint and go on together.
-    resumed = toy_recipe(epochs=6)
+    broken_off(toy_recipe(epochs=6), folder / "resumed", save_every=10, last=24)
+    # Images that are streamed from the disk, undisturbed and broken off in the middle of the second epoch.
+    use(STREAMED["mapped"])
+    photos = streamed_recipe(folder / "photos")
+    note_rows(folder / f"rows-{torch.distributed.get_rank()}.jsonl")
+    regard.train(photos, folder=folder / "streamed", accelerator="cpu", tensorboard=False)
+    broken_off(photos, folder / "streamed-resumed", save_every=7, last=10)
+    regard.training.shut_down()
+
+
+def broken_off(recipe, folder, *, save_every, last):
+    """Train, remove the last checkpoint, and resume from the one before it."""
     for resume in (False, "auto"):
         if resume == "auto":
-            run = regard.load_run(folder / "resumed")
-            import shutil
-
+            run = regard.load_run(folder)
             if torch.distributed.get_rank() == 0:
-                shutil.rmtree(run.checkpoints.path(24))
+                shutil.rmtree(run.checkpoints.path(last))
             torch.distributed.barrier()
-        regard.train(
-            resumed, folder=folder / "resumed", resume=resume, accelerator="cpu", save_every=10, tensorboard=False
-        )
-    regard.training.shut_down()
+        regard.train(recipe, folder=folder, resume=resume, accelerator="cpu", save_every=save_every, tensorboard=False)
 
 
 if __name__ == "__main__":

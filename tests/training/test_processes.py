@@ -1,8 +1,11 @@
 """Several processes: the same run, whatever their number."""
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -16,9 +19,10 @@ RTOL = 1e-5
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory):
+def two_processes(tmp_path_factory, streamed):
     """The folder of runs that two gloo processes made together, started by torchrun."""
     folder = tmp_path_factory.mktemp("processes")
+    streamed.write_photos(folder / "photos")
     script = Path(__file__).parent / "process_script.py"
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
@@ -26,7 +30,7 @@ def two_processes(tmp_path_factory):
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "REGARD_DATA": str(folder / "data")},
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -57,6 +61,77 @@ def test_resumed_processes_end_where_undisturbed_ones_do(two_processes):
     assert [line["step"] for line in resumed.metrics] == [line["step"] for line in undisturbed.metrics]
     for key, value in undisturbed.checkpoint().tensors.items():
         assert torch.equal(resumed.checkpoint().tensors[key], value), key
+
+
+class TestStreamedImages:
+    def test_processes_share_every_batch_without_overlap(self, two_processes):
+        """Over the ten undisturbed steps, both ask for as many images, never for the same, and miss none of an epoch."""
+        count, steps = 40, 10  # training images; 4 of 44 are held out
+        asked = []
+        for rank in (0, 1):
+            lines = [json.loads(line) for line in (two_processes / f"rows-{rank}.jsonl").read_text().splitlines()]
+            training = [index for size, *index in lines if size == count]
+            asked.append(training[: 2 * steps : 2])  # a batch and its partners in turn
+        for first in (0, 5):
+            epoch = [row for rank in (0, 1) for index in asked[rank][first : first + 5] for row in index]
+            assert sorted(epoch) == list(range(count))
+        assert {len(index) for rank in (0, 1) for index in asked[rank]} == {4}
+
+    def test_two_processes_train_as_one_does_from_memory(self, two_processes, streamed, tmp_path, monkeypatch):
+        monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+        alone = regard.train(
+            streamed.streamed_recipe(two_processes / "photos"),
+            folder=tmp_path / "run",
+            accelerator="cpu",
+            tensorboard=False,
+        )
+        together = regard.load_run(two_processes / "streamed")
+        torch.testing.assert_close(_curve(together, "loss"), _curve(alone, "loss"), rtol=RTOL, atol=1e-6)
+
+    def test_they_resume_in_the_middle_of_an_epoch_bit_for_bit(self, two_processes):
+        resumed, undisturbed = (regard.load_run(two_processes / name) for name in ("streamed-resumed", "streamed"))
+        assert _curve(resumed, "loss").equal(_curve(undisturbed, "loss"))
+        for key, value in undisturbed.checkpoint().tensors.items():
+            assert torch.equal(resumed.checkpoint().tensors[key], value), key
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two processes need two processors")
+def test_processes_that_fabric_started_die_with_the_first_and_resume_bit_for_bit(two_processes, tmp_path):
+    """The first is killed at work, as by the system when memory runs out: it can tell nobody."""
+    folder = tmp_path / "run"
+    command = [sys.executable, str(Path(__file__).parent / "fabric_script.py"), str(folder)]
+    options = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **options) as first:
+        until = time.monotonic() + 240
+        while not list(folder.glob("checkpoints/step-*")) and first.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        members = processes_of(first.pid)
+        first.kill()
+        first.wait()
+        assert len(members) == 2, first.stderr.read()
+        until = time.monotonic() + 20
+        while processes_of(first.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert processes_of(first.pid) == []
+    assert regard.load_run(folder).summary is None  # it was not finished
+    done = subprocess.run(command, timeout=240, **options)
+    assert done.returncode == 0, done.stderr
+    resumed, undisturbed = regard.load_run(folder), regard.load_run(two_processes / "plain")
+    assert [line["step"] for line in resumed.metrics] == [line["step"] for line in undisturbed.metrics]
+    for key, value in undisturbed.checkpoint().tensors.items():
+        assert torch.equal(resumed.checkpoint().tensors[key], value), key
+
+
+def processes_of(session):
+    """The processes of a session that are alive."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state not in "ZX":
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_the_mean_is_over_all_targets_not_over_processes(two_processes, toy):

@@ -102,3 +102,22 @@ def test_a_part_of_the_wrong_kind_is_refused(user_errors):
         dataclasses.replace(regard.recipes.get("demo"), optimizer=ScheduleSettings())
     with pytest.raises(TypeError, match=r"as regard\.recipes\.get\('demo'\) returns, got 'demo'"):
         regard.train("demo")
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("network", "depth", "many"), ("network", "depth", 1.5), ("network", "depth", [1]), ("network", "depth", True),
+        ("network", "depth", None), ("task", "data", ["x"]), ("task", "data", None), ("schedule", "decay", "never"),
+        ("network", "kind", ["x"]), ("optimizer", "learning_rate", "fast"), ("task", None, []), ("network", None, 3),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_in_a_file_is_refused_by_name(part, field, value):
+    """The reader says it, before any network is built from it."""
+    recipe = encode(regard.recipes.get("demo"))
+    if field is None:
+        recipe[part] = value
+    else:
+        recipe[part][field] = value
+    with pytest.raises(ValueError, match=f"{field or part} must be|unknown kind of part"):
+        decode(recipe)

@@ -49,7 +49,10 @@ def test_two_models_are_paired_by_order_and_what_does_not_fit_is_named():
         regard.show(one, {"x": weights(2, 3, 3, 2)})
     with pytest.raises(TypeError, match="compares maps"):
         regard.show(one, 3)
-    with pytest.raises(TypeError, match="names= goes with two"):
+    for unused in ({"words": True}, {"image": torch.rand(3, 4, 4)}, {"segments": [("text", 3)]}):
+        with pytest.raises(ValueError, match="= does not go with a comparison"):
+            regard.show(one, one, **unused)
+    with pytest.raises(TypeError, match=r"names is .* but goes with two sets of maps"):
         regard.show(one, names=("a", "b"))
 
 

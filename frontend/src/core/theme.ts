@@ -78,6 +78,7 @@ export function surroundings(): Mode {
   if (body?.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false" ? "dark" : "light";
   if (body?.classList.contains("vscode-dark") || body?.classList.contains("vscode-high-contrast")) return "dark";
   if (body?.classList.contains("vscode-light")) return "light";
+  if (body?.dataset.mdColorScheme) return body.dataset.mdColorScheme === "slate" ? "dark" : "light"; // the documentation
   const forced = document.documentElement.dataset.theme;
   if (forced === "light" || forced === "dark") return forced;
   return window.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -92,7 +93,7 @@ export function useMode(): [Mode, () => void] {
     const query = window.matchMedia?.("(prefers-color-scheme: dark)");
     query?.addEventListener("change", look);
     const observer = new MutationObserver(look);
-    observer.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-light"] });
+    observer.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-md-color-scheme"] });
     observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     return () => {
       query?.removeEventListener("change", look);

@@ -135,5 +135,6 @@ export const api = {
     return binary("/api/model/image", { method: "POST", body: form });
   },
   page: (name: string): Promise<Payload> => binary(`/api/pages/${name}`),
+  story: (id: string | null): Promise<Payload> => binary(`/api/pages/story${id === null ? "" : `?run=${encodeURIComponent(id)}`}`),
   evidence: (id: string) => json<{ found: unknown }>(`/api/claims/${encodeURIComponent(id)}/evidence`, { method: "POST" }),
 };

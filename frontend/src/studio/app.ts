@@ -4,10 +4,11 @@ import { html, useContext, useEffect, useState, type VNode } from "../core/html"
 import { rememberedTheme, rememberTheme } from "../core/memory";
 import { surroundings } from "../core/theme";
 import { api, LOST, UNREACHABLE, type About, type RunSummary } from "./api";
-import { PAGES, type PageName, toModel, toPage, toRun, useRoute } from "./route";
+import { atStart, PAGES, type PageName, RUNS, toModel, toPage, useRoute } from "./route";
 import { ModelPage } from "./model";
 import { RunPage } from "./run";
 import { Runs } from "./runs";
+import { StoryPage } from "./story";
 import { Back, EMPTY, type Loaded, Problem, Shown } from "./views";
 
 const OFTEN = 5000;
@@ -55,10 +56,10 @@ export function Studio(): VNode {
     };
   }, []);
 
-  const page = "page" in route ? route.page : null;
-  const wanted = "run" in route ? route.run : null;
   // Whoever opened the studio with a model wants to see it first.
-  const own = about?.model && ("model" in route || (!page && !wanted)) ? about.model : null;
+  const own = about?.model && ("model" in route || atStart()) ? about.model : null;
+  const page = "page" in route && !own ? route.page : null;
+  const wanted = "run" in route ? route.run : null;
   // What trains now is what one wants to see; else what shows the most.
   const readable = runs?.filter((run) => run.problem === null) ?? [];
   const first = readable.find((run) => run.state === "training") ?? readable.find((run) => run.views.includes("heads")) ?? readable[0] ?? runs?.[0];
@@ -72,13 +73,14 @@ export function Studio(): VNode {
       <a class="st-name" href="#/"><${Eye} /> regard <span>studio</span></a>
       <nav aria-label="pages">
         ${about?.model ? html`<a href=${toModel()} aria-current=${own ? "page" : undefined}>Model</a>` : null}
-        <a href=${about?.model && first ? toRun(first.id) : "#/"} aria-current=${page || own ? undefined : "page"}>Runs</a>
-        ${PAGES.map(([name, title]) => html`<a key=${name} href=${toPage(name)} aria-current=${name === page ? "page" : undefined}>${title}</a>`)}
+        ${PAGES.map(([name, title]) => html`<a key=${name} href=${name === "story" && about?.model ? "#/story" : toPage(name)} aria-current=${name === page ? "page" : undefined}>${title}</a>${name === "story" ? html`<a href=${RUNS} aria-current=${page || own ? undefined : "page"}>Runs</a>` : null}`)}
       </nav>
       <${Dark} />
     </header>
     ${problem ? html`<${Problem} text=${problem} top />` : null}
-    ${own ? html`<${ModelPage} key=${own.name} model=${own} />` : page
+    ${own ? html`<${ModelPage} key=${own.name} model=${own} />` : page === "story"
+      ? html`<${StoryPage} runs=${runs} />`
+      : page
       ? html`<main class="st-page"><h1 class="st-hidden">${PAGES.find(([name]) => name === page)![1]}</h1><${Page} key=${page} name=${page} /></main>`
       : html`<div class="st-body">
           <${Runs} runs=${runs} current=${id} folder=${about?.folder ?? ""} />
@@ -97,7 +99,7 @@ function Welcome({ folder }: { folder: string }): VNode {
   </main>` as VNode;
 }
 
-function Page({ name }: { name: PageName }): VNode {
+function Page({ name }: { name: Exclude<PageName, "story"> }): VNode {
   const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
   const back = useContext(Back);
   useEffect(() => {

@@ -4,8 +4,9 @@ import { useEffect, useState } from "../core/html";
 import { CHANGED, recalled, remember } from "../core/memory";
 import { studioHost } from "./host";
 
-export type PageName = "mechanism" | "convolution" | "claims";
+export type PageName = "story" | "mechanism" | "convolution" | "claims";
 export const PAGES: [PageName, string][] = [
+  ["story", "Start"],
   ["mechanism", "How it works"],
   ["convolution", "As convolution"],
   ["claims", "Claims"],
@@ -13,8 +14,12 @@ export const PAGES: [PageName, string][] = [
 
 export type Route = { page: PageName } | { model: true } | { run: string | null; tab: string | null };
 
+// Whether the address names no place: the studio was just opened.
+export const atStart = () => !location.hash.replace(/^#\/?/, "").split("?")[0];
+
 export function parse(hash: string): Route {
   const [kind, id, tab] = hash.replace(/^#\/?/, "").split("?")[0].split("/");
+  if (!kind) return { page: "story" };
   const page = PAGES.find(([name]) => name === kind);
   if (page) return { page: page[0] };
   if (kind === "model") return { model: true };
@@ -29,7 +34,8 @@ function decode(text: string): string {
   }
 }
 
-export const toPage = (page: PageName) => `#/${page}`;
+export const toPage = (page: PageName) => (page === "story" ? "#/" : `#/${page}`);
+export const RUNS = "#/runs";
 export const toRun = (id: string, tab?: string) => `#/run/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}`;
 export const toModel = () => "#/model";
 

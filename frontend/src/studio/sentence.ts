@@ -45,6 +45,8 @@ export function SentenceTab({ run, step, runs }: { run: RunDetail; step: number 
         ? [["upper", "IN CAPITALS"], ["lower", "in small letters"]].map(
             ([name, label]) => html`<button type="button" key=${name} aria-pressed=${name === task} onClick=${() => setTask(name)}>${label}</button>`,
           )
+        : !run.suggestion?.includes("<mask>")
+        ? null
         : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ a word to guess</button>`}
       <${Compare} run=${run} step=${step} runs=${runs} value=${versus} onChange=${setVersus} />
     </div>

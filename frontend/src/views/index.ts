@@ -12,6 +12,7 @@ import { ImageView } from "./image";
 import { LongView } from "./long";
 import { MixedView } from "./mixed";
 import { TokensView } from "./tokens";
+import { StoryView } from "../story";
 
 export interface ViewProps {
   payload: Payload<any>;
@@ -27,5 +28,6 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   mixed: MixedView,
   image: ImageView,
   long: LongView,
+  story: StoryView,
   tokens: TokensView,
 };

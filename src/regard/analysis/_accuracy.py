@@ -36,7 +36,7 @@ def logits_of(output: Any) -> Tensor:
             found = output[0]
     if not isinstance(found, Tensor) or found.ndim != 2:
         raise ValueError(
-            f"class scores (batch, classes) were not found in the model's output, {describe(found)}: "
+            f"the output of model must hold class scores (batch, classes), got {describe(found)}: "
             "pass a function of the output instead"
         )
     return found

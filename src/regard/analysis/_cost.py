@@ -148,7 +148,9 @@ def cost(
             model(*inputs, **options)
     except (RuntimeError, IndexError) as error:
         said = str(error).partition("\n")[0]
-        raise ValueError(f"the model does not take input_shape {input_shape!r:.100}: {said}") from error
+        raise ValueError(
+            f"input_shape is {input_shape!r:.100}, but must be what the model ({type(model).__name__}) takes: {said}"
+        ) from error
     return tally.cost()
 
 
@@ -158,8 +160,10 @@ def _inputs(model: nn.Module, shapes: Any, dtype: Any) -> list[Tensor | None]:
     single = all(isinstance(n, int) for n in shapes)
     several: list[Any] = [tuple(shapes)] if single else list(shapes)
     dtypes = list(dtype) if isinstance(dtype, Sequence) else [dtype] * len(several)
+    if not all(kind is None or isinstance(kind, torch.dtype) for kind in dtypes):
+        raise TypeError(f"dtype must be a torch.dtype, or one for each input, got {describe(dtype)}")
     if len(dtypes) != len(several):
-        raise ValueError(f"dtype has {len(dtypes)} entries but there are {len(several)} inputs")
+        raise ValueError(f"dtype is {describe(dtype)}, {len(dtypes)} entries, but there are {len(several)} inputs")
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(()))
     made: list[Tensor | None] = []
     for shape, kind in zip(several, dtypes, strict=True):

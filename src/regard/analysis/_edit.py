@@ -65,9 +65,7 @@ class Edit:
             raise RuntimeError("this edit is already active: write `with regard.edit(…):` again")
         self.edges.clear()
         self._stack = ExitStack()
-        self._editor = _editor_of(self.model, self._stack)
-        self._editor.edits.append(self)
-        self._stack.callback(self._editor.edits.remove, self)
+        self._editor = _join_editor(self, self._stack)
         return self
 
     def __exit__(
@@ -248,15 +246,20 @@ def _why_not(record: AttentionRecord) -> str | None:
 _active = threading.local()
 
 
-def _editor_of(model: nn.Module, stack: ExitStack) -> _Editor:
-    """The editor of this model in this thread; a new one listens until ``stack`` is closed."""
+def _join_editor(edit: Edit, stack: ExitStack) -> _Editor:
+    """The editor of the model in this thread, of which the edit is a part until ``stack`` is closed. A new one listens."""
     editors: dict[int, _Editor] = _active.__dict__.setdefault("editors", {})
-    found = editors.get(id(model))
+    key = id(edit.model)
+    found = editors.get(key)
+    editor = _Editor() if found is None else found
+    editor.edits.append(edit)
+    stack.callback(editor.edits.remove, edit)
     if found is None:
-        found = editors[id(model)] = _Editor()
-        stack.callback(editors.pop, id(model), None)
-        stack.enter_context(intercept(model, found, keeps_path=False))
-    return found
+        editors[key] = editor
+        stack.callback(editors.pop, key, None)
+        # Last, so that it ends first: at its end it reports what was missed, to edits that are still there.
+        stack.enter_context(intercept(edit.model, editor, keeps_path=False))
+    return editor
 
 
 def edit(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.analysis._accuracy import Batch, Loss, accuracy, call, evaluating, sample_losses
 from regard.analysis._changed_heads import changing, heads_in, mask_heads
 from regard.maps import AttentionRecord
-from regard.support.checks import check_choice, describe
+from regard.support.checks import check_choice, describe, is_iterable, taking
 from regard.support.tables import text_table
 
 
@@ -70,13 +70,26 @@ def importance(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
     check_choice("method", method, ("gate", "leave_out"))
-    kept = list(batches)
-    if not kept:
-        raise ValueError("batches is empty: pass at least one pair of inputs and labels")
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise TypeError(f"loss must be a function loss(output, labels), got {describe(loss)}")
+    kept = check_batches(batches)
     losses = loss or sample_losses
     with evaluating(model):
         scores = _by_gate(model, kept, losses) if method == "gate" else _by_leaving_out(model, kept, losses)
     return Importance(scores, method)
+
+
+def check_batches(batches: Any) -> list[Batch]:
+    """Pairs of inputs and labels, at least one."""
+    if not is_iterable(batches) or isinstance(batches, Tensor | str | bytes | nn.Module):
+        raise TypeError(f"batches must be pairs of inputs and labels, got {describe(batches)}")
+    kept = list(batches)
+    if not kept:
+        raise ValueError(f"batches is empty ({describe(batches)}): pass at least one pair of inputs and labels")
+    for pair in kept:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise TypeError(f"batches must be pairs of inputs and labels (a tensor), got {describe(batches):.200}")
+    return kept
 
 
 def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
@@ -95,7 +108,9 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
                 gates.pop()
 
         with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
-            total = _summed(losses(call(model, x), labels))
+            with taking("batches", x, model):
+                output = call(model, x)
+            total = _summed(losses(output, labels), loss=losses)
             if not gates:
                 raise ValueError(f"{type(model).__name__} computed no attention")
             gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
@@ -118,7 +133,9 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
         for x, labels in batches:
             # Also with no head silenced, so that both losses come from the same path.
             with mask_heads(model, silent):
-                total += float(_summed(losses(call(model, x), labels)))
+                with taking("batches", x, model):
+                    output = call(model, x)
+                total += float(_summed(losses(output, labels), loss=losses))
             samples += len(labels)
         return total / samples
 
@@ -129,9 +146,9 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
     }
 
 
-def _summed(losses: Any) -> Tensor:
+def _summed(losses: Any, loss: Loss) -> Tensor:
     if not isinstance(losses, Tensor) or losses.ndim != 1:
-        raise ValueError(f"loss must give one number per sample, got {describe(losses)}")
+        raise ValueError(f"loss must give one number per sample, but {loss!r:.100} gave {describe(losses)}")
     return losses.sum()
 
 

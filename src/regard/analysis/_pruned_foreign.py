@@ -5,6 +5,9 @@ size of the result or from an attribute, and project the merged heads back. A la
 position biases, learned sinks) is not understood, and left alone.
 """
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 _LIBRARIES = ("timm.", "transformers.")
-_SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"))
+_SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
 _FUSED = ("qkv", "c_attn")
-_OUTPUT = ("o_proj", "out_proj", "c_proj", "proj")
-_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_OUTPUT = ("o_proj", "out_proj", "c_proj", "proj", "out_lin", "dense")
+_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 _SIZES = ("all_head_size", "attn_dim", "split_size")
+# What a forward may give as the last size when it splits or merges heads: what follows the weights or is changed here.
+_FREE_SIZES = ("head_dim", "attention_head_size", "dim_per_head", *_SIZES)
 _NORMS = ("q_norm", "k_norm", "query_norm", "key_norm")
 
 
@@ -52,6 +57,8 @@ class ForeignAttention:
         heads, shared = sizes[0] // width, sizes[1] // width
         fits = sizes == [heads * width, shared * width, shared * width] and _size(output)[0] == heads * width
         if not fits or not shared or heads % shared or not _nothing_else(module, (*inputs, output), width):
+            return None
+        if not _takes_any_heads(module):
             return None
         stated = {count for name in _COUNTS if isinstance(count := getattr(module, name, None), int)}
         return cls(module, inputs, output, heads, shared, width) if stated <= {heads} else None
@@ -120,6 +127,26 @@ def _size(layer: nn.Module) -> tuple[int, int]:
     """Inputs and outputs. The Conv1D of transformers is a transposed linear layer."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     return (weight.shape[1], weight.shape[0]) if isinstance(layer, nn.Linear) else (weight.shape[0], weight.shape[1])
+
+
+def _takes_any_heads(module: nn.Module) -> bool:
+    """Whether ``forward`` splits and merges as many heads as there are, and not into a width that it takes from elsewhere:
+    fewer heads would not fit, or would mix tokens."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("view", "reshape")
+        ):
+            last = ast.unparse(node.args[-1]) if node.args else ""
+            free = last == "-1" or "shape" in last or last.removeprefix("self.") in _FREE_SIZES
+            if not free:
+                return False
+    return True
 
 
 def _nothing_else(module: nn.Module, projections: tuple[nn.Module, ...], width: int) -> bool:

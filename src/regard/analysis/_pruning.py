@@ -143,7 +143,10 @@ def _kept(
         kept = keep.keep(count).items()
         return {name: heads for name, heads in kept if name in prunable or len(heads) < len(keep.scores[name])}
     if count is not None:
-        raise ValueError("count goes with an importance; a mapping already names the heads that stay")
+        raise ValueError(
+            f"count is {describe(count)}, but must be None with a mapping, which already names the heads that stay; "
+            "it goes with an importance"
+        )
     if not isinstance(keep, Mapping):
         raise TypeError(
             f"keep must be a mapping from names of attention to the heads that stay, or an importance, got {describe(keep)}"

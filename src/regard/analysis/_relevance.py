@@ -20,7 +20,7 @@ from regard.maps import (
     merged_rows,
     shared_heads,
 )
-from regard.support.checks import describe
+from regard.support.checks import describe, taking
 
 
 def relevance(
@@ -57,10 +57,13 @@ def relevance(
     check_patterns("only", only)
     probes = _Probes(only)
     with torch.inference_mode(False), torch.enable_grad(), intercept(model, probes, keeps_path=False):
-        score = _score(call(model, x), target)
+        with taking("x", x, model):
+            output = call(model, x)
+        score = _score(output, target)
         if not probes.found:
             reasons = f" ({'; '.join(probes.lost)})" if probes.lost else ""
-            raise ValueError(f"{type(model).__name__} computed no attention{reasons}")
+            named = "" if only is None else f" of a name that only={only!r} has"
+            raise ValueError(f"{type(model).__name__} computed no attention{named}{reasons}")
         check_one_stack((probe.record.name for probe in probes.found), "relevance", 'only="{}"')
         gradients = torch.autograd.grad(score, [probe.output for probe in probes.found], allow_unused=True)
     with torch.no_grad():
@@ -138,10 +141,10 @@ class _Probes(RecordListener):
 
 
 def _score(output: Any, target: Any) -> Tensor:
-    if callable(target):
+    if callable(target) and not isinstance(target, type | nn.Module):
         score = target(output)
         if not isinstance(score, Tensor):
-            raise TypeError(f"target must give a tensor, got {describe(score)}")
+            raise TypeError(f"target must give a tensor, but {target!r:.100} gave {describe(score)}")
         return score.sum()
     logits = logits_of(output)
     batch, classes = logits.shape
@@ -152,7 +155,7 @@ def _score(output: Any, target: Any) -> Tensor:
             index = torch.as_tensor(target, device=logits.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"target must be class numbers, got {describe(target)}") from error
-        if index.is_floating_point() or index.dtype is torch.bool:
+        if index.is_floating_point() or index.is_complex() or index.dtype is torch.bool:
             raise TypeError(f"target must be class numbers, got {describe(target)}")
         index = index.expand(batch) if index.ndim == 0 else index
         if index.shape != (batch,) or bool(((index < 0) | (index >= classes)).any()):

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.maps import Layout, Map, Maps, check_over_tokens, check_segments, is_cross_attention, merged_rows, stacks_in
 from regard.support.checks import check_choice, check_probability, describe, is_iterable
@@ -190,12 +190,12 @@ def _steps(maps: Maps | Sequence[Tensor]) -> list[_Step]:
     if isinstance(maps, Maps):
         check_over_tokens(maps, "rollout")
         return [_Step(name, call.weights, call.layout) for name, call in maps.last_run]
-    if not is_iterable(maps):
+    if not is_iterable(maps) or isinstance(maps, Tensor | str | bytes | nn.Module | range | dict):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
     steps = [_Step(f"map {i}", weights, captured=False) for i, weights in enumerate(maps)]
     for step in steps:
         if not isinstance(step.weights, Tensor) or step.weights.ndim != 4:
-            raise ValueError(f"{step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)}")
+            raise ValueError(f"maps: {step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)}")
     return steps
 
 

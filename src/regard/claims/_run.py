@@ -9,6 +9,7 @@ import torch
 from regard.claims._claim import SOURCES, TOPICS, Claim, Effort, Evidence, all_claims
 from regard.claims._row import Row
 from regard.claims._table import html_table, table
+from regard.support.checks import check_flag
 
 Report = Callable[[Claim], None]
 
@@ -95,6 +96,8 @@ def verify(
     >>> found[0].verdict, found.agrees
     ('fails', True)
     """
+    check_flag("slow", slow)
+    check_flag("smoke", smoke)
     rows = []
     for claim in select(what):
         if claim.slow and not (slow or smoke):

@@ -27,9 +27,9 @@ def run(arguments: Sequence[str]) -> int:
     folder = chosen.folder or free_folder(Path("runs/demo"))
     prepare(folder)
 
-    from regard.cli._page import run_sections
+    from regard.cli._page import claim_section, run_sections
+    from regard.views import page, story
     from regard.views.page import Section, paragraph, preformatted
-    from regard.views.page import report as page
 
     begin = time.perf_counter()
     example = worked_example()
@@ -38,17 +38,17 @@ def run(arguments: Sequence[str]) -> int:
     _say("A network of Gaussian heads", words)
     short, converted = convolution_of(trained)
     _say("How much of it was convolution?", short)
-    short, claims = verify_claims(1.0 if chosen.smoke else 60.0)
+    short, rows = verify_claims(1.0 if chosen.smoke else 60.0)
     _say("What people say about attention", short)
 
     sections = [Section("Attention by hand", preformatted(example)), *run_sections(trained)]
     sections.insert(2, Section("Test accuracy", paragraph(words)))
     sections += [
         Section("How much of it was convolution?", preformatted(converted)),
-        Section("What people say about attention", preformatted(claims)),
+        claim_section(rows, short),
     ]
     report = folder / "report.html"
-    report.write_text(page("regard demo", sections), encoding="utf-8")
+    report.write_text(page.story(story(trained), "regard demo", sections, "The run in numbers"), encoding="utf-8")
     print(f"\n{time.perf_counter() - begin:.0f} s in all. Open {report}")
     return 0
 
@@ -161,8 +161,8 @@ def _layer(row: Any) -> list[str]:
     return textwrap.wrap(text, 96, subsequent_indent="    ")
 
 
-def verify_claims(seconds: float) -> tuple[str, str]:
-    """Verify the quick claims, as many as fit into the time. Returns a summary, and the summary with one line per claim."""
+def verify_claims(seconds: float) -> tuple[str, list[Any]]:
+    """Verify the quick claims, as many as fit into the time. Returns a summary, and what was found about each claim."""
     from regard.claims import examine, select
 
     begin, rows = time.perf_counter(), []
@@ -179,7 +179,7 @@ def verify_claims(seconds: float) -> tuple[str, str]:
     if wrong := [row.claim.id for row in rows if not row.agrees]:
         lines.append(f"Evidence and record DISAGREE on {', '.join(wrong)}.")
     lines.append("regard verify shows the evidence, and the wrong variant that each check rejects.")
-    return "\n".join(lines), "\n".join([*lines, "", *(f"{row.verdict:<12} {row.claim.id}" for row in rows)])
+    return "\n".join(lines), rows
 
 
 def _say(heading: str, text: str) -> None:

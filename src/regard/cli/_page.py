@@ -1,12 +1,15 @@
 """The sections of a report about a run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from regard import figures
 from regard.analysis import importance, pruning_curve
+from regard.claims import TOPICS, Row, select
+from regard.claims.prose import inline_html
 from regard.training import Run, sample_figures
 from regard.training.tasks import Split
-from regard.views.page import Section, paragraph, picture, table
+from regard.views.page import Section, claims, folded, paragraph, picture, table
 
 BATCH = 50
 
@@ -21,6 +24,19 @@ def run_sections(run: Run) -> list[Section]:
         pictures = (picture(figure, name) for name, figure in attention.items())
         sections.append(Section("What it attends to", "".join(pictures)))
     return sections
+
+
+def claim_section(rows: Sequence[Row] | None = None, words: str = "") -> Section:
+    """Statements about attention and their verdicts: those just checked, or all with the verdicts on record."""
+    if rows is None:
+        rows = [Row(claim) for claim in select()]
+        words = f"{len(rows)} statements, with the verdicts on record. regard verify checks them on your machine."
+    parts = [paragraph(words)]
+    for topic in TOPICS:
+        found = [(row.verdict, inline_html(row.claim.statement)) for row in rows if row.claim.topic == topic]
+        if found:
+            parts.append(folded(f"{topic}: {len(found)} statements", claims(found)))
+    return Section("What people say about attention", "".join(parts))
 
 
 def _facts(run: Run) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from regard import figures
-from regard.cli._page import needed_heads, run_sections
+from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
 from regard.support.reading import read_limited
 from regard.training import load_run, sweep_lengths, write_sweep
-from regard.views import attention_view, page, run_views
+from regard.views import attention_view, page, run_views, story
 
 TITLES = {
     "heads": "Heads over training",
@@ -48,8 +48,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
-    """The run's summary and learning curves, its heads and attention (as interactive views and as figures), and how many
-    of its heads it needs."""
+    """The page that tells how a network learns where to look, with this run in it; below it the run's summary and learning
+    curves, its heads and attention (as interactive views and as figures), how many of its heads it needs, and claims."""
     run = load_run(folder)
     output = output or run.folder / "report.html"
     _check_ending(output, (".html",))
@@ -60,7 +60,9 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     sections[2:2] = [page.Section(TITLES[name], page.view(payload, name)) for name, payload in run_views(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
-    output.write_text(page.report(f"regard: {run.recipe.name}", sections), encoding="utf-8")
+    sections.append(claim_section())
+    title, heading = f"regard: {run.recipe.name}", "The run in numbers"
+    output.write_text(page.story(story(run), title, sections, heading), encoding="utf-8")
     return output
 
 
@@ -108,9 +110,10 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
-    """An image file as uint8 of the wanted (channels, height, width): scaled to fit, in color or gray."""
+    """An image file as uint8 of the wanted (channels, height, width), in color or gray: scaled so that it covers the size,
+    then cut to its middle, as images for training are."""
     import torch
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     channels, height, width = shape
     try:
@@ -118,7 +121,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     except ImageRefusedError as refused:
         raise ValueError(f"{path}: {refused}") from refused
     opened = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-    scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.LANCZOS)
+    scaled = ImageOps.fit(opened.convert("L" if channels == 1 else "RGB"), (width, height), Image.Resampling.LANCZOS)
     content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard import recipes
+from regard.cli._option_names import named_as_typed, unboxed_errors
 from regard.training import (
     Recipe,
     SeedRuns,
@@ -74,17 +75,18 @@ def run(arguments: Sequence[str]) -> int:
     if not names:
         print(USAGE)
         return 0 if set(arguments) & {"-h", "--help"} else 2
-    rest = list(arguments[1:])
+    rest = [word for word in arguments[1:] if word != "--smoke"]
+    smoke = "--smoke" in arguments
     recipe = load_recipe(names[0]) if ".py" in names[0] else recipes.get(names[0])
-    if "--smoke" in rest:
-        rest.remove("--smoke")
+    if smoke:
         recipe = parse(recipe, rest)[0].smoke()  # sizes that are not typed follow those that are
     original = recipe
     recipe, options = parse(recipe, rest)
     try:
-        if options.seeds == 1 and options.result is None:
-            return _train_one(recipe, options)
-        return _train_many(recipe, options, changed_name(recipe, original, "--smoke" in arguments))
+        with named_as_typed(recipe, rest, smoke):
+            if options.seeds == 1 and options.result is None:
+                return _train_one(recipe, options)
+            return _train_many(recipe, options, changed_name(recipe, original, smoke))
     finally:
         shut_down()
 
@@ -101,13 +103,14 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, TrainOption
         options: Annotated[TrainOptions, tyro.conf.arg(name="")]
         recipe: Annotated[Recipe, tyro.conf.arg(name="")]
 
-    chosen = tyro.cli(
-        Command,
-        default=Command(TrainOptions(), recipe),
-        args=list(arguments),
-        prog=f"regard train {recipe.name}",
-        description=_plain(recipes.summary(recipe.name)) if recipe.name in recipes.names() else "",
-    )
+    with named_as_typed(recipe, arguments), unboxed_errors():
+        chosen = tyro.cli(
+            Command,
+            default=Command(TrainOptions(), recipe),
+            args=list(arguments),
+            prog=f"regard train {recipe.name}",
+            description=_plain(recipes.summary(recipe.name)) if recipe.name in recipes.names() else "",
+        )
     return chosen.recipe, chosen.options
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.support.checks import under_autocast
+from regard.support.checks import is_functional, under_autocast
 
 
 def tail(alpha: float) -> float:
@@ -171,6 +171,8 @@ def arithmetic(x: Tensor) -> Arithmetic:
         ValueError: where rounding is not known: off the CPU, whose sums are IEEE's, or where float32 products may be
             computed in TF32 or bfloat16.
     """
+    if is_functional(x):
+        raise ValueError(f"x has no values: it is on {x.device}")
     if x.device.type != "cpu":
         raise ValueError(
             f"error_bound does not apply on {x.device}: how its matrix units round is not specified. Call it on the CPU "

@@ -11,12 +11,22 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import MapRow, arithmetic, lost_below, sharpness_for, shift_leak
+from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
+from regard.convert._running_bounds import convolution_error, follows, shift_error
 from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import Border, axis_matrix
 from regard.observation import is_observed, observe
-from regard.support.checks import check_choice, check_floating, check_values, describe, under_autocast
+from regard.support.checks import (
+    check_choice,
+    check_flag,
+    check_floating,
+    check_values,
+    describe,
+    is_tracing,
+    static_sizes,
+    under_autocast,
+)
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -67,6 +77,7 @@ def conv_to_attention(
     >>> error <= attention.error_bound(image)
     True
     """
+    check_flag("trainable", trainable)
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be a number between 0 and 1, got {describe(tolerance)}")
     check_choice("plan", plan, get_args(TapsPlan))
@@ -184,7 +195,7 @@ class ConvolutionalAttention(nn.Module):
         x = input if batched else input.unsqueeze(0)
         if x.shape[1] != self.in_channels:
             raise ValueError(f"input has {x.shape[1]} channels but the convolution has {self.in_channels}")
-        grid = tuple(x.shape[2:])
+        grid = static_sizes(x)[2:]
         outputs = self.output_size(grid)
         if self.chosen_plan(x) == "taps" and not is_observed():
             out = self.convolve(x)
@@ -257,9 +268,10 @@ class ConvolutionalAttention(nn.Module):
         """No output differs by more than this from the convolution's, for this input.
 
         A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
-        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own, relative to
-        the convolution of |x| with the absolute weights. It holds for calls on the CPU under the autocast that is on
-        while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a sum on the way may overflow.
+        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: of sums, relative
+        to the convolution of |x| with the absolute weights; of what is stored, relative to itself. It holds for calls on the
+        CPU under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a
+        sum on the way may overflow.
         """
         dims = self.weight.ndim - 2
         check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))
@@ -283,7 +295,22 @@ class ConvolutionalAttention(nn.Module):
         axis = rules.mix(row) + math.log1p(rules.carried * row.off)
         ours = theirs + self.axes * axis
         lost = 2 * lost_below(rules.dtype) * (taps + row.scores.numel()) * (1 + norm) * (1 + largest)
-        return leaked + rules.bound(ours, absolute + leaked) + rules.bound(theirs, absolute) + lost
+        bound = leaked + rules.bound(ours, absolute + leaked) + rules.bound(theirs, absolute)
+        return min(bound, self._followed_bound(x, rules, bound)) + lost
+
+    def _followed_bound(self, x: Tensor, rules: Arithmetic, otherwise: float) -> float:
+        """By following this input in float64. Both layers round the input and the weights alike, under autocast too."""
+        if not follows(rules) or not x.isfinite().all():
+            return otherwise
+        rounded = x.detach().to(rules.dtype).double()
+        apart = shift_error(rules, self.alpha, self.axes, rounded.abs().max().item())
+        conv = copy.copy(self.to_conv())
+        conv._parameters = {
+            "weight": nn.Parameter(self.weight.detach().to(rules.dtype).double()),
+            "bias": None if self.bias is None else nn.Parameter(self.bias.detach().double()),
+        }
+        with torch.autocast("cpu", enabled=False):
+            return convolution_error(rules, conv, rounded, apart)
 
     def multiply_adds(self, grid: Sequence[int]) -> int:
         """For one item: the passes over each axis, then the weights."""
@@ -334,7 +361,8 @@ def _kept(*arguments: Any) -> Tensor:
 
 def kept_matrices(*arguments: Any) -> Tensor:
     """The same, made once for each size: no parameter has a say in them."""
-    if any(isinstance(x, torch.SymInt) for x in arguments) or torch._C._are_functorch_transforms_active():
+    symbolic = any(isinstance(x, torch.SymInt) for x in arguments)
+    if symbolic or is_tracing() or torch._C._are_functorch_transforms_active():
         return tap_matrices(*arguments)
     return _kept(*arguments)
 

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.convert._bounds import FLOAT64, MapRow
 
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 LARGEST_RADIUS = 64  # taps beyond this are no convolution anyone would run
 
 
@@ -165,3 +167,13 @@ def kernel_map(kernel: HeadKernel, grid: Sequence[int]) -> Tensor:
             flat = flat * n + keys[:, axis]
         matrix[torch.arange(tokens), flat] += kernel.taps[tuple(index.tolist())]
     return matrix
+
+
+def repeat_edge(image: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
+    """Crop or extend each axis so that a kernel over offsets first … last − 1 gives one output per input."""
+    for axis, (low, high) in enumerate(sides):
+        size = image.shape[2 + axis]
+        index = torch.arange(low, size + high - 1, device=image.device).clamp(0, size - 1)
+        if low != 0 or high != 1:
+            image = image.index_select(2 + axis, index)
+    return image

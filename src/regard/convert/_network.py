@@ -15,7 +15,7 @@ from regard.convert._from_conv import Convolution, ConvolutionalAttention, why_n
 from regard.convert._report import ConversionReport, LayerReport
 from regard.convert._to_conv import attention_to_conv, why_not_gaussian
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
-from regard.support.checks import check_choice, describe
+from regard.support.checks import check_choice, describe, taking
 
 Target = Literal["attention", "convolution"]
 ATTENTION = (GaussianAttention, GatedPositionalAttention, RelativeAttention, MultiHeadAttention, nn.MultiheadAttention)
@@ -119,7 +119,7 @@ def _inputs(model: nn.Module, example: Tensor | tuple[Any, ...] | None) -> dict[
     training = [module for module in model.modules() if module.training]
     try:
         model.eval()  # batch statistics must not move
-        with torch.no_grad():
+        with torch.no_grad(), taking("example", example, model):
             model(*example) if isinstance(example, tuple) else model(example)
     finally:
         for handle in handles:

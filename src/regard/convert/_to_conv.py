@@ -5,13 +5,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.convert._bounds import FLOAT64, Arithmetic, arithmetic, lost_below
 from regard.convert._calls import why_changed
-from regard.convert._kernels import HeadKernel, axis_map, box, dense_kernel, head_kernels, kernel_map
+from regard.convert._followed_layer import followed_errors
+from regard.convert._kernels import (
+    CONVOLVE,
+    HeadKernel,
+    axis_map,
+    box,
+    dense_kernel,
+    head_kernels,
+    kernel_map,
+    repeat_edge,
+)
+from regard.convert._running_bounds import follows
 from regard.functional import axis_matrix, gaussian_weights
 from regard.layers import (
     GatedPositionalAttention,
@@ -19,10 +29,9 @@ from regard.layers import (
     MultiHeadAttention,
     RelativeAttention,
     flat_tokens,
+    like_input,
 )
 from regard.support.checks import check_grid, check_width, describe
-
-CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def attention_to_conv(
@@ -102,6 +111,10 @@ class GaussianConvolution(nn.Module):
         outputs = layer.output.weight.detach().unflatten(1, (layer.heads, layer.head_dim)).transpose(0, 1)
         joined = torch.einsum("hoj,hji->hoi", outputs.double(), values.double())  # (heads, out, dim)
         self.norms = Norms.of(joined, outputs, values, value_bias, layer.output.bias)
+        bias = torch.zeros(layer.out_dim) if layer.output.bias is None else layer.output.bias.detach()
+        self.projections = tuple(
+            each.clone() for each in (values, value_bias, outputs, bias)
+        )  # what error_bound follows
         self.full_width = layer.full_width
         self.dense_heads, self.chain_heads = self._cheapest(layer.full_width)
         like = layer.output.weight
@@ -186,9 +199,10 @@ class GaussianConvolution(nn.Module):
     def error_bound(self, x: Tensor) -> float:
         """No output in the interior differs by more than this from the layer's, for this input.
 
-        Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers. It
-        holds for calls on the CPU under the autocast that is on while it is asked for; elsewhere it raises
-        ``ValueError``. It is infinite where a sum on the way may overflow.
+        Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers: the
+        smaller of one bound by max|x| alone and one that follows the values of this input. It holds for calls on the CPU
+        under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a sum
+        on the way may overflow.
         """
         check_width("x", x, self.dim)
         rules = arithmetic(x)
@@ -203,7 +217,23 @@ class GaussianConvolution(nn.Module):
         terms = sum(row.scores.numel() for kernel in self.kernels for row in kernel.rows)
         terms += self.dim + len(self.kernels) * self.head_dim
         lost = 2 * lost_below(rules.dtype) * terms * (1 + self.norms.output) * (1 + self.norms.value * (1 + largest))
-        return leaked + rules.bound(ours, size + leaked) + rules.bound(theirs, size) + lost
+        bound = leaked + rules.bound(ours, size + leaked) + rules.bound(theirs, size)
+        return min(bound, self._followed_bound(x, rules, bound)) + lost
+
+    def _followed_bound(self, x: Tensor, rules: Arithmetic, otherwise: float) -> float:
+        """By following this input in float64 through the layer and through this convolution: token by token where the grid
+        is known, else by the largest values of each channel."""
+        if not follows(rules) or not x.numel() or not x.isfinite().all():
+            return otherwise
+        size = self.norms.path * x.detach().abs().max().double().item() + self.norms.bias
+        if 4 * size > torch.finfo(rules.dtype).max:
+            return math.inf
+        exact = Arithmetic(torch.float64, FLOAT64, FLOAT64, lowered=False)
+        made = max(sum(exact.weights(row) for row in kernel.rows) for kernel in self.kernels)
+        built = math.expm1(made + exact.product(len(self.kernels) + 8)) * size
+        with torch.autocast("cpu", enabled=False):
+            found = followed_errors(self, x.detach().to(rules.dtype).double(), rules)
+        return (found + built) * (1 + 1e-9) if found is not None else otherwise
 
     def _layer_rounding(self, rules: Arithmetic) -> float:
         """log(1 + relative error) of the layer: project, build the rows of the map, mix axis by axis, project."""
@@ -259,17 +289,16 @@ class GaussianConvolution(nn.Module):
         return self._cost(dense, chain, self.value is None) * math.prod(grid)
 
     def forward(self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None) -> Tensor:
-        """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out, as the layer."""
+        """``(batch, *grid, dim)``, ``(batch, dim, *grid)``, or ``(batch, tokens, dim)`` with ``grid``, as the layer."""
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
-        image = tokens.mT.unflatten(2, grid)  # (batch, dim, *grid)
+        image = tokens.transpose(1, 2).unflatten(2, grid)  # (batch, dim, *grid)
         out = self.bias.reshape(-1, *[1] * self.axes)
         if self.kernel is not None and self.start is not None:
             sizes = [(s, s + k) for s, k in zip(self.start, self.kernel.shape[2:], strict=True)]
             out = out + CONVOLVE[self.axes](repeat_edge(image, sizes), self.kernel)
         if self.mix is not None and self.blurs is not None:
             out = out + torch.einsum("oc,bc...->bo...", self.mix, self._blurred(image))
-        flat = out.flatten(2).mT
-        return flat.unflatten(1, grid) if x.ndim > 3 else flat
+        return like_input(out.flatten(2).transpose(1, 2), x, grid)
 
     def _blurred(self, image: Tensor) -> Tensor:
         """Each soft head's values, blurred along one axis after the other: (batch, heads · head_dim, *grid)."""
@@ -326,13 +355,3 @@ def value_matrices(layer: GaussianAttention) -> tuple[Tensor, Tensor]:
     weight = layer.value.weight.detach().unflatten(0, (layer.heads, layer.head_dim))
     bias = layer.value.bias
     return weight, weight.new_zeros(weight.shape[:2]) if bias is None else bias.detach().unflatten(0, weight.shape[:2])
-
-
-def repeat_edge(image: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """Crop or extend each axis so that a kernel over offsets first … last − 1 gives one output per input."""
-    for axis, (low, high) in enumerate(sides):
-        size = image.shape[2 + axis]
-        index = torch.arange(low, size + high - 1, device=image.device).clamp(0, size - 1)
-        if low != 0 or high != 1:
-            image = image.index_select(2 + axis, index)
-    return image

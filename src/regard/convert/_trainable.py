@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from regard.convert._bounds import shift_leak
 from regard.functional import axis_matrix
-from regard.support.checks import check_floating
+from regard.observation import observe
+from regard.support.checks import check_floating, static_sizes
 
 START = 3.0  # exp(−3) ≈ 0.05 reaches a neighbor: soft enough for a gradient, sharp enough to start near the convolution
 
@@ -86,18 +87,36 @@ class TrainableConvolutionalAttention(nn.Module):
                 f"{self.axes} axes"
             )
         x = input if input.ndim == self.axes + 2 else input.unsqueeze(0)
-        grid = tuple(x.shape[2:])
+        grid = static_sizes(x)[2:]
         y = x.unsqueeze(2)  # (batch, channels, heads or 1, *space)
         for axis, matrix in enumerate(self.axis_matrices(grid, x)):
-            values = y.expand(-1, -1, self.heads, *y.shape[3:]).movedim(3 + axis, -1)
-            y = torch.einsum("hoi,bch...i->bch...o", matrix, values).movedim(-1, 3 + axis)
+            last = y.ndim - 1  # not −1, which TorchScript's exporter to ONNX would write down as it is
+            values = y.expand(-1, -1, self.heads, *y.shape[3:]).movedim(3 + axis, last)
+            y = torch.einsum("hoi,bch...i->bch...o", matrix, values).movedim(last, 3 + axis)
         outputs = tuple(y.shape[3:])
+        y = self._observed(y, x, grid, outputs)
         weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
         inputs = y.reshape(len(x), self.groups, weight.shape[2], math.prod(outputs))
         out = torch.matmul(weight, inputs).reshape(len(x), self.out_channels, *outputs)
         if self.bias is not None:
             out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
         return out if input.ndim == self.axes + 2 else out[0]
+
+    def _observed(self, heads: Tensor, x: Tensor, grid: tuple[int, ...], outputs: tuple[int, ...]) -> Tensor:
+        """Let :func:`regard.capture` see the map, (1, heads, outputs, inputs), if anyone looks."""
+        flat = heads.flatten(3).permute(0, 2, 3, 1)  # (batch, heads, outputs, channels)
+        value = x.flatten(2).transpose(1, 2).unsqueeze(1)
+        seen = observe(
+            self, flat, lambda: self.weights(grid, x), value=value, kind="convolution", grid=grid, query_grid=outputs
+        )
+        return heads if seen is flat else seen.permute(0, 3, 1, 2).reshape(heads.shape)
+
+    def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
+        """The map, for looking at; the forward pass never forms it."""
+        whole, *rest = self.axis_matrices(grid, self.weight if like is None else like)
+        for matrix in rest:
+            whole = torch.einsum("hoi,hpj->hopij", whole, matrix).flatten(3, 4).flatten(1, 2)
+        return whole.unsqueeze(0)
 
     def extra_repr(self) -> str:
         return (

@@ -44,6 +44,7 @@ from regard.data._random import random_coin as random_coin
 from regard.data._random import random_number as random_number
 from regard.data._random import random_order as random_order
 from regard.data._random import random_uniform as random_uniform
+from regard.data._repeats import RepeatedPieces as RepeatedPieces
 from regard.data._sources import names as names
 from regard.data._sources import source_of as source_of
 from regard.data._text import MaskedBatch as MaskedBatch

@@ -15,6 +15,8 @@ def own_path(data: str) -> str | None:
     >>> own_path("cifar10") is None, Path(own_path("photos/")).name
     (True, 'photos')
     """
+    if not isinstance(data, str):
+        raise UnsuitableDataError(f"data must be the name of a data set or a path, got {describe(data)}")
     if data in names():
         return None
     seems_path = os.sep in data or "/" in data or data.startswith((".", "~")) or Path(data).exists()

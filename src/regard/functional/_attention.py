@@ -330,7 +330,9 @@ def check_attention(
                 f"or all leave out the same leading axes (query has shape {tuple(query.shape)})"
             )
         if (x.dtype != query.dtype and not autocast) or x.device != query.device:
-            raise TypeError(f"{name} is {x.dtype} on {x.device} but query is {query.dtype} on {query.device}")
+            raise TypeError(
+                f"{name} is {x.dtype} on {x.device} but query is {query.dtype} on {query.device}: they must be alike"
+            )
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(
             f"key has width {key.shape[-1]} but query has width {query.shape[-1]}: their dot product needs equal widths"

@@ -123,12 +123,12 @@ def check_arguments(
         if border != "native":
             raise ValueError(f"border {border!r} needs padding: ((before, after), …), one pair per axis of grid {grid}")
         padding = ((0, 0),) * axes
-    if not isinstance(padding, Sequence) or any(not isinstance(pair, Sequence) for pair in padding):
+    if not isinstance(padding, Sequence) or any(not isinstance(pair, tuple | list) for pair in padding):
         raise TypeError(
             f"padding must be ((before, after), …), one pair per axis of grid {grid}, got {describe(padding)}"
         )
     if len(padding) != axes:
-        raise ValueError(f"padding has {len(padding)} pairs but grid {grid} has {axes} axes")
+        raise ValueError(f"padding is {padding!r:.200}, {len(padding)} pairs, but grid {grid} has {axes} axes")
     check_border(border, *padding)
     if queries is not None:
         check_queries(queries, grid)
@@ -141,9 +141,10 @@ def check_queries(queries: object, grid: tuple[int, ...]) -> None:
     if isinstance(queries, Tensor) or not isinstance(queries, Sequence):
         raise TypeError(f"{wanted}, got {describe(queries)}")
     if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 or not q.shape[0] for q in queries):
-        raise ValueError(f"{wanted}, got [{', '.join(describe(q) for q in queries)}]")
+        said = ", ".join(describe(q) for q in queries)
+        raise ValueError(f"{wanted}, got {f'[{said}]' if queries else describe(queries)}")
     if any(values_are_readable(q) and not bool(q.isfinite().all()) for q in queries):
-        raise ValueError("queries must be finite coordinates, but hold NaN or infinite values")
+        raise ValueError(f"queries must be finite coordinates, got {queries!r:.200}")
 
 
 def check_full_sharpness(sharpness: Tensor) -> None:

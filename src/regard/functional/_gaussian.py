@@ -15,6 +15,7 @@ from regard.functional._mix import mix
 from regard.functional._placed import full_attention, map_is_too_large
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
 from regard.observation import observe, unobserved
+from regard.support.checks import check_probability
 
 # Tokens up to which one value for all heads meets whole maps on a GPU: the kernels' smallest blocks are 16 × 16.
 # Measured on an H200, 9 heads: forward and backward of (8, 8) take 0.5 ms instead of 1.3, of (16, 16) 1.3 instead of 0.8.
@@ -64,6 +65,7 @@ def gaussian_attention(
             [1., 0., 0.],
             [0., 1., 1.]])
     """
+    check_probability("dropout", dropout)
     call = resolve(center, sharpness, grid, queries, border, padding)
     return observe(
         None,

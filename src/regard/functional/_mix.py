@@ -50,6 +50,8 @@ class HeadGroup(NamedTuple):
     axes: tuple[AxisBlocks, ...]
 
 
+SMALL_ITEM_BYTES = 64 << 10  # from here on tiles are faster (measured on one core, forward and backward)
+
 # (heads, blocks, block, window) for each axis
 Matrices = Sequence[Float[Tensor, "_ _ _ _"]]
 
@@ -62,15 +64,15 @@ def mix(
     """Every head's values mixed along every axis. ``value`` may have one head that all share.
 
     On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
-    intermediates stay in cache and no axis matrix is copied. On a GPU a plane of up to 128 × 128 tokens is handed to
-    :mod:`regard.functional.kernels`. Elsewhere the same product is written in plain tensor operations, which compilers,
-    exporters and transforms understand.
+    intermediates stay in cache and no axis matrix is copied; small grids are one product per axis for the whole batch.
+    On a GPU a plane of up to 128 × 128 tokens is handed to :mod:`regard.functional.kernels`. Elsewhere the same product
+    is written in plain tensor operations, which compilers, exporters and transforms understand.
     """
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
     if len(groups) == 1 and _is_plane(value, groups[0]):
         rows, columns = matrices[0]
         return kernels.mix_plane(value, rows[:, 0], columns[:, 0])
-    if _can_tile(value, matrices) and not _is_one_product(value, groups):
+    if _can_tile(value, matrices) and not _is_one_product(value, groups) and not _is_small(value, groups):
         flat = [matrix for group in matrices for matrix in group]
         return _TiledMix.apply(value, tuple(groups), *flat)
     return _plain_mix(value, groups, matrices)
@@ -92,6 +94,12 @@ def _is_transformed() -> bool:
 def _is_one_product(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
     """One value for all heads, and maps so small that they are whole: a single product, which needs no tiles."""
     return value.shape[1] == 1 and len(groups) == 1 and len(groups[0].axes) == 1 and groups[0].axes[0].is_whole
+
+
+def _is_small(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
+    """One head's values of one item are so few that a product for each would cost more to start than to compute."""
+    item = value.shape[2] * value.shape[3] * value.element_size()
+    return item <= SMALL_ITEM_BYTES and all(axis.is_whole for group in groups for axis in group.axes)
 
 
 def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.functional._attention import attention
 from regard.functional._call import resolve
-from regard.support.checks import check_ndim, describe, is_exporting, under_autocast
+from regard.support.checks import check_flag, check_ndim, check_tensor, describe, is_exporting, under_autocast
 
 # Sums of so many numbers of the dtype hold a coefficient to 24 bits; more would be lost in the kernel's float32 sum.
 PIECES = {torch.bfloat16: 3, torch.float16: 3}
@@ -59,6 +59,8 @@ def placed_attention(
     >>> placed_attention(q, k, v, torch.zeros(2, 2), torch.ones(2), (3, 4), prefix=1).shape
     torch.Size([1, 2, 13, 4])
     """
+    check_flag("causal", causal)
+    check_flag("return_weights", return_weights)
     tokens = check_placed(query, key, value, center, grid, prefix, beta, keep)
     call = resolve(center, sharpness, grid, None, "native", None)
     beta = max(query.shape[-1], 1) ** -0.5 if beta is None else float(beta)
@@ -199,6 +201,10 @@ def check_placed(
         raise ValueError(
             f"query and key have {query.shape[1]} and {key.shape[1]} heads but center has {center.shape[0]}"
         )
-    if keep is not None and tuple(keep.shape) != (query.shape[0], tokens):
-        raise ValueError(f"keep has shape {tuple(keep.shape)} but must be (batch, tokens) = {(query.shape[0], tokens)}")
+    if keep is not None:
+        check_tensor("keep", keep)
+        if keep.dtype is not torch.bool or tuple(keep.shape) != (query.shape[0], tokens):
+            raise ValueError(
+                f"keep must be a boolean tensor (batch, tokens) = {(query.shape[0], tokens)}, got {describe(keep)}"
+            )
     return tokens

@@ -95,8 +95,8 @@ def plan_for(
     GaussianPlan(256×256: 1 banded, radius 3×3, 1 separable)
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
-    if dtype not in NEGLIGIBLE:
-        raise TypeError(f"dtype must be one of {', '.join(map(str, NEGLIGIBLE))}, got {dtype}")
+    if not isinstance(dtype, torch.dtype) or dtype not in NEGLIGIBLE:
+        raise TypeError(f"dtype must be one of {', '.join(map(str, NEGLIGIBLE))}, got {describe(dtype)}")
     if not isinstance(slack, int | float) or not slack >= 0:
         raise ValueError(f"slack must be a number of 0 or more, got {describe(slack)}")
     default: Way = "full" if call.is_full else choose_way(call.grid, call.outputs, center.device.type)

@@ -108,7 +108,9 @@ def check_profiles(profiles: Sequence[Profile], grid: Sequence[int]) -> tuple[in
     if not isinstance(profiles, Sequence) or any(not isinstance(profile, Profile) for profile in profiles):
         raise TypeError(f"profiles must be a sequence of profiles, one for each axis, got {describe(profiles)}")
     if len(profiles) != len(sizes):
-        raise ValueError(f"profiles has {len(profiles)} entries but grid {sizes} has {len(sizes)} axes")
+        raise ValueError(
+            f"profiles is {profiles!r:.60}, {len(profiles)} entries, but grid {sizes} has {len(sizes)} axes"
+        )
     for axis, (profile, size) in enumerate(zip(profiles, sizes, strict=True)):
         profile.check(f"profiles[{axis}]", size)
         if profile.heads != profiles[0].heads:

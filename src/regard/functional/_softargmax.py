@@ -120,7 +120,12 @@ def hard_logits(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: i
     best = (open_scores == open_scores.amax(dim, keepdim=True)) & (open_scores > -math.inf)
     # Zeros with a (zero) gradient path to the scores, as every finite β has one.
     base = scores * 0.0
-    return (base if bias is None else base + bias).masked_fill(~best, -math.inf)
+    if bias is None:
+        return base.masked_fill(~best, -math.inf)
+    # Of equal scores, those with a bias of +∞ share the weight, as they do for every finite β.
+    top = best & (bias == math.inf)
+    best = torch.where(top.any(dim, keepdim=True), top, best)
+    return (base + bias.masked_fill(bias == math.inf, 0.0)).masked_fill(~best, -math.inf)
 
 
 def masked_softmax(logits: Tensor, keep: Tensor, dim: int = -1) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_choice, check_ndim, check_positive, check_width, describe
+from regard.support.checks import check_choice, check_flag, check_ndim, check_positive, check_width, describe
 
 KINDS = ("sinusoidal", "learned", "one-hot")
 COMBINATIONS = ("add", "concatenate")
@@ -63,15 +63,23 @@ class AbsolutePositionalEmbedding(nn.Module):
         position_dim: int | None = None,
         interpolate: bool = False,
     ) -> None:
+        check_flag("interpolate", interpolate)
         super().__init__()
         check_positive("dim", dim)
         check_choice("kind", kind, KINDS)
         check_choice("combine", combine, COMBINATIONS)
+        if position_dim is not None:
+            check_positive("position_dim", position_dim)
         if grid is None and kind != "sinusoidal":
-            raise ValueError(f"grid is needed for {kind} positions: the number of tokens, or (rows, columns)")
+            raise ValueError(
+                f"grid is None, but {kind} positions (kind) need one: the number of tokens, or (rows, columns)"
+            )
         self.grid = None if grid is None else _as_grid(grid)
         if interpolate and (kind != "learned" or self.grid is None or len(self.grid) != 2):
-            raise ValueError(f"interpolate is for a learned grid (rows, columns), got {kind} positions of {self.grid}")
+            raise ValueError(
+                f"interpolate is {interpolate}, but needs kind 'learned' and a grid (rows, columns), got kind {kind!r} and "
+                f"grid {self.grid}"
+            )
         if combine == "add" and position_dim not in (None, dim):
             raise ValueError(f"position_dim is {position_dim}, but positions that are added are as wide as dim, {dim}")
         self.dim, self.kind, self.combine, self.interpolate = dim, kind, combine, interpolate
@@ -213,7 +221,7 @@ def _side_by_side(rows: Tensor, columns: Tensor) -> Tensor:
 
 def _as_grid(grid: Any) -> tuple[int, ...]:
     sizes = (grid,) if isinstance(grid, int | torch.SymInt) else grid
-    if not isinstance(sizes, Sequence) or len(sizes) not in (1, 2):
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str | bytes) or len(sizes) not in (1, 2):
         raise TypeError(f"grid must be a number of tokens or (rows, columns), got {describe(grid)}")
     for size in sizes:
         check_positive("grid", size)

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.functional import softargmax
-from regard.support.checks import check_broadcastable, check_dtype, check_ndim, check_positive, check_width
+from regard.support.checks import check_broadcastable, check_dtype, check_flag, check_ndim, check_positive, check_width
 
 
 class AdditiveAttention(nn.Module):
@@ -30,6 +30,7 @@ class AdditiveAttention(nn.Module):
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden: int | None = None, *, bias: bool = True) -> None:
+        check_flag("bias", bias)
         super().__init__()
         hidden = key_dim if hidden is None else hidden
         for name, size in (("query_dim", query_dim), ("key_dim", key_dim), ("hidden", hidden)):
@@ -67,6 +68,7 @@ class AdditiveAttention(nn.Module):
             projected_key: ``project_keys(key)``, if it is already computed.
             return_weights: also return a, ``(batch, queries, keys)``.
         """
+        check_flag("return_weights", return_weights)
         value = key if value is None else value
         self._check(query, key, value, keep, projected_key)
         keys = self.key(key) if projected_key is None else projected_key

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_dtype, check_positive, check_width
+from regard.support.checks import check_dtype, check_flag, check_positive, check_width
 
 
 class BlockLinear(nn.Module):
@@ -33,6 +33,7 @@ class BlockLinear(nn.Module):
     """
 
     def __init__(self, in_features: int, out_features: int, blocks: int, *, bias: bool = True) -> None:
+        check_flag("bias", bias)
         super().__init__()
         for name, size in (("blocks", blocks), ("in_features", in_features), ("out_features", out_features)):
             check_positive(name, size)

@@ -10,7 +10,7 @@ from regard.layers._cache import KeyValueCache
 from regard.layers._feed_forward import FeedForward
 from regard.layers._layer_norm import LayerNorm
 from regard.layers._multi_head import MultiHeadAttention
-from regard.support.checks import check_choice, check_ndim, check_width, describe
+from regard.support.checks import check_choice, check_flag, check_ndim, check_positive, check_width, describe
 
 NORMS = ("pre", "post")
 
@@ -114,6 +114,7 @@ class EncoderBlock(_Block):
             options: other arguments of the attention module: ``keep``, ``bias``, ``causal`` and ``cache`` for
                 :class:`MultiHeadAttention`, ``grid`` for a positional one.
         """
+        check_flag("return_weights", return_weights)
         self._check_tokens("x", x)
         change, weights = _attend(self.attention, self._before(x, self.attention_norm), return_weights, **options)
         out = self._feed_forward_step(self._after(x, change, self.attention_norm))
@@ -154,6 +155,8 @@ class DecoderBlock(_Block):
         attention: nn.Module | None = None,
         cross_attention: nn.Module | None = None,
     ) -> None:
+        if memory_dim is not None:
+            check_positive("memory_dim", memory_dim)
         super().__init__(dim, hidden, activation, dropout, norm, epsilon)
         self.attention = _attention_or_new("attention", attention, dim, heads, dropout)
         self.attention_norm = LayerNorm(dim, epsilon=epsilon)
@@ -181,6 +184,8 @@ class DecoderBlock(_Block):
             return_weights: also return both maps.
             options: other arguments of the self-attention, such as ``keep`` and ``bias``.
         """
+        check_flag("causal", causal)
+        check_flag("return_weights", return_weights)
         self._check_tokens("x", x)
         own, cross = (None, None) if cache is None else cache
         own_options = {**options, **_given(causal=causal or None, cache=own)}

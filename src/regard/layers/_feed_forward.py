@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_choice, check_dtype, check_positive, check_probability, check_width
+from regard.support.checks import check_choice, check_dtype, check_flag, check_positive, check_probability, check_width
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -49,6 +49,7 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         hidden = 4 * dim if hidden is None else hidden

@@ -1,5 +1,6 @@
 """Heads with a gate between content and position."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,7 @@ from regard.functional import attention, gaussian_attention, gaussian_weights
 from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe, unobserved
-from regard.support.checks import check_dtype, check_positive, check_probability
+from regard.support.checks import check_dtype, check_flag, check_positive, check_probability, describe
 
 
 class GatedPositionalAttention(nn.Module):
@@ -48,12 +49,15 @@ class GatedPositionalAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)
         check_probability("dropout", dropout)
         if dim % heads:
             raise ValueError(f"dim {dim} is not divisible by heads {heads}")
+        if isinstance(gate, bool) or not isinstance(gate, int | float) or not math.isfinite(gate):
+            raise TypeError(f"gate must be a finite number, got {describe(gate)}")
         self.dim, self.heads, self.axes, self.head_dim, self.dropout = dim, heads, axes, dim // heads, dropout
         self.positions = GaussianHeads(heads, axes=axes, covariance=covariance, init=init, sharpness=sharpness)
         self.gate = nn.Parameter(torch.full((heads,), float(gate)))
@@ -69,9 +73,10 @@ class GatedPositionalAttention(nn.Module):
         return self.positions.sharpness
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``; optionally also the gated map."""
+        check_flag("return_weights", return_weights)
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)

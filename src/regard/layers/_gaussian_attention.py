@@ -10,7 +10,7 @@ from regard.functional import GaussianPlan, gaussian_attention, gaussian_weights
 from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe
-from regard.support.checks import check_dtype, check_positive, check_probability
+from regard.support.checks import check_dtype, check_flag, check_positive, check_probability
 
 
 class GaussianAttention(nn.Module):
@@ -36,6 +36,8 @@ class GaussianAttention(nn.Module):
     >>> layer = GaussianAttention(12, heads=9, full_width=True, init="grid")
     >>> layer(torch.randn(2, 8, 5, 12)).shape
     torch.Size([2, 8, 5, 12])
+    >>> layer(torch.randn(2, 12, 8, 5)).shape  # channels first, in the place of a convolution
+    torch.Size([2, 12, 8, 5])
     >>> layer(torch.randn(2, 40, 12), grid=(8, 5)).shape
     torch.Size([2, 40, 12])
     """
@@ -55,11 +57,15 @@ class GaussianAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
+        check_flag("full_width", full_width)
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)
         if out_dim is not None:
             check_positive("out_dim", out_dim)
+        if head_dim is not None:
+            check_positive("head_dim", head_dim)
         check_probability("dropout", dropout)
         if full_width and head_dim not in (None, dim):
             raise ValueError(f"head_dim is {head_dim}, but with full_width every head is as wide as dim, {dim}")
@@ -111,12 +117,14 @@ class GaussianAttention(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out.
+        """``(batch, *grid, dim)`` or, channels first, ``(batch, dim, *grid)``; or ``(batch, tokens, dim)`` with ``grid``. The
+        output has the layout of the input.
 
         With ``return_weights`` also the map ``(1, heads, tokens, tokens)``, which is the same for the whole batch.
         """
+        check_flag("return_weights", return_weights)
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)
         if self.value is None:

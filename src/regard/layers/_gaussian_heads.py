@@ -118,8 +118,8 @@ def shift_grid(heads: int, axes: int) -> Float[Tensor, "heads axes"]:
     size = round(heads ** (1 / axes))
     if size**axes != heads:
         raise ValueError(
-            f"init 'grid' puts heads on a grid of k^{axes} shifts, and heads={heads} is no such number; "
-            f"{size**axes} would be"
+            f"init 'grid' puts heads on a grid of k^axes shifts, but heads is {heads} and axes is {axes}: "
+            f"heads must be such a number, as {size**axes} is"
         )
     steps = torch.arange(size, dtype=torch.get_default_dtype()) - (size - 1) // 2
     return torch.stack(torch.meshgrid(*[steps] * axes, indexing="ij"), -1).reshape(heads, axes)

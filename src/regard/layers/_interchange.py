@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.support.checks import replaced_method
+from regard.support.checks import check_flag, replaced_method
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 TIMM_NAMES = {
@@ -85,6 +85,7 @@ def from_torch(module: nn.MultiheadAttention) -> LayerParts:
 
 def to_torch(layer: nn.Module, arguments: Mapping[str, Any], batch_first: bool) -> LayerParts:
     """The parts of the ``nn.MultiheadAttention`` that equals our layer, which has these constructor arguments."""
+    check_flag("batch_first", batch_first)
     _refuse_variants(arguments, "torch.nn.MultiheadAttention", "context_dim", "value_dim")
     biased = arguments["bias"]
     if biased != arguments["output_bias"]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_floating, check_positive, describe
+from regard.support.checks import check_flag, check_floating, check_positive, describe
 
 
 class LayerNorm(nn.Module):
@@ -34,10 +34,14 @@ class LayerNorm(nn.Module):
     def __init__(
         self, dim: int | Sequence[int], *, epsilon: float = 1e-5, affine: bool = True, bias: bool = True
     ) -> None:
+        check_flag("affine", affine)
+        check_flag("bias", bias)
         super().__init__()
+        if not isinstance(dim, int | Sequence) or isinstance(dim, str | bytes):
+            raise TypeError(f"dim must be a size, or sizes of at least one axis, got {describe(dim)}")
         self.shape = (dim,) if isinstance(dim, int) else tuple(dim)
         if not self.shape:
-            raise ValueError("dim must name at least one axis, got ()")
+            raise ValueError(f"dim must be a size, or sizes of at least one axis, got {describe(dim)}")
         for size in self.shape:
             check_positive("dim", size)
         if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):

@@ -13,7 +13,16 @@ from regard.layers import _interchange
 from regard.layers._block_linear import BlockLinear
 from regard.layers._cache import KeyValueCache
 from regard.layers._packed import Projection, apart, packed_heads
-from regard.support.checks import check_beta, check_dtype, check_ndim, check_positive, check_probability, check_width
+from regard.support.checks import (
+    check_beta,
+    check_dtype,
+    check_flag,
+    check_ndim,
+    check_positive,
+    check_probability,
+    check_width,
+    describe,
+)
 
 Weights = Float[Tensor, "batch heads tokens keys"]
 
@@ -72,6 +81,10 @@ class MultiHeadAttention(nn.Module):
         beta: float | None = None,
         slice_heads: bool = False,
     ) -> None:
+        check_flag("bias", bias)
+        if output_bias is not None:
+            check_flag("output_bias", output_bias)
+        check_flag("slice_heads", slice_heads)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)
@@ -185,6 +198,8 @@ class MultiHeadAttention(nn.Module):
 
         A token with nothing to attend to gives the output projection of zeros, and finite gradients.
         """
+        check_flag("causal", causal)
+        check_flag("return_weights", return_weights)
         self._check_inputs(x, context, value)
         query, key, values = self._project(x, context, value, cache)
         attended = attention(
@@ -232,6 +247,8 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, context: Tensor | None, value: Tensor | None, cache: KeyValueCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each ``(batch, heads, tokens, head_dim)``."""
+        if cache is not None and not isinstance(cache, KeyValueCache):
+            raise TypeError(f"cache must be a KeyValueCache, got {describe(cache)}")
         if context is not None and cache is not None and cache.tokens:
             key, values = cache.key, cache.value
             if key is None or values is None or key.shape[2] != context.shape[1]:
@@ -268,6 +285,7 @@ class MultiHeadAttention(nn.Module):
 
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
         """The same layer as a torch module with the same weights, if torch's module has the options of this layer."""
+        check_flag("batch_first", batch_first)
         return _interchange.to_torch(self, self._arguments(), batch_first).build(nn.MultiheadAttention)
 
     @classmethod

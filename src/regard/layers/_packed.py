@@ -17,12 +17,16 @@ def packed_heads(
     """Queries, keys and values, each ``(batch, heads, tokens, head_dim)``, leaving out those whose source is None.
 
     ``sizes`` are the rows of the packed weight (of each of its blocks) that belong to each. The results are views of
-    the products.
+    the products. A layer that somebody put in the place of the linear one (a LoRA adapter, quantized weights) is called as
+    it is, and what is not needed of its output is left out.
     """
     query, key, value = sources
     if query is key is value and query is not None:
-        product = layer(query) if isinstance(layer, nn.Linear) else block_product(query, layer.weight, layer.bias)
+        blocks = isinstance(layer, BlockLinear)
+        product = block_product(query, layer.weight, layer.bias) if blocks else layer(query)
         return apart(product, sizes, head_dim)
+    if type(layer) not in (nn.Linear, BlockLinear):
+        return [apart(layer(x), sizes, head_dim)[place] for place, x in enumerate(sources) if x is not None]
     runs = [(query, sizes[:1])]
     runs += [(key, sizes[1:])] if key is value else [(key, sizes[1:2]), (value, sizes[2:])]
     # Split once, not narrowed for each: the gradient of the whole weight is then one concatenation.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_dtype, check_ndim, check_positive, check_sides
+from regard.support.checks import check_dtype, check_flag, check_ndim, check_positive, check_sides
 
 
 class PatchEmbedding(nn.Module):
@@ -28,6 +28,7 @@ class PatchEmbedding(nn.Module):
     """
 
     def __init__(self, patch_size: int | Sequence[int], dim: int, *, channels: int = 3, bias: bool = True) -> None:
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         check_positive("channels", channels)

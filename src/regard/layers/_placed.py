@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from regard.functional import placed_attention
 from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._multi_head import MultiHeadAttention
-from regard.support.checks import check_dtype, check_grid, check_ndim, check_positive, check_probability, check_width
+from regard.support.checks import (
+    check_dtype,
+    check_flag,
+    check_grid,
+    check_ndim,
+    check_positive,
+    check_probability,
+    check_width,
+)
 
 
 class PlacedAttention(nn.Module):
@@ -45,6 +53,7 @@ class PlacedAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)
@@ -114,6 +123,8 @@ class PlacedAttention(nn.Module):
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, prefix + tokens of the grid, dim)`` in and out; optionally also the map."""
+        check_flag("causal", causal)
+        check_flag("return_weights", return_weights)
         check_ndim("x", x, "batch tokens dim")
         check_width("x", x, self.dim)
         check_dtype("x", x, self.output.weight)

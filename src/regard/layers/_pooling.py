@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from regard.layers._feed_forward import FeedForward
 from regard.layers._layer_norm import LayerNorm
 from regard.layers._multi_head import MultiHeadAttention
-from regard.support.checks import check_broadcastable, check_ndim, check_positive, check_width
+from regard.support.checks import check_broadcastable, check_flag, check_ndim, check_positive, check_width
 
 Keep = Bool[Tensor, "#batch #tokens"]
 
@@ -111,6 +111,7 @@ class AttentionPooling(nn.Module):
             keep: True = may be attended. An item without such tokens gives an output that does not depend on its tokens.
             return_weights: also return where the probe looks, ``(batch, heads, tokens)``.
         """
+        check_flag("return_weights", return_weights)
         _check_tokens(x, self.dim, keep)
         probe = self.probe.to(x.dtype).expand(x.shape[0], 1, -1)
         mask = None if keep is None else keep[:, None, None]

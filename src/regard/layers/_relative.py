@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.functional import AxisBlocks, HeadGroup, attention, kronecker, mix
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe, unobserved
-from regard.support.checks import check_dtype, check_grid, check_positive, check_probability
+from regard.support.checks import check_dtype, check_flag, check_grid, check_positive, check_probability
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -30,7 +30,7 @@ class RelativePositionalEmbedding(nn.Module):
     def __init__(self, width: int, extent: Sequence[int]) -> None:
         super().__init__()
         check_positive("width", width)
-        self.extent = check_grid(extent)
+        self.extent = check_grid(extent, "extent")
         if width % len(self.extent):
             raise ValueError(f"width {width} is not divisible by the {len(self.extent)} axes of extent {self.extent}")
         self.width = width
@@ -110,16 +110,24 @@ class RelativeAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
+        check_flag("content", content)
+        check_flag("full_width", full_width)
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)
         check_probability("dropout", dropout)
         if full_width and content:
-            raise ValueError("full_width reads the whole input in every head, which content=True does not offer")
+            raise ValueError(
+                f"full_width is {full_width}, which reads the whole input in every head, but content is {content}: "
+                "full_width needs content=False"
+            )
         if not full_width and dim % heads:
             raise ValueError(f"dim {dim} is not divisible by heads {heads}")
         self.dim, self.heads, self.content, self.full_width, self.dropout = dim, heads, content, full_width, dropout
         self.head_dim = dim if full_width else dim // heads
+        if position_width is not None:
+            check_positive("position_width", position_width)
         self.encoding = RelativePositionalEmbedding(position_width or dim, extent)
         self.axes = len(self.encoding.extent)
         width = self.encoding.width
@@ -134,9 +142,10 @@ class RelativeAttention(nn.Module):
         self.output = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``; optionally also the map."""
+        check_flag("return_weights", return_weights)
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)
         self.encoding.check(grid)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.functional import DecayProfile, TableProfile, separable_attention, separable_weights
 from regard.layers._grids import flat_tokens, like_input
-from regard.support.checks import check_choice, check_dtype, check_grid, check_positive
+from regard.support.checks import check_choice, check_dtype, check_flag, check_grid, check_positive
 
 Side = Literal["both", "before", "after"]
 
@@ -47,6 +47,7 @@ class SeparableAttention(nn.Module):
         extent: Sequence[int] | None = None,
         bias: bool = True,
     ) -> None:
+        check_flag("bias", bias)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)
@@ -55,7 +56,7 @@ class SeparableAttention(nn.Module):
         if dim % heads:
             raise ValueError(f"dim {dim} is not divisible by heads {heads}")
         self.dim, self.heads, self.axes, self.side, self.head_dim = dim, heads, axes, side, dim // heads
-        self.extent = None if extent is None else check_grid(extent)
+        self.extent = None if extent is None else check_grid(extent, "extent")
         if self.extent is not None and len(self.extent) != axes:
             raise ValueError(f"extent {self.extent} has {len(self.extent)} sizes, but axes is {axes}")
         if self.extent is None:
@@ -87,9 +88,10 @@ class SeparableAttention(nn.Module):
         return separable_weights(self.profiles(), grid)
 
     def forward(
-        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, *, return_weights: bool = False
+        self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """``(batch, *grid, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out; optionally also the map."""
+        check_flag("return_weights", return_weights)
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)
         value = self.value(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
+from regard.maps._differences import per_row
 from regard.maps._interception import intercept
 from regard.maps._keeping import Keeping, LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
@@ -131,6 +132,20 @@ class Capture(Keeping):
             if chosen is not None:
                 factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
         record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
+
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        one, two = self.maps.get(first), self.maps.get(second)
+        if one is not None and one.latest.overview is not None:
+            self.missed(first, f"{second} is subtracted from it: both have an overview of their own", one.latest.shape)
+        if one is None or two is None or one.latest.stored is None or two.latest.stored is None:
+            return
+        rows = per_row(factor, one.latest.stored)
+        if rows is None or one.latest.rows is not None or one.latest.heads is not None:
+            return
+        one.latest.stored.sub_(rows.unsqueeze(-1) * two.latest.stored)
+        one.latest.kind = "difference"
+        one.latest.check.add(two.latest.check.error, two.latest.check.logsumexp_error)
+        self.retract(second)
 
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape

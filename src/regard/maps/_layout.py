@@ -59,7 +59,7 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
     if found < 0 or layout.tokens != tokens:
         raise ValueError(
             f"grid {sides} with prefix {prefix} makes {math.prod(sides) + max(prefix or 0, 0)} tokens, "
-            f"but {name!r} attends over {tokens}"
+            f"but must make {tokens}, which {name!r} attends over"
         )
     return layout
 
@@ -73,7 +73,8 @@ def check_grid(grid: Any, prefix: Any) -> None:
 
 
 def _sides(grid: Any) -> tuple[int, ...]:
-    sides = (grid,) if isinstance(grid, int) else tuple(grid) if is_iterable(grid) else ()
+    plain = is_iterable(grid) and not isinstance(grid, str | bytes)
+    sides = (grid,) if isinstance(grid, int) else tuple(grid) if plain else ()
     if not sides or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
         raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {grid!r}")
     return sides

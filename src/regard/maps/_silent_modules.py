@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard.maps._module_names import clean
@@ -28,13 +29,19 @@ class SilentModules:
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
         self._operators: dict[str, str] = {}
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # an interceptor around this one would take it for a use of the parameters
+            self._find(model)
+        self.waiting.update(self._owner)
+
+    def _find(self, model: nn.Module) -> None:
         for path, module in model.named_modules():
             if _NAME.search(path.rpartition(".")[2]) or _NAME.search(type(module).__name__):
                 matrices = [x for x in module.parameters() if x.ndim >= 2]
                 if len(matrices) >= 2:
                     # Modules come outermost first: the innermost one keeps its parameters.
                     self._owner.update(dict.fromkeys(map(id, matrices), clean(path) or self._root))
-        self.waiting.update(self._owner)
 
     def __bool__(self) -> bool:
         return bool(self._owner)

@@ -16,6 +16,8 @@ from regard.models._pyramid import AttentionPyramid as AttentionPyramid
 from regard.models._resnet import ResNet18 as ResNet18
 from regard.models._seq2seq import Seq2SeqRNN as Seq2SeqRNN
 from regard.models._text_encoder import TextEncoder as TextEncoder
+from regard.models._timm_attention import TimmGaussianAttention as TimmGaussianAttention
+from regard.models._timm_attention import register_in_timm as register_in_timm
 from regard.models._transformer import Transformer as Transformer
 from regard.models._transformer import TransformerWeights as TransformerWeights
 from regard.models._transformer import character_gpt as character_gpt

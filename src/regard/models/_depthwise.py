@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.layers import flat_tokens, like_input
-from regard.support.checks import check_positive
+from regard.support.checks import check_flag, check_positive
 
 
 class DepthwiseMixing(nn.Module):
@@ -32,6 +32,7 @@ class DepthwiseMixing(nn.Module):
     def __init__(
         self, dim: int, heads: int, *, head_dim: int | None = None, full_width: bool = False, kernel: int = 3
     ) -> None:
+        check_flag("full_width", full_width)
         super().__init__()
         check_positive("dim", dim)
         check_positive("heads", heads)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 from regard.models._depthwise import DepthwiseMixing
-from regard.support.checks import check_choice, check_positive, describe
+from regard.support.checks import check_choice, check_flag, check_positive, describe
 
 ATTENTIONS = ("gaussian", "gaussian-diagonal", "gaussian-full", "relative", "relative-content", "gated", "content")
 KINDS = (*ATTENTIONS, "depthwise")
@@ -103,6 +103,7 @@ class SecondOutput(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, return_weights: bool = False, **options: Any
     ) -> Tensor | tuple[Tensor, Tensor]:
+        check_flag("return_weights", return_weights)
         if return_weights:
             out, weights = self.inner(x, return_weights=True, **options)
             return self.output(out), weights

@@ -15,6 +15,7 @@ from regard.observation import on_grid
 from regard.support.checks import (
     check_count,
     check_dtype,
+    check_flag,
     check_ndim,
     check_positive,
     check_probability,
@@ -125,9 +126,10 @@ class ImageEncoder(Pretrained):
         step = self.patch_size * 2 ** len(self.merge)
         for name, size in zip(("height", "width"), sides, strict=True):
             if size % step:
-                merged = f" (patch_size is {self.patch_size}, tokens are merged {len(self.merge)} times)"
+                merged = f", tokens are merged {len(self.merge)} times" if self.merge else ""
                 raise ValueError(
-                    f"image {name} is {size}, which is not a multiple of {step}" + (merged if self.merge else "")
+                    f"the image's {name} (image_size) is {size}, but must be a multiple of {step} (patch_size is "
+                    f"{self.patch_size}{merged})"
                 )
         return sides[0] // self.patch_size, sides[1] // self.patch_size
 
@@ -172,6 +174,7 @@ class ImageEncoder(Pretrained):
             images: ``(batch, channels, height, width)``.
             return_intermediates: also return the tokens after each block.
         """
+        check_flag("return_intermediates", return_intermediates)
         tokens, intermediates = self.forward_intermediates(images)
         logits = self.forward_head(tokens)
         return (logits, intermediates) if return_intermediates else logits

@@ -106,7 +106,7 @@ class Pretrained(nn.Module):
         # Shapes are compared before anything is allocated: a short file can describe a network of any size.
         shapes = _read_shapes(path)
         with torch.device("meta"), torch.random.fork_rng(devices=[]), at_most(len(shapes)):
-            wanted = shapes_of(found(**arguments).state_dict())
+            wanted = shapes_of(_built(found, arguments, path).state_dict())
         if wrong := differing_shapes(shapes, wanted):
             raise ValueError(f"{path / WEIGHTS} does not fit the {found.__name__} of {path / CONFIG}: {wrong}")
         state = _read_weights(path, config)
@@ -117,6 +117,15 @@ class Pretrained(nn.Module):
             model.to(dtypes.pop())
         model.load_state_dict(state, assign=True)
         return model.to(device).eval()  # type: ignore[return-value]
+
+
+def _built(kind: "type[Pretrained]", arguments: dict[str, Any], folder: Path) -> "Pretrained":
+    """A model of the arguments in a file; a wrong type among them, or a size beyond any tensor, is the file's fault."""
+    try:
+        return kind(**arguments)
+    except (TypeError, OverflowError, RuntimeError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{folder / CONFIG} does not describe a {kind.__name__}: {said:.300}") from error
 
 
 def _remembering(init: Callable[..., None]) -> Callable[..., None]:

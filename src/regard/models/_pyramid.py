@@ -11,7 +11,15 @@ from regard.layers import GaussianAttention
 from regard.models._pretrained import Pretrained
 from regard.models._whitening import WhitenedPatches
 from regard.observation import on_grid
-from regard.support.checks import check_choice, check_count, check_ndim, check_positive, check_sides, describe
+from regard.support.checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_ndim,
+    check_positive,
+    check_sides,
+    describe,
+)
 
 Grid = tuple[int, int]
 Images = Float[Tensor, "batch channels height width"]
@@ -61,6 +69,7 @@ class PyramidBlock(nn.Module):
     """
 
     def __init__(self, dim: int, out_dim: int, *, mixing: str, heads: int, pool: bool) -> None:
+        check_flag("pool", pool)
         super().__init__()
         self.pool = pool
         if mixing == "convolution":
@@ -131,6 +140,8 @@ class AttentionPyramid(Pretrained):
             raise TypeError(f"widths must be a list of numbers, one for each stage, got {describe(widths)}")
         for width in widths:
             check_positive("widths", width)
+        check_positive("channels", channels)
+        check_positive("stride", stride)
         if stride not in (1, 2):
             raise ValueError(f"stride must be 1 or 2, got {describe(stride)}")
         self.widths, self.depth = tuple(widths), depth
@@ -156,7 +167,9 @@ class AttentionPyramid(Pretrained):
         stride, poolings = self.embedding.stride, sum(self.pools)
         for name, size in zip(("height", "width"), sides, strict=True):
             if size < (smallest := stride * 2**poolings):
-                raise ValueError(f"image {name} is {size}, but {poolings} poolings need at least {smallest}")
+                raise ValueError(
+                    f"the image's {name} (image_size) is {size}, but {poolings} poolings need at least {smallest}"
+                )
         grid = -(-sides[0] // stride), -(-sides[1] // stride)
         grids = []
         for pool in self.pools:

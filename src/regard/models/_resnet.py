@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.models._pretrained import Pretrained
-from regard.support.checks import check_choice, check_dtype, check_ndim, check_positive
+from regard.support.checks import check_choice, check_count, check_dtype, check_ndim, check_positive
 
 STEMS = ("cifar", "imagenet")
 
@@ -53,6 +53,7 @@ class ResNet18(Pretrained):
 
     def __init__(self, num_classes: int = 10, *, channels: int = 3, width: int = 64, stem: str = "cifar") -> None:
         super().__init__()
+        check_count("num_classes", num_classes)
         check_positive("channels", channels)
         check_positive("width", width)
         check_choice("stem", stem, STEMS)

@@ -11,7 +11,7 @@ from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
 from regard.models._padded_sequences import State, run_padded
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import check_keep, check_token_numbers, greedy
-from regard.support.checks import check_choice, check_positive, check_probability, values_are_readable
+from regard.support.checks import check_choice, check_flag, check_positive, check_probability, values_are_readable
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 ATTENTIONS = ("none", "dot", "additive")
@@ -32,6 +32,7 @@ class DotAttention(nn.Module):
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         # One head, so that the batch is not taken for the heads.
+        check_flag("return_weights", return_weights)
         query, key = query[:, None], key[:, None]
         mask = None if keep is None else keep[:, None]
         if return_weights:
@@ -95,12 +96,19 @@ class Seq2SeqRNN(Pretrained):
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("dim", dim), ("hidden", hidden), ("depth", depth)):
             check_positive(name, size)
+        for name, given in (
+            ("source_vocab_size", source_vocab_size),
+            ("length", length),
+            ("position_dim", position_dim),
+        ):
+            if given is not None:
+                check_positive(name, given)
         check_choice("cell", cell, tuple(CELLS))
         check_choice("attention", attention, ATTENTIONS)
         check_choice("positions", positions, tuple(POSITIONS))
         check_probability("dropout", dropout)
         if positions == "one-hot" and length is None:
-            raise ValueError("length is needed for one-hot positions: the longest sequence")
+            raise ValueError(f"length is None, but positions {positions!r} need the length of the longest sequence")
         self.vocab_size, self.hidden = vocab_size, hidden
         self.embedding = nn.Embedding(vocab_size, dim)
         self.source_embedding = None if source_vocab_size is None else nn.Embedding(source_vocab_size, dim)
@@ -159,6 +167,7 @@ class Seq2SeqRNN(Pretrained):
             start: the position of the first of these tokens in the target.
             return_weights: also return the alignment; the model must have attention.
         """
+        check_flag("return_weights", return_weights)
         queries, state = self.decoder(self._embed("target", target, self.embedding, start), state)
         if self.attention is None:
             if return_weights:
@@ -191,6 +200,7 @@ class Seq2SeqRNN(Pretrained):
             source_keep: True on the source's tokens, False on its padding, which stands at the end.
             return_weights: also return the alignment ``(batch, t, s)``.
         """
+        check_flag("return_weights", return_weights)
         states, state = self.encode(source, keep=source_keep)
         scores, _, weights = self.decode(target, states, state, keep=source_keep, return_weights=return_weights)
         return scores if weights is None else (scores, weights)
@@ -216,6 +226,7 @@ class Seq2SeqRNN(Pretrained):
             source_keep: True on the source's tokens, False on its padding.
             return_weights: also return the alignment of each new token, ``(batch, new, s)``.
         """
+        check_flag("return_weights", return_weights)
         states, state = self.encode(source, keep=source_keep)
         seen, alignment = 0, []
 

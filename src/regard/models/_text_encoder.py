@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.layers import AbsolutePositionalEmbedding, EncoderBlock, LayerNorm
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers
-from regard.support.checks import check_choice, check_count, check_positive, check_probability
+from regard.support.checks import check_choice, check_count, check_flag, check_positive, check_probability
 
 HEADS = ("tokens", "classes")
 Vectors = Float[Tensor, "batch tokens dim"]
@@ -61,6 +61,7 @@ class TextEncoder(Pretrained):
     ) -> None:
         super().__init__()
         check_positive("vocab_size", vocab_size)
+        check_positive("length", length)
         check_positive("dim", dim)
         check_count("num_classes", num_classes)
         check_positive("depth", depth)
@@ -131,6 +132,7 @@ class TextEncoder(Pretrained):
                 ``(batch, num_classes)``.
             return_intermediates: also return the vectors after each block.
         """
+        check_flag("return_intermediates", return_intermediates)
         check_choice("head", head, HEADS)
         vectors, intermediates = self.forward_intermediates(tokens, keep=keep)
         scores = self.forward_tokens(vectors) if head == "tokens" else self.forward_classes(vectors)

@@ -22,6 +22,7 @@ from regard.models._torch import fill, read_torch
 from regard.support.checks import (
     check_choice,
     check_count,
+    check_flag,
     check_ndim,
     check_positive,
     check_probability,
@@ -96,8 +97,12 @@ class Transformer(Pretrained):
         positions: str = "sinusoidal",
         dropout: float = 0.1,
     ) -> None:
+        if final_norm is not None:
+            check_flag("final_norm", final_norm)
         super().__init__()
         check_positive("vocab_size", vocab_size)
+        if source_vocab_size is not None:
+            check_positive("source_vocab_size", source_vocab_size)
         check_positive("dim", dim)
         check_choice("positions", positions, POSITIONS)
         check_probability("dropout", dropout)
@@ -226,6 +231,7 @@ class Transformer(Pretrained):
             source_keep: True on the source's tokens, False on its padding.
             return_weights: also return the attention maps of all blocks.
         """
+        check_flag("return_weights", return_weights)
         encoder: list[Tensor] | None = [] if return_weights else None
         decoder: list[Any] | None = [] if return_weights else None
         memory = None if source is None else self.encode(source, keep=source_keep, maps=encoder)
@@ -264,6 +270,7 @@ class Transformer(Pretrained):
             source_keep: True on the source's tokens, False on its padding.
             use_cache: keep the keys and values of earlier steps. The tokens are the same without.
         """
+        check_flag("use_cache", use_cache)
         if end is not None and not 0 <= end < self.vocab_size:
             raise ValueError(f"end is {end}, but the vocabulary has 0 to {self.vocab_size - 1}")
         memory = None if source is None else self.encode(source, keep=source_keep)

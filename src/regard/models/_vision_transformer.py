@@ -18,7 +18,7 @@ from regard.layers import (
 from regard.models._pretrained import Pretrained
 from regard.models._relative_bias import RelativeBias
 from regard.models._timm import read_timm
-from regard.support.checks import check_choice, check_count, check_positive, check_probability, check_sides
+from regard.support.checks import check_choice, check_count, check_flag, check_positive, check_probability, check_sides
 
 POOLS = ("class", "average", "attention")
 EPSILON = 1e-6  # of the layer norms, as in timm
@@ -180,6 +180,7 @@ class VisionTransformer(Pretrained):
             images: ``(batch, channels, height, width)``.
             return_intermediates: also return the tokens after each block, prefix tokens first.
         """
+        check_flag("return_intermediates", return_intermediates)
         tokens, intermediates = self.forward_intermediates(images)
         logits = self.forward_head(tokens)
         return (logits, intermediates) if return_intermediates else logits

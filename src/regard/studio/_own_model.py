@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-import regard
-from regard.maps import Maps
+from regard.maps import Maps, capture
 from regard.studio._errors import Refused
 from regard.support.checks import describe
 from regard.training import import_code
@@ -89,7 +88,7 @@ class _Looker:
     def __call__(self, given: Any) -> Payload:
         try:
             inputs, tokens = self._input(given)
-            with torch.no_grad(), regard.capture(self.model) as maps:
+            with torch.no_grad(), capture(self.model) as maps:
                 output = _call(self.model, inputs)
         except (ValueError, TypeError, RuntimeError, KeyError, IndexError) as error:
             raise Refused(400, f"the model cannot take this: {str(error).strip().partition(chr(10))[0]}") from error

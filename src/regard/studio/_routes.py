@@ -3,7 +3,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -33,7 +33,7 @@ from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, read_p
 from regard.studio._sample_view import sample_view
 from regard.studio._summaries import Summaries
 from regard.training import Run
-from regard.views import Payload, show
+from regard.views import Payload, show, story
 from regard.views.claim_ledger import claim_evidence
 
 PAYLOAD = "application/octet-stream"
@@ -171,15 +171,12 @@ class Api:
     def image_attention(self, id: RunId, source: Source, index: Index, step: Step = None) -> Response:
         with self._opened(id) as (place, run):
             key = (str(place.folder), source, index, step, max(run.checkpoints.steps(), default=None))
-            with self._working:  # a second request for the same image waits for the first
-                if key not in self._looked:
-                    content = self._content(run, source, index)
-                    self._looked[key] = self._look(
-                        place, run, open_own(content), step, self._label(run, source, index)
-                    ).body
-                if len(self._looked) > MOST_KEPT:
-                    del self._looked[next(iter(self._looked))]
-                return BinaryResponse(self._looked[key])
+
+            def look() -> bytes:
+                content = self._content(run, source, index)
+                return self._look(place, run, open_own(content), step, self._label(run, source, index)).body
+
+            return BinaryResponse(self._kept(key, look))
 
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         with self._opened(id) as (place, run):
@@ -217,8 +214,27 @@ class Api:
         with self._working:
             return BinaryResponse(self.model.look(content).body)
 
-    def page(self, name: Literal["mechanism", "convolution", "claims"]) -> Response:
-        return BinaryResponse(_page(name))
+    def page(
+        self,
+        name: Literal["mechanism", "convolution", "claims", "story"],
+        run: Annotated[str | None, Query(max_length=300, description="story: a run to show in it")] = None,
+    ) -> Response:
+        if name != "story":
+            return BinaryResponse(_page(name))
+        if run is None:
+            return BinaryResponse(self._kept("story", lambda: story().body))
+        with self._opened(run) as (place, opened):
+            key = ("story", str(place.folder), max(opened.checkpoints.steps(), default=None))
+            return BinaryResponse(self._kept(key, lambda: story(opened).body))
+
+    def _kept(self, key: Any, make: Callable[[], bytes]) -> bytes:
+        """One of the last few answers, or a new one. A second request for the same waits for the first."""
+        with self._working:
+            if key not in self._looked:
+                self._looked[key] = make()
+            if len(self._looked) > MOST_KEPT:
+                del self._looked[next(iter(self._looked))]
+            return self._looked[key]
 
     def evidence(self, id: Annotated[str, Path(max_length=100)]) -> ClaimEvidence:
         try:

@@ -11,14 +11,15 @@ from regard.studio._errors import Refused, log
 from regard.support import reading as support
 from regard.support.checksums import checksum
 from regard.training import DamagedCheckpointError, Run, load_run
+from regard.views import shipped_run
 
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
 DEEPEST, MOST_RUNS, MOST_CHECKPOINTS = 4, 5_000, 10_000
 STATE_FILES = ("state.json", "state.safetensors")
-# What files of the wrong form raise. Any other error is also written to the terminal.
-_FILES = (ValueError, TypeError, KeyError, OSError, RecursionError, OverflowError, DamagedCheckpointError)
+# What our readers raise about files. Any other error is one of regard (or of the user's own classes), and told as such.
+_ABOUT_FILES = (ValueError, OSError, DamagedCheckpointError)
 LARGEST_JSON = 4 * 2**20
-EXAMPLE = Path(__file__).parent / "example"
+EXAMPLE = shipped_run("cifar10-small")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ class RunFolder:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Inside the block, an error that the run's files cause is a message about this run. Others go on as they are."""
+        """Inside the block, an error that the run's files cause is a message about this run.
+
+        Any other error stops no other run either, but the message says that it is ours, and the terminal shows it.
+        """
         try:
             yield
         except Refused:
@@ -80,10 +84,13 @@ class RunFolder:
             if self.folder.exists():
                 raise Refused(422, f"{self.title} cannot be read: {missing}") from missing
             raise Refused(404, f"{self.title} no longer exists") from missing
-        except Exception as error:
-            if not isinstance(error, _FILES):
-                log.warning("%r cannot be read", self.title, exc_info=error)
+        except _ABOUT_FILES as error:
             raise Refused(422, f"{self.title} cannot be read: {_brief(error)}") from error
+        except Exception as error:
+            log.error("an error in regard, or in your own classes, about %r", self.title, exc_info=error)
+            said = f"{type(error).__name__}: {_brief(error)}"
+            raise Refused(422, f"{self.title} cannot be shown: an error occurred that its files may have caused ({said}); "
+                               "the terminal that runs the studio shows it") from error  # fmt: skip
 
 
 class Folder:

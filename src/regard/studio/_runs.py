@@ -147,7 +147,7 @@ class Networks:
                 except DamagedCheckpointError as damaged:
                     damage = damage or damaged
                     continue
-                except (RuntimeError, ValueError, TypeError, KeyError, OSError, MemoryError) as error:
+                except (ValueError, OSError, MemoryError) as error:
                     raise Refused(422, f"{place.title} cannot be loaded: {_first_line(error)}") from error
             self._kept.move_to_end(key)
             while len(self._kept) > self.most:

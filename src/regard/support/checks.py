@@ -1,7 +1,9 @@
 """Argument checks. Each error names the argument, what was passed and what would fit."""
 
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -53,8 +55,25 @@ def check_width(name: str, value: Any, width: int) -> None:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
 
 
-def check_dtype(name: str, value: Tensor, parameter: Tensor) -> None:
-    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it."""
+def is_tracing() -> bool:
+    """Inside ``torch.jit.trace``, which TorchScript's exporter to ONNX uses, too."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+def static_sizes(value: Tensor) -> tuple[int, ...]:
+    """The shape, in whole numbers also where ``torch.jit.trace`` would give tensors: a trace is for one grid."""
+    if not is_tracing():
+        return tuple(value.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        return tuple(int(size) for size in value.shape)
+
+
+def check_dtype(name: str, value: Tensor, parameter: Any) -> None:
+    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it. A layer whose weights are
+    packed (``torch.ao.quantization`` makes ``weight`` a method) checks its input itself."""
+    if not isinstance(parameter, Tensor):
+        return
     if value.dtype != parameter.dtype and not under_autocast(value):
         raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
 
@@ -84,7 +103,7 @@ def check_beta(beta: Any, name: str = "beta") -> None:
     if not beta >= 0:  # also refuses NaN
         # An integer of thousands of digits has no text.
         raise ValueError(
-            f"{name} must lie in [0, ∞], got {beta if beta > -1e300 or beta != beta else 'less than -1e300'}"
+            f"{name} must lie in [0, ∞], got {beta if isinstance(beta, float) or beta > -1e300 else 'less than -1e300'}"
         )
 
 
@@ -141,6 +160,8 @@ def check_values(name: str, value: Any, channels: int, axis: int, axes: tuple[in
 def check_path(name: str, value: Any) -> None:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise TypeError(f"{name} must be a path, got {describe(value)}")
+    if not os.fspath(value):
+        raise ValueError(f"{name} must be a path, got {describe(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -247,19 +268,43 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
     return sizes
 
 
-def check_grid(grid: Any) -> tuple[int, ...]:
+@contextmanager
+def taking(name: str, value: Any, model: nn.Module) -> Iterator[None]:
+    """Inside the block a model is called with what the user passed: its own error is told as one about that argument.
+
+    >>> model = nn.Linear(2, 2)
+    >>> with taking("x", torch.ones(3), model):
+    ...     model(torch.ones(3))
+    Traceback (most recent call last):
+    ValueError: x is a float32 tensor of shape (3,), but must be what the model (Linear) takes: mat1 and mat2 shapes cannot ...
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        said = str(error).strip().partition("\n")[0]
+        if said.startswith(f"{name} must be"):  # it is about the argument already
+            raise
+        given = f"{describe(value):.200}"
+        raise ValueError(
+            f"{name} is {given}, but must be what the model ({type(model).__name__}) takes: {said:.300}"
+        ) from error
+
+
+def check_grid(grid: Any, name: str = "grid") -> tuple[int, ...]:
     """The sizes of a grid's axes, as a tuple.
 
     >>> check_grid([16, 8])
     (16, 8)
     """
-    if isinstance(grid, int | str) or not isinstance(grid, Sequence):
-        raise TypeError(f"grid must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
+    if isinstance(grid, int | str | bytes) or not isinstance(grid, Sequence):
+        raise TypeError(f"{name} must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
     sizes = tuple(grid)
     if not sizes or any(isinstance(size, bool) or not isinstance(size, int | torch.SymInt) for size in sizes):
-        raise TypeError(f"grid must be whole numbers such as (rows, columns), got {describe(grid)}")
+        raise TypeError(f"{name} must be whole numbers such as (rows, columns), got {describe(grid)}")
     if not torch.compiler.is_compiling() and any(size < 1 for size in sizes):
-        raise ValueError(f"grid must have sizes of 1 or more, got {sizes}")
+        raise ValueError(f"{name} must have sizes of 1 or more, got {describe(grid)}")
     return sizes
 
 

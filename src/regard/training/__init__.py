@@ -69,6 +69,7 @@ from regard.training.tasks import GenerationAccuracy as GenerationAccuracy
 from regard.training.tasks import ImageTask as ImageTask
 from regard.training.tasks import MaskedLanguage as MaskedLanguage
 from regard.training.tasks import Outcome as Outcome
+from regard.training.tasks import Repetition as Repetition
 from regard.training.tasks import Sample as Sample
 from regard.training.tasks import SampleAttention as SampleAttention
 from regard.training.tasks import Task as Task

@@ -4,7 +4,6 @@ A recipe of a few bytes can describe a network of any size. The network is built
 a shape and no memory, and building stops once it has more parts than the checkpoint has tensors for.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from regard.support.building import at_most, differing_shapes, shapes_of
-from regard.support.reading import UnreadableError, check_regular
+from regard.support.reading import UnreadableError, check_regular, parse_json
 from regard.training._recipe import Recipe
 
 LARGEST_HEADER = 16 * 2**20
@@ -30,9 +29,9 @@ def tensor_shapes(path: Path) -> Shapes:
             raise UnreadableError(f"{path} is not a safetensors file: its header would have {length:,} bytes")
         text = file.read(length)
     try:
-        header = json.loads(text)
+        header = parse_json(text)
         return {str(name): tuple(map(int, part["shape"])) for name, part in header.items() if name != "__metadata__"}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableError(f"{path} is not a safetensors file: {error}") from error
 
 
@@ -63,6 +62,9 @@ def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
             return dict(recipe.network.build(recipe.task).state_dict())
     except NotImplementedError:  # an operator without a meta version
         return None
+    except (TypeError, OverflowError, RuntimeError) as error:  # sizes beyond any tensor, or of a wrong type
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"the network of the recipe {recipe.name!r:.100} cannot be built: {said:.300}") from error
 
 
 def check_state(network: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:

@@ -19,7 +19,7 @@ from regard.models import (
     Transformer,
     VisionTransformer,
 )
-from regard.training.tasks import CaseConversion, ImageTask, MaskedLanguage
+from regard.training.tasks import CaseConversion, ImageTask, MaskedLanguage, Repetition
 
 WHITENING_IMAGES = 5000
 
@@ -253,7 +253,7 @@ class TransformerSettings(NetworkSettings):
         dim: width of a token.
         heads: attention heads of each block.
         hidden: width inside the feed-forward networks; by default four times dim.
-        encoder_depth: blocks of the encoder.
+        encoder_depth: blocks of the encoder; 0 for a language model, which has none.
         decoder_depth: blocks of the decoder.
         norm: before (pre) or after (post) each sub-layer.
         positions: sinusoidal or none.
@@ -269,13 +269,14 @@ class TransformerSettings(NetworkSettings):
     positions: Literal["sinusoidal", "none"] = "sinusoidal"
     dropout: float = 0.0
 
-    def build(self, task: CaseConversion) -> nn.Module:
+    def build(self, task: CaseConversion | Repetition) -> nn.Module:
         settings = _fields(self)
         depth = (settings.pop("encoder_depth"), settings.pop("decoder_depth"))
         return Transformer(len(task.vocabulary), depth=depth, **settings)
 
     def small(self) -> "TransformerSettings":
-        return dataclasses.replace(self, dim=8, heads=2, encoder_depth=1, decoder_depth=1)
+        depth = min(1, self.encoder_depth)
+        return dataclasses.replace(self, dim=2 * self.heads, hidden=16, encoder_depth=depth, decoder_depth=1)
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,7 @@ class TextEncoderSettings(NetworkSettings):
         return TextEncoder(len(task.vocabulary), length=task.length + 1, **_fields(self))
 
     def small(self) -> "TextEncoderSettings":
-        return dataclasses.replace(self, dim=8, depth=1, heads=2)
+        return dataclasses.replace(self, dim=2 * self.heads, hidden=16, depth=1)
 
 
 def _fields(settings: NetworkSettings) -> dict[str, Any]:

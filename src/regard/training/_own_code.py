@@ -15,9 +15,11 @@ from typing import Any
 from regard.data import data_folder
 from regard.support.checks import UnusableInputError
 from regard.support.files import write_atomic
+from regard.support.reading import read_json
 from regard.training._recipe import Recipe
 
 REMEMBERED = "own_code.json"
+LARGEST_NOTE = 2**20
 _FILES: dict[str, ModuleType] = {}
 
 
@@ -123,10 +125,10 @@ def remember(sources: Sequence[str]) -> None:
 
 def _remembered() -> list[str]:
     try:
-        found = json.loads((data_folder() / REMEMBERED).read_text(encoding="utf-8"))
+        found = read_json(data_folder() / REMEMBERED, LARGEST_NOTE)
     except (OSError, ImportError, ValueError):
         return []
-    return [str(source) for source in found] if isinstance(found, list) else []
+    return [source for source in found if isinstance(source, str)] if isinstance(found, list) else []
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -1,8 +1,11 @@
 """Recipes as JSON, and the differences between two of them."""
 
+import collections.abc
 import dataclasses
+import functools
+import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.data import Augmentation
 from regard.support.checks import describe
@@ -38,10 +41,11 @@ def decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kinds = {kind.__name__: kind for kind in _kinds()}
-    kind = kinds.get(value.get("kind", ""))
+    said = value.get("kind")
+    kind = kinds.get(said) if isinstance(said, str) else None
     if kind is None:
         raise ValueError(
-            f"unknown kind of part {value.get('kind')!r} in a recipe; known are {', '.join(sorted(kinds))} "
+            f"unknown kind of part {said!r:.100} in a recipe; known are {', '.join(sorted(kinds))} "
             f"(import the module that defines your own first)"
         )
     known = {each.name for each in dataclasses.fields(kind)}
@@ -53,10 +57,51 @@ def decode(value: Any) -> Any:
     if missing := [name for name in needed if name not in value]:
         raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: is the file complete?")
     fields = {name: decode(each) for name, each in value.items() if name != "kind"}
+    for name, hint in field_types(kind).items():
+        if name in fields and not fits(fields[name], hint):
+            raise ValueError(f"{kind.__name__}: {name} must be {_words(hint)}, got {describe(fields[name]):.200}")
     try:
         return kind(**fields)
     except TypeError as error:  # the file has a value of a wrong type
         raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+@functools.cache
+def field_types(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; none where they cannot be found out."""
+    try:
+        hints = get_type_hints(kind)
+    except (NameError, TypeError, AttributeError):  # a class of the user's own may be annotated in any way
+        return {}
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.name in hints}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a file is of a field's type. Types that files cannot hold are not looked into.
+
+    >>> fits(3, float), fits(True, int), fits((1, "x"), tuple[int, ...]), fits("a", Literal["a", "b"] | None)
+    (True, False, False, True)
+    """
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, each) for each in inside)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in inside)
+    if origin in (tuple, list, collections.abc.Sequence):
+        if not isinstance(value, tuple):
+            return False
+        if origin is tuple and inside and inside[-1] is not ...:
+            return len(value) == len(inside) and all(map(fits, value, inside))
+        return not inside or all(fits(each, inside[0]) for each in value)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
 
 
 def _has_no_default(each: "dataclasses.Field[Any]") -> bool:

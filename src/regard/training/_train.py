@@ -2,14 +2,15 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from regard.support.checks import check_positive, describe
+from regard.support.checks import check_flag, check_path, check_positive, describe, is_iterable
 from regard.support.files import DiskFullError, remove_unfinished, reporting_full_disk
 from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import start_fabric
@@ -65,18 +66,23 @@ def train(
     ...     run.summary["steps"], len(run.evaluations)
     (8, 2)
     """
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")
-    for name, value in (("log_every", log_every), ("save_every", save_every), ("keep", keep)):
-        if value is not None:
-            check_positive(name, value)
+    _check_arguments(
+        recipe,
+        listeners,
+        {"folder": folder, "resume": resume},
+        log_every=log_every,
+        save_every=save_every,
+        keep=keep,
+        tensorboard=tensorboard,
+        progress=progress,
+    )
     notes = recipe.task.check()  # unusable data is refused before anything is written
     fabric = start_fabric(recipe.precision, accelerator=accelerator, devices=devices, nodes=nodes)
     first = fabric.is_global_zero
     if first and notes:
         say(*(f"note: {note}" for note in notes))
     run, origin = choose_folder(fabric, recipe, folder, resume, keep)
-    new = first and not run.folder.exists()
+    created = first_missing(run.folder) if first else None
     if first:
         run.folder.mkdir(parents=True, exist_ok=True)
     random = torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else [])
@@ -90,7 +96,7 @@ def train(
         fabric.barrier()
         checkpoint = last_checkpoint(run, resume, first)
         fabric.barrier()
-        with _removed_on_error(run.folder if new else None):
+        with _removed_on_error(run.folder, created):
             loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
         if checkpoint is not None:
             check_recipe(recipe, checkpoint.state, run.folder)
@@ -105,6 +111,30 @@ def train(
                 bar.close()
         fabric.barrier()
     return run
+
+
+def _check_arguments(
+    recipe: object,
+    listeners: Sequence[Listener],
+    places: Mapping[str, object],
+    *,
+    tensorboard: object,
+    progress: object,
+    **counts: Any,
+) -> None:
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")
+    for name, value in counts.items():
+        if value is not None:
+            check_positive(name, value)
+    for name, flag in (("tensorboard", tensorboard), ("progress", progress)):
+        if flag is not None:
+            check_flag(name, flag)
+    for name, place in places.items():
+        if place is not None and not isinstance(place, bool):
+            check_path(name, place)
+    if not is_iterable(listeners) or not all(map(callable, listeners)):
+        raise TypeError(f"listeners must be functions that take an event, got {describe(listeners)}")
 
 
 def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: bool | None) -> list[Listener]:
@@ -126,14 +156,25 @@ def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: b
 
 
 @contextmanager
-def _removed_on_error(folder: Path | None) -> Iterator[None]:
-    """Leave nothing behind of a run that could not start."""
+def _removed_on_error(folder: Path, created: Path | None) -> Iterator[None]:
+    """Leave nothing behind of a run that could not start: its folder, and those around it that were made for it."""
     try:
         yield
     except Exception:
-        if folder is not None:
+        if created is not None:
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # another run may be in it by now
+                for place in folder.parents:
+                    if not place.is_relative_to(created):
+                        break
+                    place.rmdir()
         raise
+
+
+def first_missing(folder: Path) -> Path | None:
+    """The outermost of the folders that do not exist yet on the way to this one; None where it exists."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    return missing[-1] if missing else None
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
     if pixels.ndim != 3 or not pixels.numel():
         raise ValueError(
             f"image must be (channels, height, width) or (height, width, channels), with a batch or without, "
-            f"got {describe(image) if isinstance(image, Tensor) else tuple(pixels.shape)}"
+            f"got {describe(image) if isinstance(image, Tensor) else f'{image!r:.100} of shape {tuple(pixels.shape)}'}"
         )
     if pixels.shape[0] not in (1, 3, 4) and pixels.shape[2] in (1, 3, 4):
         pixels = pixels.permute(2, 0, 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in
-from regard.support.checks import describe
+from regard.support.checks import describe, is_functional
 from regard.views._head_statistics import patterns, statistics, token_positions, visible_keys
 from regard.views._payload import Scaled
 
@@ -37,7 +37,7 @@ class Sheet:
     visible: Tensor
 
 
-def as_maps(what: Any) -> Maps | None:
+def as_maps(what: Any, argument: str = "what") -> Maps | None:
     """Maps from maps, from one map, or from tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
     if isinstance(what, Maps):
         return what
@@ -48,15 +48,18 @@ def as_maps(what: Any) -> Maps | None:
     elif isinstance(what, Sequence) and what and all(isinstance(each, Tensor) for each in what):
         what = {f"layer {number}": each for number, each in enumerate(what)}
     if isinstance(what, Mapping) and what and all(isinstance(each, Tensor) for each in what.values()):
-        return Maps(Map(str(name), [_record(str(name), weights)]) for name, weights in what.items())
+        return Maps(Map(str(name), [_record(str(name), weights, argument)]) for name, weights in what.items())
     return None
 
 
-def _record(name: str, weights: Tensor) -> AttentionRecord:
+def _record(name: str, weights: Tensor, argument: str) -> AttentionRecord:
     if weights.ndim not in (3, 4) or not weights.is_floating_point():
         raise ValueError(
-            f"weights must be (heads, queries, keys) or (batch, heads, queries, keys), got {describe(weights)} as {name!r}"
+            f"{argument} must have weights (heads, queries, keys) or (batch, heads, queries, keys), got "
+            f"{describe(weights)} as {name!r}"
         )
+    if is_functional(weights):
+        raise ValueError(f"{argument} must have values, got {describe(weights)} on {weights.device}")
     whole = weights.detach() if weights.ndim == 4 else weights.detach()[None]
     return AttentionRecord.given(whole, name)
 
@@ -101,7 +104,9 @@ def _sheet(found: Map, sample: int) -> Sheet:
         )
     # A sum is finite only if all of it is: one pass, and no array of answers.
     if not bool(weights.sum().isfinite()):
-        raise ValueError(f"the weights of {found.name!r} must be finite, to be shown as a map")
+        raise ValueError(
+            f"what must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
+        )
     shown = Map(found.name, list(calls))
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None

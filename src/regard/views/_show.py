@@ -23,10 +23,12 @@ from regard.views import (
 )
 from regard.views._payload import Payload
 from regard.views._sheets import as_maps
+from regard.views._story import story
 from regard.views._words import merged_words, one_sample, tokens_of
 from regard.views.page import document, document_pieces
+from regard.views.page import story as story_page
 
-NAMED = ("claims", "convolution", "mechanism")  # views that need no data of the user
+NAMED = ("claims", "convolution", "mechanism", "story")  # views that need no data of the user
 TITLES = {
     "claims": "Claims about attention",
     "compare": "Attention, compared",
@@ -36,6 +38,7 @@ TITLES = {
     "long": "Attention over long texts",
     "mixed": "Text and image attention",
     "mechanism": "How attention works",
+    "story": "Watch a network learn where to look",
     "tokens": "Token attention",
 }
 
@@ -72,7 +75,8 @@ class Show:
 
     def html(self, title: str | None = None) -> str:
         """The view as one self-contained HTML document."""
-        return document([self.payload], title or f"{self.title} · regard")
+        title = title or f"{self.title} · regard"
+        return story_page(self.payload, title) if self.view == "story" else document([self.payload], title)
 
     def save(self, path: str | Path, *, title: str | None = None, **figure: Any) -> Path:
         """Write one self-contained ``.html`` file, which opens from disk without a network, or a figure for a paper.
@@ -176,22 +180,26 @@ def show(
         raise TypeError(
             f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"
         )
+    check_flag("words", words)
     if isinstance(what, WordMaps):
         return Show(_mixed_maps.word_payload(what, image=image, sample=sample))
     if (maps := as_maps(what)) is None:
         if image is not None or tokens is not None:
-            raise TypeError(f"image= and tokens= go with maps, but what is {describe(what)}")
+            raise TypeError(f"what must be maps where image or tokens are given, got {describe(what)}")
         if other is not None:
             raise TypeError(
-                f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(what)}"
+                f"show(what, other) compares maps (from regard.capture) or tensors of weights, but what is {describe(what)}"
             )
         return Show(_without_maps(what))
     if tokens is None and tokenizer is not None:
         tokens = _spelled(tokenizer, ids, sample)
     if other is not None:
-        return Show(_compared(maps, other, image, tokens=tokens, sample=sample, names=names))
+        unused = {"image": image, "grid": grid, "segments": segments, "words": words or None}
+        return Show(_compared(maps, other, unused, tokens=tokens, sample=sample, names=names))
     if names is not None:
-        raise TypeError("names= goes with two sets of maps: show(a, b, names=(...))")
+        raise TypeError(
+            f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
+        )
     check_flag("words", words)
     segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
     if words:
@@ -204,7 +212,8 @@ def show(
 def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: Any) -> Payload:
     if image is not None and tokens is not None:
         raise ValueError(
-            "image and tokens exclude each other: pass one of the two, or segments= (or ids=) if the text has the image in it"
+            f"image and tokens exclude each other, got {describe(image):.60} and {describe(tokens):.60}: "
+            "pass one of the two, or segments= (or ids=) if the text has the image in it"
         )
     if _long_maps.is_long(maps):
         if image is not None or layout["grid"] is not None:
@@ -217,7 +226,10 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
 
 def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
     if ids is None:
-        raise ValueError("ids is needed with a tokenizer: the numbers of the tokens, (batch, tokens)")
+        raise ValueError(
+            f"ids is None, but is needed with a tokenizer (tokenizer is {describe(tokenizer):.60}): the numbers of the "
+            "tokens, (batch, tokens)"
+        )
     return tokens_of(tokenizer, ids, sample)
 
 
@@ -240,12 +252,18 @@ def _in_words(maps: Maps, tokens: Any, segments: Any) -> tuple[Maps, list[str]]:
     return merged_words(maps, lists["text"])
 
 
-def _compared(maps: Maps, other: Any, image: Any, **options: Any) -> Payload:
-    second = as_maps(other)
+def _compared(maps: Maps, other: Any, unused: dict[str, Any], **options: Any) -> Payload:
+    second = as_maps(other, "other")
     if second is None:
-        raise TypeError(f"show(a, b) compares maps (from regard.capture) or tensors of weights, got {describe(other)}")
-    if image is not None:
-        raise ValueError("image= does not go with a comparison: both sides are shown as heat maps over tokens")
+        raise TypeError(
+            f"other must be maps (from regard.capture) or a tensor of weights, to compare with, but is {describe(other)}"
+        )
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is {describe(value):.60}, which does not go with a comparison: both sides must be shown as heat "
+                f"maps over tokens"
+            )
     return _comparison.payload(maps, second, **options)
 
 
@@ -254,6 +272,8 @@ def _named(name: str, options: dict[str, Any]) -> Payload:
         from regard.views import claim_ledger  # imports every claim, which takes a second
 
         return claim_ledger.payload(**options)
+    if name == "story":
+        return story(**options)
     return (_convolution if name == "convolution" else _mechanism).payload(**options)
 
 

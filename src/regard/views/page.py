@@ -29,8 +29,23 @@ img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
 table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15rem 0.8rem 0.15rem 0; text-align: left; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
-@media (prefers-color-scheme: dark) { body { background: #090b0f; color: #e8ebef; } }
+@media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body { background: #090b0f; color: #e8ebef; } }
+:root[data-theme="dark"] { color-scheme: dark; } :root[data-theme="light"] { color-scheme: light; }
+:root[data-theme="dark"] body { background: #090b0f; color: #e8ebef; }
 @media (max-width: 480px) { body { padding: 0.6rem 0; } }
+body.story { max-width: none; padding: 0; background: #ffffff; }
+body.story > section, .story-opening { max-width: 1080px; margin: 0 auto; box-sizing: border-box; }
+body.story > section, .story-opening { padding: 0 clamp(14px, 4vw, 40px); }
+body.story > h2 { font-size: clamp(1.5rem, 4vw, 2.2rem); letter-spacing: -0.02em; text-align: center; }
+body.story > h2 { padding-top: 3rem; border-top: 1px solid #8883; }
+body.story > section:last-of-type { padding-bottom: 5rem; }
+.story-opening { min-height: 100vh; }
+.story-opening h1 { font-size: clamp(2.1rem, 7vw, 4.4rem); line-height: 1.04; letter-spacing: -0.035em; }
+.story-opening h1 { max-width: 14em; margin: 0; padding-top: 110px; }
+.claims { list-style: none; padding: 0; } .claims li { margin: 0.5rem 0; display: grid; grid-template-columns: 7.5em 1fr; }
+.claims b { font-weight: 600; font-size: 0.9rem; } .claims .holds { color: #0072b2; } .claims .fails { color: #d55e00; }
+@media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body.story { background: #0e1116; } }
+:root[data-theme="dark"] body.story { background: #0e1116; }
 """
 
 # The module is compressed like the data. Once unpacked it runs as an inline script.
@@ -90,6 +105,21 @@ def report(title: str, sections: Iterable[Section]) -> str:
     return _page(title, f"<h1>{html.escape(title)}</h1>{''.join(parts)}", '<body class="report">')
 
 
+def story(payload: Payload, title: str, sections: Iterable[Section] = (), heading: str = "") -> str:
+    """The page that is scrolled (see ``regard.views.story``), and sections in plain HTML below it, under a heading."""
+    # The opening is there before the script is: it is what is painted first.
+    opening = f'<div class="story-opening"><h1>{html.escape(str(payload.meta["title"]))}</h1></div>'
+    parts = [f"<h2>{html.escape(heading)}</h2>" if heading else ""]
+    parts += [f"<section><h2>{html.escape(each.heading)}</h2>{each.body}</section>" for each in sections]
+    return _page(title, view(payload, "story", opening) + "".join(parts), '<body class="story">')
+
+
+def embedded(payload: Payload, name: str, opening: str = "") -> str:
+    """A view for a page of others: its style and theirs stay apart."""
+    shown = view(payload, name, opening).replace(">", " data-regard-apart>", 1)
+    return shown + _scripts()
+
+
 def _page(title: str, content: str, body: str = "<body>") -> str:
     scripts = _scripts() if "data-regard-payload" in content else ""
     return f"{_head(title)}{body}{whole_characters(content)}{scripts}</body></html>\n"
@@ -110,15 +140,15 @@ def _scripts() -> str:
     return f'<script type="text/plain" id="regard-module">{module}</script><script>{START}</script>'
 
 
-def view(payload: Payload, name: str) -> str:
-    """An interactive view inside a page; ``name`` must be unique in it."""
-    return "".join(_view_pieces(payload, name))
+def view(payload: Payload, name: str, opening: str = "") -> str:
+    """An interactive view inside a page; ``name`` must be unique in it. ``opening`` is HTML to see until it is there."""
+    return "".join(_view_pieces(payload, name, opening))
 
 
-def _view_pieces(payload: Payload, name: str) -> Iterator[str]:
+def _view_pieces(payload: Payload, name: str, opening: str = "") -> Iterator[str]:
     # Inside the JSON, "<" is escaped so that it cannot open a tag.
     header = payload.header.replace("<", "\\u003c")
-    yield f'<div data-regard-payload="{name}"><noscript>This view needs JavaScript.</noscript></div>'
+    yield f'<div data-regard-payload="{name}">{opening}<noscript>This view needs JavaScript.</noscript></div>'
     yield f'<script type="application/json" id="{name}-header">{header}</script>'
     yield f'<script type="text/plain" id="{name}-buffer">'
     yield _packed(payload.pieces)
@@ -139,6 +169,17 @@ def table(rows: Sequence[tuple[str, Any]]) -> str:
     """Names and values."""
     cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table>{''.join(cells)}</table>"
+
+
+def claims(rows: Sequence[tuple[str, str]]) -> str:
+    """Verdicts and statements; a statement is HTML."""
+    items = (f'<li><b class="{name.split()[0]}">{html.escape(name)}</b><span>{said}</span></li>' for name, said in rows)
+    return f'<ul class="claims">{"".join(items)}</ul>'
+
+
+def folded(heading: str, body: str) -> str:
+    """HTML that is shown on request."""
+    return f"<details><summary>{html.escape(heading)}</summary>{body}</details>"
 
 
 def picture(figure: Any, description: str) -> str:

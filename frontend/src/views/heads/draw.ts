@@ -23,6 +23,8 @@ export interface PanelState {
   /** The head that is looked at. */
   active: number | null;
   locked: boolean;
+  /** A color for each head, instead of that of its sharpness. */
+  colors?: string[];
 }
 
 const TITLE = 24;
@@ -80,6 +82,9 @@ export function drawPanel(state: PanelState): Draw {
   };
 }
 
+/** The color of a head that is not looked at. */
+const ownColor = (state: PanelState, head: Head, h: number, axes: 1 | 2, theme: Theme): string => state.colors?.[h] ?? shadeOf(head, axes, state.range, theme);
+
 export const shadeOf = (head: Head, axes: 1 | 2, range: Range, theme: Theme): string => css(theme.order(shade(sharpness(head, axes), range)));
 
 function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: Theme) {
@@ -91,7 +96,7 @@ function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: The
   if (state.active !== null) trail(pen, state, state.active, p, theme, true);
   heads.forEach((head, h) => {
     const on = state.active === h;
-    const color = on ? (state.locked ? theme.accent : theme.hover) : shadeOf(head, 2, range, theme);
+    const color = on ? (state.locked ? theme.accent : theme.hover) : ownColor(state, head, h, 2, theme);
     const faded = state.active !== null && !on;
     const { first, second, angle } = principalAxes(head);
     for (const mass of [0.9, 0.5]) {
@@ -119,7 +124,7 @@ function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: The
 function dot(pen: Pen, state: PanelState, head: Head, h: number, x: number, y: number, unit: number, theme: Theme) {
   const on = state.active === h;
   const axes = state.moments.layers[state.layer].axes;
-  pen.fillStyle = on ? (state.locked ? theme.accent : theme.hover) : shadeOf(head, axes, state.range, theme);
+  pen.fillStyle = on ? (state.locked ? theme.accent : theme.hover) : ownColor(state, head, h, axes, theme);
   pen.strokeStyle = theme.background;
   pen.lineWidth = 1.2;
   pen.beginPath();
@@ -250,7 +255,7 @@ function drawLine(pen: Pen, state: PanelState, p: Plane, size: Size, theme: Them
     const head = moments.at(at, h, time);
     const on = state.active === h;
     const y = p.y(h);
-    pen.strokeStyle = on ? (state.locked ? theme.accent : theme.hover) : shadeOf(head, 1, range, theme);
+    pen.strokeStyle = on ? (state.locked ? theme.accent : theme.hover) : ownColor(state, head, h, 1, theme);
     pen.globalAlpha = state.active !== null && !on ? 0.35 : 1;
     for (const [mass, width] of [[0.9, 1.6], [0.5, 6]]) {
       const far = reach(head.cc, mass, 1);

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 LARGEST = 32 * 2**20  # bytes of a message: no exercise returns more
+LARGEST_TREE = (
+    2 * 2**20
+)  # bytes of JSON in it, which take fifty times as much once they are read; numbers come as bytes
 _DTYPES = {
     str(kind): kind
     for kind in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
@@ -52,7 +55,7 @@ def unpack(message: bytes, function: Callable[[int], Any] | None = None) -> Any:
     try:
         (size,) = struct.unpack_from("<I", message)
         (length,) = struct.unpack_from("<I", message, 4)
-        if size + 4 != len(message) or length + 8 > len(message):
+        if size + 4 != len(message) or length + 8 > len(message) or length > LARGEST_TREE:
             raise Unreadable("the lengths do not fit")
         return _value(json.loads(message[8 : 8 + length]), message[8 + length :], function)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, RecursionError, struct.error) as error:
@@ -128,6 +131,8 @@ def _value(tree: Any, blobs: bytes, function: Callable[[int], Any] | None) -> An
         nonlocal place
         if node is None or isinstance(node, bool | int):
             return node
+        if not isinstance(node, dict) or len(node) != 1:
+            raise Unreadable("a value has no kind")
         ((kind, inner),) = node.items()
         if kind == "ellipsis":
             return ...

@@ -32,8 +32,9 @@ _DENIED = {
 }  # fmt: skip
 # Packages that hold attention ready-made, and those that reach around the rules.
 DENIED_MODULES = frozenset({
-    "_posixsubprocess", "cffi", "flash_attn", "jax", "keras", "multiprocessing", "scipy", "sklearn", "subprocess",
-    "tensorflow", "timm", "transformers", "vit_pytorch", "xformers", "x_transformers",
+    "_curses", "_dbm", "_gdbm", "_posixsubprocess", "_sqlite3", "cffi", "curses", "dbm", "flash_attn", "jax", "keras",
+    "multiprocessing", "readline", "rlcompleter", "scipy", "sklearn", "sqlite3", "subprocess", "tensorflow", "timm",
+    "transformers", "vit_pytorch", "xformers", "x_transformers",
 })  # fmt: skip
 _DENIED_PARTS = ("/regard", "/notebooks", "/torch/_refs", "/torch/_decomp", "/torch/nn/functional", "/proc/", "/sys/")
 
@@ -103,7 +104,9 @@ def forbid(roots: tuple[str, ...]) -> None:
         elif event in ("os.listdir", "os.scandir", "os.chdir"):
             if not may_read(arguments[0] or "."):
                 raise PermissionError("an answer may not look at folders")
-        elif event == "import" and str_(arguments[0]).split(".")[0] in modules:
+        elif event == "import" and (
+            str_(arguments[0]).split(".")[0] in modules or "flex_attention" in str_(arguments[0])
+        ):
             raise PermissionError(f"an answer may not import {arguments[0]}")
 
     sys.addaudithook(hook)

@@ -7,6 +7,7 @@ replaced. This file needs torch alone.
 import contextlib
 import ctypes
 import functools
+import re
 import sys
 import warnings
 import weakref
@@ -17,35 +18,34 @@ from typing import Any
 import torch
 
 # What the name of a torch function contains if it is attention in one call.
-ATTENTION = ("scaled_dot_product", "multi_head_attention", "transformer_encoder_layer", "flex_attention")
+ATTENTION = (
+    *("scaled_dot_product", "multi_head_attention", "transformer_encoder_layer", "flex_attention", "math_attention"),
+    "sdpa_dense",
+)
 # By what an exercise asks for: names of torch functions that would answer it in one call.
 READY_MADE = {
     "softmax": ("softmax", "softmin", "log_softmax", "gumbel_softmax", "logsumexp", "logcumsumexp"),
     "layer_norm": ("layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
     "gelu": ("gelu", "gelu_"),
-    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d"),
+    "convolution": ("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d", "convolve", "correlate"),
     "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
     "kron": ("kron",),
     "variance": ("var", "std", "var_mean", "std_mean"),
 }
-# The same as operators of the dispatcher.
+# The same as operators of the dispatcher, in every namespace of it (torch.ops.aten, .mkldnn, .quantized, …) and every form.
 _OPERATORS = {
-    "softmax": ("_softmax", "_log_softmax", "_safe_softmax", "_masked_softmax", "logsumexp", "logcumsumexp",
-                "_logcumsumexp", "_sparse_softmax", "_sparse_log_softmax"),
-    "layer_norm": ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
-                   "batch_norm", "layer_norm", "group_norm", "rms_norm", "_fused_rms_norm", "instance_norm"),
-    "gelu": ("gelu", "gelu_"),
-    "convolution": ("convolution", "_convolution", "mkldnn_convolution", "thnn_conv2d", "_slow_conv2d_forward",
-                    "conv1d", "conv2d", "conv3d", "conv_tbc", "_conv_depthwise2d"),
-    "recurrence": ("rnn_tanh", "rnn_relu", "gru", "lstm", "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"),
-    "kron": ("kron",),
-    "variance": (),
-}  # fmt: skip
-_ATTENTION_OPERATORS = (
-    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
-    "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_flash_attention_forward",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_fused_attention_overrideable",
-)  # fmt: skip
+    "softmax": r"softmax|logsumexp|logcumsumexp",
+    "layer_norm": r"(layer|group|batch|instance|rms)_?norm",
+    "gelu": r"gelu|_addmm_activation|linear_pointwise",
+    "convolution": r"conv(?!ert)",
+    "recurrence": r"rnn|gru|lstm",
+    "kron": r"kron",
+    "variance": None,
+}
+_ATTENTION_OPERATORS = r"attention|transformer_encoder_layer|flex_"
+# Files are opened below Python, where its audit hook does not see it.
+_FILE_OPERATORS = ("from_file",)
+_ALWAYS = ("CPU", "AutogradCPU")
 _KEYS = ("CPU", "AutogradCPU", "SparseCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU")
 
 
@@ -63,16 +63,11 @@ def called_torch(name: str, kind: str | None) -> str:
 def switch_off(kinds: Iterable[str]) -> None:
     """From here on these kinds of functions raise, in this process, for good; attention in one call always does."""
     kinds = tuple(kinds)
-    wanted = dict.fromkeys(_ATTENTION_OPERATORS) | {op: kind for kind in kinds for op in _OPERATORS[kind]}
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for operator, kind in wanted.items():
-            for overload in _overloads(operator):
-                refuse = _refuse(operator.lstrip("_"), kind)
-                for key in _KEYS:
-                    with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # not with that key
-                        library.impl(overload, refuse, key)
+        for each in kinds:
+            _replace(library, "aten", _operators("aten", _OPERATORS[each]), each)
     _keep_for_good(library)
     for held, spelled, name, kind in _python_versions():
         if kind is None or kind in kinds:
@@ -88,13 +83,21 @@ def switch_off(kinds: Iterable[str]) -> None:
 
 
 @functools.cache
-def _overloads(operator: str) -> list[str]:
-    """Every form of an operator, those that write into ``out`` too; none where this torch has no such operator."""
-    try:
-        forms = getattr(torch.ops.aten, operator).overloads()
-    except AttributeError:
+def _operators(namespace: str, pattern: str | None) -> list[str]:
+    """The operators of a namespace whose names have the pattern: every form, those that write into ``out`` too."""
+    if pattern is None:
         return []
-    return [operator if form == "default" else f"{operator}.{form}" for form in forms]
+    names = (each.split("::") for each in torch._C._dispatch_get_all_op_names())  # type: ignore[attr-defined]
+    return sorted(name for space, name in names if space == namespace and re.search(pattern, name.partition(".")[0]))
+
+
+def _replace(library: torch.library.Library, namespace: str, names: list[str], kind: str | None) -> None:
+    for name in names:
+        refuse = _refuse(name.partition(".")[0].lstrip("_"), kind)
+        for key in _KEYS:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{name}", key) or key in _ALWAYS:  # type: ignore[attr-defined]
+                with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # not with that key
+                    library.impl(name, refuse, key)
 
 
 def _keep_for_good(library: torch.library.Library) -> None:
@@ -106,16 +109,17 @@ def _keep_for_good(library: torch.library.Library) -> None:
 
 
 @functools.cache
-def _torch_modules() -> list[dict[str, Any]]:
+def _modules() -> list[dict[str, Any]]:
+    """Where torch and numpy keep their functions."""
     found = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    return [vars(module) for module in found if module.__name__.split(".")[0] == "torch"]
+    return [vars(module) for module in found if module.__name__.split(".")[0] in ("torch", "numpy")]
 
 
 @functools.cache
 def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
-    """Where torch's modules hold these functions under their own names, its decompositions included."""
+    """Where their modules hold these functions under their own names, torch's decompositions included."""
     places: list[tuple[dict[str, Any], str, str, str | None]] = []
-    for held in _torch_modules():
+    for held in _modules():
         for kind, names in READY_MADE.items():
             for name in names:
                 places += [(held, each, name, kind) for each in (name, f"_{name}") if callable(held.get(each))]
@@ -128,7 +132,7 @@ def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
 @functools.cache
 def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
     places: list[tuple[dict[Any, Any], Any, str]] = []
-    for held in _torch_modules():
+    for held in _modules():
         table = held.get("decomposition_table")
         if not isinstance(table, dict):
             continue
@@ -141,12 +145,31 @@ def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
 
 
 def prepare() -> None:
-    """Look up once what every later :func:`switch_off` needs: before the process forks."""
+    """Before the process forks: switch off what no answer may use, and look up what every later :func:`switch_off` needs."""
     _python_versions()
     _decompositions()
-    for operators in (_ATTENTION_OPERATORS, *_OPERATORS.values()):
-        for operator in operators:
-            _overloads(operator)
+    for pattern in _OPERATORS.values():
+        _operators("aten", pattern)
+    for name, operator in getattr(torch._ops, "_higher_order_ops", {}).items():  # of functions, above the dispatcher
+        if "attention" in name:
+            type(operator).__call__ = _refuse(name, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library = torch.library.Library("aten", "IMPL")
+        _replace(library, "aten", _operators("aten", _ATTENTION_OPERATORS), None)
+        for name in _FILE_OPERATORS:
+            library.impl(name, _no_files, "CPU")
+        _keep_for_good(library)
+        for namespace in {each.split("::")[0] for each in torch._C._dispatch_get_all_op_names()} - {"aten", "prims"}:  # type: ignore[attr-defined]
+            other = torch.library.Library(namespace, "IMPL")
+            for kind, pattern in _OPERATORS.items():
+                _replace(other, namespace, _operators(namespace, pattern), kind)
+            _replace(other, namespace, _operators(namespace, _ATTENTION_OPERATORS), None)
+            _keep_for_good(other)
+
+
+def _no_files(*_: Any, **__: Any) -> Any:
+    raise PermissionError("an answer may not open files")
 
 
 def _refuse(name: str, kind: str | None) -> Callable[..., Any]:

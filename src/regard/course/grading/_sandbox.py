@@ -182,7 +182,7 @@ class Worker:
             raise Stopped("your answer took too long: is there a loop that does not end?") from None
         except (ConnectionError, BrokenPipeError):
             raise Stopped("your answer ended its own process, or took too much time or memory") from None
-        except (codec.Unreadable, KeyError, TypeError, IndexError):
+        except (codec.Unreadable, KeyError, TypeError, IndexError, ValueError, AttributeError):
             raise Stopped("your answer did not return data") from None
 
     def _number(self, function: Any) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 if __name__ == "__main__":  # a script among its neighbors, which are imported by their own names
     sys.path.insert(0, str(Path(__file__).parent))
     import _codec as codec  # type: ignore[import-not-found]
+    import _kernel_rules as kernel_rules  # type: ignore[import-not-found]
     import _protection as protection  # type: ignore[import-not-found]
     import _refusal as refusal  # type: ignore[import-not-found]
     import torch
@@ -32,9 +33,13 @@ if __name__ == "__main__":  # a script among its neighbors, which are imported b
 
 # What answers import, loaded before the process gives up the right to read them.
 COMMON = (
-    "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "einops", "enum", "fractions", "functools",
-    "heapq", "itertools", "math", "numbers", "numpy", "numpy.linalg", "operator", "random", "re", "statistics", "string",
-    "time", "torch.nn.functional", "torch.nn.utils", "typing", "warnings",
+    "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc", "colorsys", "contextlib",
+    "copy", "dataclasses", "datetime", "decimal", "einops", "enum", "fractions", "functools", "heapq", "inspect", "io",
+    "itertools", "json", "math", "numbers", "numpy", "numpy.fft", "numpy.linalg", "numpy.random", "operator", "pathlib",
+    "pprint", "queue", "random", "re", "statistics", "string", "struct", "textwrap", "time", "timeit",
+    "torch.autograd.functional", "torch.fft", "torch.func", "torch.linalg", "torch.nn.functional", "torch.nn.init",
+    "torch.nn.utils", "torch.nn.utils.rnn", "torch.optim", "torch.special", "types", "typing", "uuid", "warnings",
+    "zlib",
 )  # fmt: skip
 
 
@@ -172,7 +177,11 @@ def start(connection: socket.socket, prelude: dict[str, Any], roots: tuple[str, 
     sys.argv, sys.path[:] = [""], [path for path in sys.path if "regard" not in path]
     ours = refusal.Ours("regard")
     ours.__path__ = []
-    for name in [name for name in sys.modules if name.split(".")[0] in ("regard", "_codec", "_protection", "_refusal")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.split(".")[0] in ("regard", "_codec", "_kernel_rules", "_protection", "_refusal")
+    ]:
         del sys.modules[name]
     for name in ("regard", "regard.reference", "regard.functional", "regard.layers", "regard.course", "regard.models"):
         sys.modules[name] = ours
@@ -181,6 +190,8 @@ def start(connection: socket.socket, prelude: dict[str, Any], roots: tuple[str, 
     sys.modules["__main__"] = types.ModuleType("__main__")
     answer = RunningAnswer(connection, names)
     protection.limit(job["seconds"], job["memory"])
+    kernel_rules.restrict_files(roots)
+    kernel_rules.restrict_calls()
     protection.forbid(roots)
     torch.manual_seed(0)
     answer.load(job["references"], job["cells"])

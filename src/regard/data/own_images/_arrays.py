@@ -1,6 +1,7 @@
 """Arrays in one file: ``.npz`` or ``.safetensors`` with images and labels."""
 
-import json
+import zipfile
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,12 @@ from regard.data.own_images._cache_file import hash_images
 from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import TensorPixels
+from regard.support.reading import check_regular, parse_json
 
 IMAGE_NAMES, LABEL_NAMES, CLASS_NAMES = ("images", "image", "x"), ("labels", "label", "y"), ("classes", "class_names")
 EXPECTED = "train_images and train_labels (and test_images and test_labels), or images and labels"
+# What damaged or hostile archives raise: also encrypted ones, unknown ways of packing, and sizes without end.
+_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)
 
 
 class Arrays(NamedTuple):
@@ -30,8 +34,9 @@ class Arrays(NamedTuple):
 def read_arrays(path: Path, image_size: int | None) -> Collection:
     """Read an ``.npz`` or ``.safetensors`` file."""
     try:
+        check_regular(path)
         named, classes = (_read_npz if path.suffix == ".npz" else _read_safetensors)(path)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, *_ZIP) as error:
         if isinstance(error, UnsuitableDataError | FileNotFoundError):
             raise
         raise UnsuitableDataError(f"{path} cannot be read as {path.suffix}: {str(error)[:200]}") from error
@@ -144,8 +149,12 @@ def resized(images: Tensor, size: int) -> Tensor:
 def _read_npz(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as file:  # nothing is unpickled
-        named: dict[str, Any] = {name: file[name] for name in file.files}
+    with path.open("rb") as opened:
+        if opened.read(2) != b"PK":
+            raise ValueError("it is no archive of arrays")
+        opened.seek(0)
+        with np.load(opened, allow_pickle=False) as file:  # nothing is unpickled
+            named: dict[str, Any] = {name: file[name] for name in file.files}
     classes = next((tuple(str(each) for each in named.pop(name)) for name in CLASS_NAMES if name in named), None)
     return {name: array if array.dtype.kind in "US" else _tensor(array) for name, array in named.items()}, classes
 
@@ -159,7 +168,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | Non
             said = (file.metadata() or {}).get("classes")
     except SafetensorError as error:
         raise ValueError(str(error)) from error
-    return named, None if said is None else tuple(str(each) for each in json.loads(said))
+    classes = None if said is None else parse_json(said)
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
+        raise UnsuitableDataError(f"{path} must name its classes as a JSON list of strings, got {said:.100}")
+    return named, None if classes is None else tuple(classes)
 
 
 def _tensor(array: Any) -> Tensor:

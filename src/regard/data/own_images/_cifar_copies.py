@@ -4,8 +4,10 @@ The python version is pickled. It is not unpickled: its opcodes are listed, whic
 (pixels) and the numbers after ``labels`` are taken from them.
 """
 
+import lzma
 import pickletools
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,10 @@ from torch import Tensor
 from regard.data.own_images._arrays import gather
 from regard.data.own_images._collection import Collection, Part
 from regard.data.own_images._errors import UnsuitableDataError
+from regard.support.reading import read_limited
 
 PIXELS = 3 * 32 * 32
+LARGEST = 256 * 2**20  # bytes of one file: CIFAR-100 has all its images in one of 154 MB
 INTEGERS = ("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1")
 STRINGS = (
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
@@ -76,7 +80,7 @@ def find_copy(path: Path) -> tuple[Copy, Path] | None:
 
 def read_copy(copy: Copy, place: Path, image_size: int | None) -> Collection:
     """Read a copy of CIFAR."""
-    contents = _from_archive(copy, place) if place.is_file() else lambda name: (place / name).read_bytes()
+    contents = _from_archive(copy, place) if place.is_file() else lambda name: read_limited(place / name, LARGEST)
     parse = parse_binary if copy.label_bytes else parse_pickled
     images: dict[Part, Tensor] = {}
     labels: dict[Part, Tensor] = {}
@@ -107,6 +111,8 @@ def parse_pickled(content: bytes, copy: Copy) -> tuple[Tensor, Tensor]:
             pixels = max(pixels, word, key=len)
             inside = word == copy.label.encode()
         elif inside and opcode.name in INTEGERS:
+            if not isinstance(value, int) or not 0 <= value < 100:
+                raise ValueError(f"a file has the label {value!r:.40}")
             labels.append(value)
     if not labels or len(pixels) != len(labels) * PIXELS:
         raise ValueError(f"a file has {len(pixels):,} bytes of pixels and {len(labels):,} labels")
@@ -138,8 +144,12 @@ def _from_archive(copy: Copy, place: Path) -> Callable[[str], bytes]:
         with tarfile.open(place) as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
-                if member.isfile() and name in wanted and (file := archive.extractfile(member)) is not None:
+                if not member.isfile() or name not in wanted:
+                    continue
+                if member.size > LARGEST:
+                    raise tarfile.ReadError(f"{name} has {member.size:,} bytes")
+                if (file := archive.extractfile(member)) is not None:
                     contents[name] = file.read()
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
         raise UnsuitableDataError(f"{place} is not a complete copy of CIFAR: {error}") from error
     return contents.__getitem__

@@ -36,7 +36,7 @@ class Collection:
         classes: names of the classes.
         parts: numbers of the images of each part, "train" and "test" at least.
         ranks: a number for each image that decides which are held out first.
-        hashes: 64 bits of each image's content; None where not all were decoded.
+        hashes: 64 bits of each image, or of its file: the same for equal ones.
         name: what a message calls an image, by its number.
         notes: what the user should know about the data, a sentence each.
     """
@@ -47,7 +47,7 @@ class Collection:
     classes: tuple[str, ...]
     parts: dict[Part, Int64[Tensor, "_"]]
     ranks: Int64[Tensor, "n"]
-    hashes: Int64[Tensor, "n"] | None
+    hashes: Int64[Tensor, "n"]
     name: Callable[[int], str]
     notes: tuple[str, ...] = field(default=())
 
@@ -102,9 +102,7 @@ def check(collection: Collection) -> list[str]:
     notes = list(collection.notes)
     if untested := _names_of(classes, counts["test"] == 0):
         notes.append(f"there is no test image of {_classes(untested)}: the test accuracy says nothing about it")
-    if collection.hashes is not None:
-        notes += _compare(collection, collection.hashes)
-    return notes
+    return notes + _compare(collection, collection.hashes)
 
 
 def _compare(collection: Collection, hashes: Tensor) -> list[str]:

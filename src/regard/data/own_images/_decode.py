@@ -1,6 +1,5 @@
 """Decode image files with Pillow: upright, scaled, cut to one size, in color or gray."""
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._limits import workers
 
 MOST_PIXELS = 64_000_000  # a small file may claim to be a huge image
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -32,6 +32,9 @@ ENDINGS = {
 SUFFIXES = frozenset(ending for endings in ENDINGS.values() for ending in endings)
 
 
+PARTS = 4  # of a piece of work, for each worker
+
+
 class Header(NamedTuple):
     """Width and height of an image in pixels, upright, and whether it is gray."""
 
@@ -46,16 +49,6 @@ class UnreadableImage(NamedTuple):
     reason: str
 
 
-def workers() -> int:
-    """How many threads decode: ``REGARD_DATA_WORKERS``, or the cores this process may use."""
-    chosen = os.environ.get("REGARD_DATA_WORKERS", "")
-    if chosen:
-        if not chosen.isdigit() or int(chosen) < 1:
-            raise UnsuitableDataError(f"REGARD_DATA_WORKERS must be a whole number of 1 or more, got {chosen!r}")
-        return int(chosen)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @lru_cache(maxsize=2)
 def pool(count: int) -> ThreadPoolExecutor:
     """Threads, not processes: Pillow and torch release the interpreter's lock while they work on pixels."""
@@ -63,10 +56,10 @@ def pool(count: int) -> ThreadPoolExecutor:
 
 
 def in_chunks(work: Callable[[Sequence[int]], Any], numbers: Sequence[int]) -> list[Any]:
-    """``work`` on consecutive parts of ``numbers``, one for each worker; the results in order."""
-    count = min(workers(), len(numbers))
-    if count <= 1:
+    """``work`` on consecutive parts of ``numbers``, some for each worker; the results in order."""
+    if workers() == 1 or len(numbers) <= 1:
         return [work(numbers)] if numbers else []
+    count = min(PARTS * workers(), len(numbers))  # several, so that one that is held up does not hold up all
     bounds = [len(numbers) * part // count for part in range(count + 1)]
     parts = [numbers[first:last] for first, last in pairwise(bounds)]
     return list(pool(workers()).map(work, parts))
@@ -98,10 +91,12 @@ def decode(file: Path | BytesIO, shape: tuple[int, int, int]) -> UInt8[Tensor, "
         with _opened(file) as opened:
             if opened.format == "JPEG":  # decodes at a half, a quarter or an eighth where that is still large enough
                 opened.draft(None, (2 * width, 2 * height))
-            image: Any = ImageOps.exif_transpose(opened)
+            # Both of these copy an image that is right as it is, which takes as long as decoding some of them.
+            image: Any = opened if opened.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(opened)
             if image.mode.startswith("I"):  # 16 bits of gray, of which an image of bytes keeps the upper 8
                 image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-            image = image.convert("L" if channels == 1 else "RGB")
+            if image.mode != (wanted := "L" if channels == 1 else "RGB"):
+                image = image.convert(wanted)
             if image.size != (width, height):
                 image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
             content = image.tobytes()

@@ -33,9 +33,10 @@ def read_folder(folder: Path, image_size: int | None) -> Collection:
         raise UnsuitableDataError(
             f"{folder} has images of {listed([repr(name) for name in unknown])} for validation or test, but none for training"
         )
-    shape = common_shape([folder / file.path for file in files], [file.path for file in files], image_size, str(folder))
+    headers = read_headers([folder / file.path for file in files])
+    shape, largest = shape_of(headers, [file.path for file in files], image_size, str(folder))
     pixels = DecodedPixels(
-        lambda row: folder / files[row].path, lambda row: files[row].path, len(files), shape, str(folder)
+        lambda row: folder / files[row].path, lambda row: files[row].path, len(files), shape, str(folder), largest
     )
     stored = store(pixels, _key(folder, files))
     numbers = {name: number for number, name in enumerate(classes)}
@@ -78,27 +79,25 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
     return sorted(files, key=lambda file: file.path), sorted(ignored)
 
 
-def common_shape(
-    sources: Sequence[Path], names: Sequence[str], image_size: int | None, where: str
-) -> tuple[int, int, int]:
-    """(channels, height, width) that all images are brought to: ``image_size``, or the size that all have."""
-
+def read_headers(sources: Sequence[Path]) -> list[Header | UnreadableImage]:
     def read(rows: Sequence[int]) -> list[Header | UnreadableImage]:
         return [read_header(sources[row]) for row in rows]
 
-    headers = [header for part in in_chunks(read, range(len(sources))) for header in part]
-    return shape_of(headers, names, image_size, where)
+    return [header for part in in_chunks(read, range(len(sources))) for header in part]
 
 
 def shape_of(
     headers: Sequence[Header | UnreadableImage], names: Sequence[str], image_size: int | None, where: str
-) -> tuple[int, int, int]:
+) -> tuple[tuple[int, int, int], int]:
+    """(channels, height, width) that all images are brought to: ``image_size``, or the size that all have; and the bytes of
+    the largest as it is."""
     read = [header for header in headers if isinstance(header, Header)]
     bad = [(name, header) for name, header in zip(names, headers, strict=True) if isinstance(header, UnreadableImage)]
     refuse_unreadable(bad, len(headers), where)
     channels = 1 if all(header.gray for header in read) else 3
+    largest = max((header.width * header.height * channels for header in read), default=0)
     if image_size is not None:
-        return channels, image_size, image_size
+        return (channels, image_size, image_size), largest
     sizes = {(header.height, header.width) for header in read}
     if len(sizes) > 1:
         low, high = min(sizes), max(sizes)
@@ -106,7 +105,7 @@ def shape_of(
             f"the images in {where} have different sizes, such as {low[1]} × {low[0]} and {high[1]} × {high[0]} pixels: "
             f"choose one, such as --task.image-size 64 (the short side is scaled to it and the middle cut out)"
         )
-    return channels, *sizes.pop()
+    return (channels, *sizes.pop()), largest
 
 
 def _folders(folder: Path) -> list[Path]:

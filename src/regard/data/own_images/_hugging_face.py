@@ -58,9 +58,9 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
         return [read_header(open_file(row)) for row in rows]
 
     read = [header for part in in_chunks(headers, range(first)) for header in part]
-    shape = shape_of(read, [name(row) for row in range(first)], image_size, str(folder))
+    shape, largest = shape_of(read, [name(row) for row in range(first)], image_size, str(folder))
     prints = "-".join(str(table._fingerprint) for table in tables.values())
-    stored = store(DecodedPixels(open_file, name, first, shape, str(folder)), f"{folder.name}-{prints}"[:100])
+    stored = store(DecodedPixels(open_file, name, first, shape, str(folder), largest), f"{folder.name}-{prints}"[:100])
     every = [torch.tensor(list(table[label])) for table in tables.values()]
     labels, classes = number_labels(str(folder), every, tuple(features[label].names))
     ranks = random_bits(torch.arange(first), "own images")

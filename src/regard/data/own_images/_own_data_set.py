@@ -1,8 +1,10 @@
 """Your own images as a data set with training, validation and test images."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -18,8 +20,22 @@ from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_da
 from regard.data.own_images._pixels import TensorPixels
 from regard.data.own_images._streamed import StreamedSet
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
 MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
+AT_ONCE = 2**20  # numbers that are added up at a time: they stay in cache
 LARGEST_SHARE = 0.5  # of the training images that a number of validation images may take
+
+
+def on_cpu(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Tensors are made on the CPU also where somebody asks on another default device, as a network built on ``meta`` does."""
+
+    @wraps(function)
+    def run(*args: P.args, **options: P.kwargs) -> Result:
+        with torch.device("cpu"):
+            return function(*args, **options)
+
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +62,7 @@ class OwnDataSet:
         return self.collection.pixels.shape
 
     @cached_property
+    @on_cpu
     def notes(self) -> tuple[str, ...]:
         """What is wrong with the data, a sentence each. What cannot be trained on is refused."""
         notes = check(self.collection)
@@ -69,14 +86,17 @@ class OwnDataSet:
         return self._moments[1]
 
     @cached_property
+    @on_cpu
     def train(self) -> ImageSet | StreamedSet:
         return self._images(self._rows[0])
 
     @cached_property
+    @on_cpu
     def validation(self) -> ImageSet | StreamedSet:
         return self._images(self._rows[1])
 
     @lru_cache(maxsize=1)  # noqa: B019  # few of these objects exist, and load() keeps them anyway
+    @on_cpu
     def test(self) -> ImageSet | StreamedSet:
         """The test images, for the final evaluation."""
         return self._images(self.collection.parts["test"])
@@ -91,6 +111,7 @@ class OwnDataSet:
         return self._wanted_share if self._wanted_share <= LARGEST_SHARE else 0.1
 
     @cached_property
+    @on_cpu
     def _rows(self) -> tuple[Int64[Tensor, "_"], Int64[Tensor, "_"]]:
         """The numbers of the training and of the validation images."""
         parts = self.collection.parts
@@ -103,17 +124,18 @@ class OwnDataSet:
         return train[~held], train[held]
 
     @cached_property
+    @on_cpu
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation per channel in [0, 1]."""
         rows, pixels = self.collection.parts["train"], self.collection.pixels
         if not (isinstance(pixels, TensorPixels) and not pixels.mapped) and len(rows) > MEASURED:
             rows = rows[torch.arange(MEASURED) * len(rows) // MEASURED]
         total, squares, count = torch.zeros(self.shape[0]).double(), torch.zeros(self.shape[0]).double(), 0
-        for part in rows.split(512):
-            values = pixels.read(part).double().div_(255)
-            total += values.sum((0, 2, 3))
-            squares += values.square().sum((0, 2, 3))
-            count += values[:, 0].numel()
+        for part in rows.split(max(1, AT_ONCE // torch.Size(self.shape).numel())):
+            values = pixels.read(part).float().transpose(0, 1).flatten(1).div_(255)
+            total += values.sum(1, dtype=torch.float64)
+            squares += values.square_().sum(1, dtype=torch.float64)
+            count += values.shape[1]
         mean = total / count
         std = (squares / count - mean.square()).clamp(min=1e-6).sqrt()  # a channel may be constant
         return tuple(mean.tolist()), tuple(std.tolist())
@@ -126,6 +148,7 @@ class OwnDataSet:
 
 
 @lru_cache(maxsize=2)
+@on_cpu
 def open_images(path: str, validation: int | float, image_size: int | None) -> OwnDataSet:
     """Your images: a folder (``train/CLASS/*.png`` …, or ``CLASS/*.png``), an ``.npz`` or ``.safetensors`` file, a copy of
     CIFAR, or a folder written by ``datasets``. A set that was opened before is not read again."""

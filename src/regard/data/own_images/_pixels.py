@@ -21,8 +21,13 @@ class Pixels(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, rows: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
-        """The images with these numbers."""
+    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
+        """The images with these numbers, in ``out`` where that is given."""
+
+
+def empty_batch(pixels: Pixels, count: int) -> UInt8[Tensor, "m channels height width"]:
+    """Room for so many images."""
+    return torch.empty(count, *pixels.shape, dtype=torch.uint8)
 
 
 class TensorPixels:
@@ -44,14 +49,20 @@ class TensorPixels:
     def __len__(self) -> int:
         return len(self.images)
 
-    def read(self, rows: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
+    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
         if not self.mapped:
             return self.images.index_select(0, rows)
-        found = torch.empty(len(rows), *self.shape, dtype=torch.uint8)
+        import numpy as np
 
-        def copy(places: Sequence[int]) -> None:  # each worker waits for the disk on its own
+        found = empty_batch(self, len(rows)) if out is None else out
+        source, target, numbers = self.images.numpy(), found.numpy(), rows.numpy()
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(source):
+            raise IndexError(f"rows must be in 0 … {len(source) - 1}, got {numbers.min()} … {numbers.max()}")
+
+        # Each worker waits for the disk on its own. NumPy copies in one thread; torch would start more in each worker.
+        def copy(places: Sequence[int]) -> None:
             part = slice(places[0], places[-1] + 1)
-            torch.index_select(self.images, 0, rows[part], out=found[part])
+            np.take(source, numbers[part], axis=0, out=target[part], mode="clip")  # other modes copy twice
 
         in_chunks(copy, range(len(rows)))
         return found
@@ -66,6 +77,7 @@ class DecodedPixels:
         count: number of images.
         shape: (channels, height, width) that all are brought to.
         where: the folder, for errors.
+        largest: bytes of the largest image as it is in its file.
     """
 
     def __init__(
@@ -75,22 +87,24 @@ class DecodedPixels:
         count: int,
         shape: tuple[int, int, int],
         where: str,
+        largest: int,
     ) -> None:
         self.open_file, self.name, self.count, self.shape, self.where = open_file, name, count, shape, where
+        self.largest = largest
 
     def __len__(self) -> int:
         return self.count
 
-    def read(self, rows: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
-        found, unreadable = self.try_read(rows)
+    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
+        found, unreadable = self.try_read(rows, out)
         refuse_unreadable(unreadable, len(rows), self.where)
         return found
 
     def try_read(
-        self, rows: Int[Tensor, "m"]
+        self, rows: Int[Tensor, "m"], out: Tensor | None = None
     ) -> tuple[UInt8[Tensor, "m channels height width"], list[tuple[str, UnreadableImage]]]:
         """The images, and the names of those that could not be read (their pixels are not set)."""
-        found, numbers = torch.empty(len(rows), *self.shape, dtype=torch.uint8), rows.tolist()
+        found, numbers = empty_batch(self, len(rows)) if out is None else out, rows.tolist()
 
         def fill(places: Sequence[int]) -> list[tuple[str, UnreadableImage]]:
             unreadable = []

@@ -8,6 +8,7 @@ from regard.training.tasks._case_conversion import generation_accuracy as genera
 from regard.training.tasks._image_task import FlipAveraged as FlipAveraged
 from regard.training.tasks._image_task import ImageTask as ImageTask
 from regard.training.tasks._masked_language import MaskedLanguage as MaskedLanguage
+from regard.training.tasks._repetition import Repetition as Repetition
 from regard.training.tasks._task import Outcome as Outcome
 from regard.training.tasks._task import Sample as Sample
 from regard.training.tasks._task import SampleAttention as SampleAttention

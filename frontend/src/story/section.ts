@@ -1,0 +1,49 @@
+// A section of the page: a number, a heading, one caption, and a picture that is made when it comes near.
+
+import { html, useEffect, useRef, useState, type ComponentChildren, type RefObject, type VNode } from "../core/html";
+
+export interface SectionProps {
+  number: number;
+  title: string;
+  caption: ComponentChildren;
+  /** Whose network is shown, where that is not the person's own. */
+  note?: string | undefined;
+  height: number;
+  children: () => ComponentChildren;
+}
+
+export function Section({ number, title, caption, note, height, children }: SectionProps): VNode {
+  const place = useRef<HTMLElement>(null);
+  const near = useSeen(place, "500px") || number === 1; // the first is seen at once
+  const id = `rg-story-${number}`;
+  return html`<section ref=${place} class="rg-part" data-section=${number} aria-labelledby=${id}>
+    <div class="rg-told">
+      <span class="rg-number" aria-hidden="true">${number}</span>
+      <h2 id=${id}>${title}</h2>
+      <p>${caption}</p>
+    </div>
+    <div class="rg-scene" style=${near ? undefined : { minHeight: `${height}px` }}>${near ? children() : null}</div>
+    ${note ? html`<p class="rg-whose">${note}</p>` : null}
+  </section>` as VNode;
+}
+
+/** Whether an element has come near the window, or that close into it; once true, it stays true. */
+export function useSeen(element: RefObject<HTMLElement>, margin: string, share = 0): boolean {
+  const [seen, setSeen] = useState(typeof IntersectionObserver === "undefined");
+  useEffect(() => {
+    if (seen || !element.current) return;
+    const observer = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && setSeen(true), { rootMargin: margin, threshold: share });
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, [seen]);
+  return seen;
+}
+
+/** Whether the person asked for little motion. */
+export const isStill = (): boolean => window.matchMedia?.("(prefers-reduced-motion: reduce)").matches ?? false;
+
+/** Nine colors that are told apart on a photo, by lightness as well as by hue. */
+export const NINE = ["#ffd400", "#ff7a1a", "#ff4d6d", "#e879f9", "#8b7bff", "#38a3ff", "#16d5d1", "#4ade80", "#ffffff"];
+/** The same on paper, where white and yellow would drown. */
+export const NINE_ON_PAPER = ["#b58900", "#d55e00", "#c2185b", "#a21caf", "#5b3fd6", "#0072b2", "#00838f", "#15803d", "#334155"];
+export const headColor = (head: number, light: boolean): string => (light ? NINE_ON_PAPER : NINE)[head % 9];

@@ -1,0 +1,44 @@
+// The page that opens: how a network learns where to look, with the latest run of this folder in it.
+
+import { html, useContext, useEffect, useMemo, useState, type VNode } from "../core/html";
+import type { Host } from "../core/host";
+import { StoryView } from "../story";
+import { api, type RunSummary } from "./api";
+import { studioHost } from "./host";
+import { toRun } from "./route";
+import { Back, EMPTY, type Loaded, Problem } from "./views";
+
+export function StoryPage({ runs }: { runs: RunSummary[] | null }): VNode {
+  const [loaded, setLoaded] = useState<Loaded>(EMPTY);
+  const back = useContext(Back);
+  const own = runs?.find((run) => !run.example && run.problem === null && run.state === "finished" && run.views.length) ?? null;
+  const photos = own?.views.includes("image") ? own : (runs?.find((run) => run.example) ?? null);
+  useEffect(() => {
+    if (!runs) return;
+    let gone = false;
+    setLoaded((now) => ({ ...now, busy: true }));
+    api
+      .story(own?.id ?? null)
+      .then((payload) => gone || setLoaded({ payload, problem: "", busy: false }))
+      .catch((error: Error) => gone || setLoaded((now) => ({ ...now, problem: error.message, busy: false })));
+    return () => {
+      gone = true;
+    };
+  }, [runs === null, own?.id, back]);
+  // A photo of the person's own is shown to the network of the run that the page shows.
+  const host: Host = useMemo(
+    () => ({
+      ...studioHost,
+      ...(photos ? { more: (what: string, options: Record<string, unknown>) => (what === "attention" ? api.imageAttention(photos.id, options.image as Blob, null) : studioHost.more!(what, options)) } : { more: undefined }),
+    }) as Host,
+    [photos?.id],
+  );
+  if (!loaded.payload) {
+    return html`<main class="st-opening">
+      ${loaded.problem ? html`<${Problem} text=${loaded.problem} />` : null}
+      <h1>Watch a network learn where to look</h1>
+    </main>` as VNode;
+  }
+  const training = runs?.find((run) => run.state === "training" && run.problem === null);
+  return html`<main class="st-story">${training ? html`<p class="st-now"><a href=${toRun(training.id)}><i class="st-dot st-training"></i>${training.title} is training now: step ${training.step ?? 0}</a></p>` : null}<${StoryView} payload=${loaded.payload} host=${host} /></main>` as VNode;
+}

@@ -1,0 +1,81 @@
+"""What image files tell without being decoded: whether two are the same, and whether one breaks off."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from regard.data.own_images._decode import UnreadableImage, in_chunks, refuse_unreadable
+from regard.data.own_images._pixels import DecodedPixels
+
+EDGE = 8192  # bytes at the beginning and at the end of a file that are looked at
+
+
+class FileEdges(NamedTuple):
+    """A digest of a file's size, beginning and end, and whether it seems to break off."""
+
+    digest: bytes
+    breaks_off: bool
+
+
+def hash_files(files: DecodedPixels) -> Int64[Tensor, "n"]:
+    """64 bits of each file: equal files have equal hashes. Files that break off are refused, by name.
+
+    Only the edges of a file are read, and all of it where another has the same. A file without its format's end mark is
+    decoded, to see whether that matters. Damage between the edges is found when the image is decoded.
+    """
+
+    def look(rows: Sequence[int]) -> list[FileEdges]:
+        return [edges_of(files.open_file(row)) for row in rows]
+
+    edges = [each for part in in_chunks(look, range(len(files))) for each in part]
+    suspects = torch.tensor([row for row, each in enumerate(edges) if each.breaks_off], dtype=torch.int64)
+    unreadable: list[tuple[str, UnreadableImage]] = []
+    for rows in suspects.split(64):
+        unreadable += files.try_read(rows)[1]
+    refuse_unreadable(unreadable, len(files), files.where)
+    counts = Counter(each.digest for each in edges)
+    digests = [
+        _whole_digest(files.open_file(row)) if counts[each.digest] > 1 else each.digest
+        for row, each in enumerate(edges)
+    ]
+    return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.int64)
+
+
+def edges_of(file: Path | BytesIO) -> FileEdges:
+    """
+    >>> edges_of(BytesIO(bytes([0xFF, 0xD8]) + b"half a JPEG")).breaks_off
+    True
+    """
+    with file.open("rb") if isinstance(file, Path) else file as opened:
+        size = opened.seek(0, 2)
+        opened.seek(0)
+        first = opened.read(EDGE)
+        opened.seek(max(0, size - EDGE))
+        last = opened.read(EDGE)
+    digest = hashlib.blake2b(size.to_bytes(8) + first + last, digest_size=8).digest()
+    return FileEdges(digest, not _has_end(first, last, size))
+
+
+def _has_end(first: bytes, last: bytes, size: int) -> bool:
+    """Whether the mark is there that ends a file of this format. Of other formats nothing is known: they may break off."""
+    if first.startswith(b"\xff\xd8"):
+        return b"\xff\xd9" in last
+    if first.startswith(b"\x89PNG"):
+        return b"IEND" in last
+    if first.startswith(b"GIF8"):
+        return b";" in last[-16:]
+    if first.startswith(b"RIFF") and first[8:12] == b"WEBP":
+        return int.from_bytes(first[4:8], "little") + 8 <= size
+    return False
+
+
+def _whole_digest(file: Path | BytesIO) -> bytes:
+    with file.open("rb") if isinstance(file, Path) else file as opened:
+        return hashlib.blake2b(opened.read(), digest_size=8).digest()

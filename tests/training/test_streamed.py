@@ -1,0 +1,70 @@
+"""Training on images that stay on the disk: the same run as from memory, resumed anywhere."""
+
+import shutil
+
+import pytest
+import torch
+
+import regard
+from regard.data import StreamedSet
+from regard.data.own_images import open_images
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory, streamed):
+    return streamed.write_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture
+def trained(photos, streamed, tmp_path, monkeypatch):
+    """Train on the photos, in memory or streamed."""
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    recipe = streamed.streamed_recipe(photos)
+
+    def run(name, settings=None, **options):
+        for key, value in (settings or {}).items():
+            monkeypatch.setenv(key, value)
+        open_images.cache_clear()
+        done = regard.train(recipe, folder=tmp_path / name, accelerator="cpu", tensorboard=False, **options)
+        assert isinstance(recipe.task.data_set.train, StreamedSet) is bool(settings)
+        return done
+
+    yield run
+    open_images.cache_clear()
+
+
+def same(one, other):
+    assert [line for line in one.metrics if "loss" in line] == [line for line in other.metrics if "loss" in line]
+    mine, theirs = one.checkpoint().tensors, other.checkpoint().tensors
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+@pytest.mark.parametrize("kind", ["mapped", "decoded"])
+def test_streamed_training_is_that_from_memory_and_resumes_within_an_epoch(trained, streamed, kind):
+    """Bit for bit; an epoch has 5 steps, and the run goes on from step 7."""
+    memory = trained("memory")
+    undisturbed = trained("streamed", streamed.STREAMED[kind], save_every=7)
+    assert same(memory, undisturbed)
+    undisturbed_end = undisturbed.checkpoint()
+    shutil.rmtree(undisturbed.checkpoints.path(10))
+    resumed = trained("streamed", streamed.STREAMED[kind], save_every=7, resume=True)
+    assert [line["step"] for line in resumed.metrics if "loss" in line] == list(range(1, 11))
+    assert all(torch.equal(resumed.checkpoint().tensors[key], value) for key, value in undisturbed_end.tensors.items())
+
+
+def test_a_file_that_is_damaged_during_training_is_named(trained, streamed, photos, tmp_path):
+    """Nothing is made up for it; what was trained before is in the last checkpoint."""
+    copy = shutil.copytree(photos, tmp_path / "copy")
+    bad = sorted((copy / "train" / "dog").iterdir())[3]
+    recipe = streamed.streamed_recipe(copy)
+
+    def damage(event):
+        if type(event).__name__ == "Evaluated":
+            content = bytearray(bad.read_bytes())
+            content[60:120] = bytes(60)  # both its ends stay
+            bad.write_bytes(content)
+
+    trained("first", streamed.STREAMED["decoded"])
+    with pytest.raises(regard.data.UnsuitableDataError, match=rf"train/dog/{bad.name}"):
+        regard.train(recipe, folder=tmp_path / "x", accelerator="cpu", tensorboard=False, listeners=[damage])
+    assert regard.load_run(tmp_path / "x").checkpoints.steps() == [5]
