@@ -135,6 +135,8 @@ class Capture(Keeping):
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         one, two = self.maps.get(first), self.maps.get(second)
+        if one is not None and one.latest.overview is not None:
+            self.missed(first, f"{second} is subtracted from it: both have an overview of their own", one.latest.shape)
         if one is None or two is None or one.latest.stored is None or two.latest.stored is None:
             return
         rows = per_row(factor, one.latest.stored)
