@@ -1,15 +1,18 @@
 """Attention maps of a model that runs fused kernels: the cost of each method, and the models that it works for.
 
     python benchmarks/capture.py                 # ViT-S/16, 197 tokens, batch 8; GPT-2, 128 tokens
+    python benchmarks/capture.py --only 2,048    # one case, here the longest
     python benchmarks/capture.py --memory NAME   # run one method in this process and print its peak memory
+    python benchmarks/capture.py --rivals bertviz=PYTHON transformer_lens=PYTHON nnsight=PYTHON
+    python benchmarks/capture.py --device cuda   # ViT-L/16, 512 to 8,192 tokens, and generate, in bf16
 
-Methods: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"`` (as BertViz documents); timm's
-``AttentionExtract`` with fused attention turned off (as documented); TransformerLens if it is installed. Time and memory
-are compared with a plain forward pass of the same model with its default kernel. Every method is a snippet that runs as
-written, so that its lines can be counted.
+Methods: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"``; timm's ``AttentionExtract`` with
+fused attention turned off (as documented); and, with ``--rivals``, BertViz, TransformerLens and nnsight, each run by the
+Python of an environment in which it is installed (``_capture_rivals.py``). Time and memory are compared with a plain
+forward pass of the same model with its default kernel. Every method is a snippet that runs as written, so that its lines can
+be counted. The last table is the cost of capture in ``generate``.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -40,13 +43,7 @@ for module in model.modules():
     if hasattr(module, "fused_attn"):
         module.fused_attn = False
 maps = list(AttentionExtract(model, method="hook")(x).values())""",
-    "TransformerLens": """
-logits, cache = model.run_with_cache(x)
-maps = [cache["pattern", layer] for layer in range(model.cfg.n_layers)]""",
 }
-LENS = importlib.util.find_spec("transformer_lens") is not None
-if not LENS:
-    del SNIPPETS["TransformerLens"]
 
 
 def run(way: str, model: Any, x: Any) -> list[torch.Tensor]:
@@ -95,31 +92,25 @@ def hugging_face_gpt2() -> Any:
     return transformers.GPT2Model(transformers.GPT2Config()).eval()
 
 
-def lens_gpt2() -> Any:
-    """The same size in TransformerLens' own implementation, the only kind of model that it can look into."""
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
+def hugging_face_llama() -> Any:
+    """4 layers of 8 heads over 4, width 512: long texts, where the maps are most of the work."""
+    import_timm()
+    import transformers
 
-    config = HookedTransformerConfig(
-        n_layers=12, d_model=768, n_heads=12, d_head=64, n_ctx=1024, d_vocab=50257, act_fn="gelu_new", device="cpu"
-    )
-    return HookedTransformer(config).eval()
+    config = transformers.LlamaConfig(
+        vocab_size=32000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
+        intermediate_size=1408, max_position_embeddings=4096,
+    )  # fmt: skip
+    return transformers.LlamaModel(config).eval()
 
 
 class Case(NamedTuple):
-    """A model of real size, its input, and the ways to its maps; the way ``own`` needs an implementation of its own."""
+    """A model of real size, its input, and the ways to its maps."""
 
     build: Callable[[], Any]
     input: Callable[[], torch.Tensor]
     ways: tuple[str, ...]
-    own: str = ""
-    build_own: Callable[[], Any] | None = None
-
-    def model_for(self, way: str) -> Any:
-        return self.build_own() if way == self.own and self.build_own is not None else self.build()
-
-    def models(self) -> dict[str, Any]:
-        shared = self.build()
-        return {way: self.model_for(way) if way == self.own else shared for way in self.ways}
+    maps: int = 12
 
 
 def images() -> torch.Tensor:
@@ -130,17 +121,55 @@ def text() -> torch.Tensor:
     return torch.randint(0, 50257, (1, 128))
 
 
+def long_text() -> torch.Tensor:
+    return torch.randint(0, 32000, (1, 2048))
+
+
 LARGE = {
     "timm ViT-S/16": Case(timm_vit, images, ("plain", "regard.capture", "timm AttentionExtract")),
     "Hugging Face ViT-S/16": Case(hugging_face_vit, images, ("plain", "regard.capture", "output_attentions, eager")),
-    "Hugging Face GPT-2": Case(
-        hugging_face_gpt2,
-        text,
-        ("plain", "regard.capture", "output_attentions, eager", *(["TransformerLens"] if LENS else [])),
-        "TransformerLens",
-        lens_gpt2,
+    "Hugging Face GPT-2": Case(hugging_face_gpt2, text, ("plain", "regard.capture", "output_attentions, eager")),
+    "Hugging Face Llama, 2,048 tokens": Case(
+        hugging_face_llama, long_text, ("plain", "regard.capture", "output_attentions, eager"), maps=4
     ),
 }
+
+
+def generation(rounds: int) -> list[dict[str, Any]]:
+    """The cost of capture in ``generate``: 32 tokens after a prompt of 32, greedily."""
+    import transformers as t
+
+    sizes = {
+        "GPT-2, 12 layers × 768": t.GPT2Config(bos_token_id=None, eos_token_id=None),
+        "GPT-2, 6 layers × 384": t.GPT2Config(n_embd=384, n_layer=6, n_head=6, bos_token_id=None, eos_token_id=None),
+    }
+    found = []
+    for name, config in sizes.items():
+        model = t.GPT2LMHeadModel(config).eval()
+        prompt = torch.randint(0, 50257, (1, 32))
+
+        def plain(model: Any = model, prompt: Any = prompt) -> None:
+            model.generate(prompt, max_new_tokens=32, do_sample=False, pad_token_id=0)
+
+        def captured(model: Any = model, prompt: Any = prompt) -> None:
+            with regard.capture(model) as maps:
+                model.generate(prompt, max_new_tokens=32, do_sample=False, pad_token_id=0)
+            maps.generation()
+
+        with torch.no_grad():
+            times = side_by_side({"plain": plain, "captured": captured}, rounds=rounds, patience=60.0)
+        slower = ratios(times, "plain")["captured"]
+        found.append({"model": name, "plain ms": milliseconds(times)["plain"], "× plain": round(slower, 3)})
+    return found
+
+
+def rival(name: str, python: str, rounds: int) -> dict[str, Any]:
+    """The figures of another tool, measured by the Python of its own environment."""
+    script = Path(__file__).with_name("_capture_rivals.py")
+    done = subprocess.run([python, str(script), name, str(rounds)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} could not be measured:\n{done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def zoo() -> dict[str, tuple[Any, Any, int]]:
@@ -204,15 +233,15 @@ def peak_megabytes(way: str, name: str) -> float | None:
 def report_memory(way: str, name: str) -> None:
     torch.set_num_threads(2)
     case = LARGE[name]
-    model, x = case.model_for(way), case.input()
+    model, x = case.build(), case.input()
     if way != "plain":
         with regard.capture(torch.nn.Identity()):  # what the first one imports is not the maps' memory
             pass
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
     before = held("VmRSS")
     kept = run(way, model, x)
-    if way != "plain" and len(kept) != 12:
-        raise SystemExit(f"{way} found {len(kept)} maps of 12")
+    if way != "plain" and len(kept) != case.maps:
+        raise SystemExit(f"{way} found {len(kept)} maps of {case.maps}")
     print(held("VmHWM") - before)
 
 
@@ -241,6 +270,10 @@ def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=15)
     parser.add_argument("--memory", help="measure the peak memory of one method in this process")
     parser.add_argument("--model", default="timm ViT-S/16")
+    parser.add_argument(
+        "--rivals", nargs="*", default=[], metavar="TOOL=PYTHON", help="other tools, and where they are"
+    )
+    parser.add_argument("--only", default="", help="only cases whose names contain this")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.memory:
@@ -249,8 +282,17 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
+    if options.device != "cpu":
+        from _capture_cuda import rows_on_cuda
+
+        rows = rows_on_cuda(options)
+        print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "maps MB", "residual", "agrees"])
+        print(write("capture", options, rows))
+        return
     for name, case in LARGE.items():
-        candidates, x = case.models(), case.input()
+        if options.only not in name:
+            continue
+        shared, x = case.build(), case.input()
 
         def timed(way: str, model: Any, x: Any = x) -> Callable[[], None]:
             def call() -> None:
@@ -259,7 +301,7 @@ def main() -> None:
 
             return call
 
-        calls = {way: timed(way, model) for way, model in candidates.items()}
+        calls = {way: timed(way, shared) for way in case.ways}
         times = side_by_side(calls, rounds=options.rounds, patience=120.0)
         median, slower = milliseconds(times), ratios(times, "plain")
         for way in case.ways:
@@ -277,6 +319,9 @@ def main() -> None:
                 }
             )
     print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "lines", "kernel kept", "checked"])
+    if options.only:
+        print(write("capture", options, rows))
+        return
     models = [
         {"model": name, **{way: works(way, model, x, count) for way in SNIPPETS if way != "plain"}}
         for name, (model, x, count) in zoo().items()
@@ -284,9 +329,12 @@ def main() -> None:
     print_table(models, ["model", *(way for way in SNIPPETS if way != "plain")])
     sizes = payload()
     print("payload, MB, 12 layers × 12 heads × 128 tokens:", sizes)
-    lens = "installed" if LENS else "not installed"
-    print("TransformerLens:", lens)
-    print(write("capture", options, rows, models=models, payload_mb=sizes, transformer_lens=lens))
+    generated = generation(options.rounds)
+    print_table(generated, ["model", "plain ms", "× plain"])
+    rivals = [rival(*pair.split("=", 1), options.rounds) for pair in options.rivals]
+    print_table(rivals, ["tool", "version", "ms", "× plain", "peak MB", "lines"])
+    sys.argv[1:] = [word.partition("=")[0] if "=" in word else word for word in sys.argv[1:]]  # no paths in the result
+    print(write("capture", options, rows, models=models, payload_mb=sizes, generation=generated, rivals=rivals))
 
 
 if __name__ == "__main__":

@@ -177,8 +177,8 @@ def resident() -> int:
 
 
 def decoding_memory(folder: Path, options: Any) -> tuple[int, int]:
-    """Bytes by which a process grows while it decodes two epochs, and the bytes that are stated. REGARD_DATA_MEMORY is set to
-    what the batches that may wait take, so that none of it is unused."""
+    """Bytes by which a process grows while it decodes two epochs, and the bytes that are stated, the two batches in use
+    included. REGARD_DATA_MEMORY is set to what the batches that may wait take, so that none of it is unused."""
     memory = min(8 * options.batch, options.images // 2) * 3 * options.size**2
     settings = {
         "REGARD_DATA_CACHE": "off", "REGARD_DATA_MEMORY": str(memory), "REGARD_DATA_WORKERS": str(options.workers)
@@ -187,7 +187,9 @@ def decoding_memory(folder: Path, options: Any) -> tuple[int, int]:
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env={**os.environ, **settings}
     )
-    return int(done.stdout.split()[-1]), memory + options.workers * 3 * WIDTH * HEIGHT
+    used = 2 * options.batch * 3 * options.size**2
+    decoders = options.workers * 4 * 3 * WIDTH * HEIGHT + 32 * 2**20  # as it is printed before training
+    return int(done.stdout.split()[-1]), memory + used + decoders
 
 
 def main() -> None:

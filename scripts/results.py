@@ -144,10 +144,45 @@ def _capture_cost(results: Sequence[Result], prefix: str) -> str:
     ]  # fmt: skip
     sizes = ", ".join(f"{name} {size:.1f} MB" for name, size in result["payload_mb"].items())
     head = ["model", "method", "time / plain forward", "peak MB", "lines", "keeps the model's kernel", "maps checked"]
-    text = "Images: a batch of 8, 197 tokens each; text: 128 tokens. "
-    text += f"{_origin(result, prefix)}. TransformerLens was {result['transformer_lens']}. "
+    text = f"Images: a batch of 8, 197 tokens each; text: 128 tokens. {_origin(result, prefix)}. "
     text += f"Stored, 12 layers × 12 heads × 128 tokens: {sizes}."
     return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _capture_rivals(results: Sequence[Result], prefix: str) -> str:
+    result = newest([r for r in results if r.get("rivals")], "capture")
+    rows = [
+        [f"{row['tool']} {row['version']}", f"{row['× plain']:.2f}",
+         "–" if row["peak MB"] is None else f"{row['peak MB']:.0f}",
+         ", ".join(model for model, given in row["models"].items() if given == "yes"),
+         ", ".join(f"{model} ({given})" for model, given in row["models"].items() if given != "yes")]
+        for row in result["rivals"]
+    ]  # fmt: skip
+    head = ["tool", "time / plain forward", "peak MB", "all maps of", "not of"]
+    text = f"GPT-2 with random weights, 128 tokens; small models in the last two columns. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _capture_generation(results: Sequence[Result], prefix: str) -> str:
+    result = newest([r for r in results if r.get("generation")], "capture")
+    rows = [[row["model"], f"{row['plain ms']:.0f}", f"{row['× plain']:.2f}"] for row in result["generation"]]
+    head = ["model", "plain, ms", "with capture and generation()"]
+    text = f"32 tokens after a prompt of 32, greedily, as a multiple of the plain call. {_origin(result, prefix)}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _zoo(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "zoo")
+    rows = [
+        [row["family"], str(row["models"]), str(row["maps"]), str(row["witnessed"]),
+         "–" if row["worst difference"] is None else f"{row['worst difference']:.0e}",
+         *(str(row[key]) for key in ("axes known", "inferred", "ambiguous", "with missed", "silent", "not run"))]
+        for row in result["summary"]
+    ]  # fmt: skip
+    head = ["family", "models", "maps", "seen by the witness", "worst difference", "axes known", "inferred",
+            "ambiguous", "models with missed", "silently wrong or incomplete", "not run"]  # fmt: skip
+    used = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return f"{_markdown(head, rows)}\n\n{used}. {_origin(result, prefix)}."
 
 
 def _yes(value: bool) -> str:
@@ -328,6 +363,9 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "attention": _attention,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
+    "capture-rivals": _capture_rivals,
+    "capture-generation": _capture_generation,
+    "zoo": _zoo,
     "pyramid": _pyramid,
     "training": _training,
     "highlights": _highlights,

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from itertools import count
 
 PROGRAMS = ("firefox-esr", "firefox")
@@ -37,10 +38,16 @@ class Firefox:
             [program(), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         address = next(found[0] for line in self.process.stderr if (found := re.search(r"ws://127\.0\.0\.1:\d+", line)))
+        # In a thread of its own: Playwright's loop runs in the test's.
         self._loop, self._numbers = asyncio.new_event_loop(), count()
-        self._socket = self._loop.run_until_complete(self._connected(f"{address}/session"))
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._socket = self._wait(self._connected(f"{address}/session"))
         self._send("session.new", capabilities={})
         self._tab = self._send("browsingContext.getTree")["contexts"][0]["context"]
+
+    def _wait(self, action):
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result(300)
 
     async def _connected(self, address):
         from tornado.websocket import websocket_connect
@@ -53,11 +60,11 @@ class Firefox:
         async def exchange():
             await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
             while True:
-                answer = json.loads(await asyncio.wait_for(self._socket.read_message(), 60))
+                answer = json.loads(await asyncio.wait_for(self._socket.read_message(), 240))
                 if answer.get("id") == number:
                     return answer
 
-        answer = self._loop.run_until_complete(exchange())
+        answer = self._wait(exchange())
         if answer["type"] == "error":
             raise RuntimeError(f"{method}: {answer['message']}")
         return answer["result"]
@@ -71,9 +78,13 @@ class Firefox:
         return found["result"].get("value")
 
     def close(self):
-        self._socket.close()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        async def end():
+            self._socket.close()
+
+        self._wait(end())
         self.process.terminate()
         self.process.wait(20)
         self.process.stderr.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(20)
+        self._loop.close()

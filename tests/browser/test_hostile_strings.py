@@ -45,9 +45,9 @@ def hostile_strings(count, seed=0):
 
 STRINGS = hostile_strings(COUNT)
 FIREFOX = runpy.run_path(str(Path(__file__).with_name("firefox.py")))
-# Whether something appears within fifteen seconds.
+# Whether something appears within a minute.
 APPEARS = """new Promise(done => {{
-  const until = Date.now() + 15000
+  const until = Date.now() + 60000
   const look = () => document.querySelector({part}) ? done(true) : Date.now() > until ? done(false) : setTimeout(look, 50)
   look()
 }})"""

@@ -33,6 +33,7 @@ def test_the_guides_have_examples():
         "index.md",
         "guides/change.md",
         "guides/see.md",
+        "guides/long.md",
         "guides/convert.md",
         "guides/train.md",
         "guides/models.md",

@@ -71,6 +71,28 @@ def attend(grid, width, dtype, value_heads=HEADS, outputs=None, learned="both"):
     out.sum().backward()
 
 
+def map_of(tokens, width, dtype, cells=128, **options):
+    """The weights of a map, and its overview."""
+    dtype = getattr(torch, dtype)
+    query, key = torch.zeros(1, 4, tokens, width, dtype=dtype), torch.zeros(1, 2, tokens, width, dtype=dtype)
+    everyone = torch.ones(1, tokens, dtype=torch.bool)
+    given = kernels.ScoreTensors(
+        query,
+        key,
+        torch.zeros(1, 4, tokens),
+        width**-0.5,
+        torch.zeros(1),
+        None,
+        options.get("right"),
+        (everyone, everyone) if options.get("padded") else None,
+        options.get("softcap", 0.0),
+        torch.ones(1, 4) if options.get("sloped") else None,
+    )
+    cell = -(-tokens // cells)
+    kernels.overview(given, (cell, cell), 4)
+    kernels.write_weights(given, key, query, dtype)
+
+
 @triton.jit
 def branches_of_unequal_shapes(target, SMALL: tl.constexpr, LARGE: tl.constexpr):
     if tl.program_id(0) == 0:
@@ -105,7 +127,7 @@ def main():
     found = []
     for case in json.loads(sys.argv[3]):
         card.seen = []
-        attend(**case)
+        map_of(**case) if "tokens" in case else attend(**case)
         found.append(card.seen)
     print(json.dumps({"launches": found, "refuses": refuses_what_does_not_compile()}))
 

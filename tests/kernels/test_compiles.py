@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: H100 and H200, A100, RTX 30 and A10
 ALL = {
     "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
-    "map_gradient", "axis_forward", "axis_backward", "row_moments", "add_up",
+    "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
 }  # fmt: skip
 
 
@@ -31,7 +31,13 @@ def by_matrices(grid, width, dtype, **more):
     return case(grid, width, dtype, outputs=grid, **more)
 
 
+def of_map(tokens, width, dtype, **more):
+    """Weights and overview of an attention map."""
+    return {"tokens": tokens, "width": width, "dtype": dtype, **more}
+
+
 HOPPER = [
+    of_map(1024, 128, "bfloat16", right=0, cells=4, padded=True, softcap=30.0, sloped=True),
     by_matrices((40, 70), 16, "bfloat16"),
     by_matrices((40, 70), 64, "float32", value_heads=1),
     case((8, 8), 16, "float32"),
@@ -51,6 +57,7 @@ HOPPER = [
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
 AMPERE = [
+    of_map(512, 16, "float32", cells=16),
     by_matrices((40, 70), 64, "bfloat16"),
     case((16, 16), 128, "bfloat16", value_heads=1),
     case((8, 8), 64, "float32"),

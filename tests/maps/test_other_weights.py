@@ -315,3 +315,41 @@ def test_ordinary_models_raise_no_alarm(name, grad):
         model(torch.randn(2, 5, 8) if name != "group norm" else torch.randn(2, 2, 8))
     assert list(maps) == ["0"]
     assert not maps.missed
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("factor", ["number", "per head"])
+def test_differential_attention_has_one_signed_map(fused, factor):
+    class Differential(nn.Module):
+        num_heads = 3
+
+        def forward(self, q1, k1, q2, k2, v):
+            scale = 0.3 if factor == "number" else torch.tensor([0.1, 0.5, 0.9]).reshape(1, 3, 1, 1)
+            if fused:
+                one = F.scaled_dot_product_attention(q1, k1, v)
+                return one - scale * F.scaled_dot_product_attention(q2, k2, v)
+            return ((q1 @ k1.mT / 2).softmax(-1) - scale * (q2 @ k2.mT / 2).softmax(-1)) @ v
+
+    torch.manual_seed(0)
+    q1, k1, q2, k2, v = (torch.randn(2, 3, 5, 4) for _ in range(5))
+    model = Differential()
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(q1, k1, q2, k2, v)
+    scale = torch.tensor([0.3] * 3 if factor == "number" else [0.1, 0.5, 0.9]).reshape(1, 3, 1, 1)
+    assert list(maps) == ["Differential"]
+    expected = (q1 @ k1.mT / 2).softmax(-1) - scale * (q2 @ k2.mT / 2).softmax(-1)
+    torch.testing.assert_close(maps[0].weights, expected)
+    assert maps[0].weights.min() < 0
+    assert maps[0].agrees
+
+
+def test_two_kernels_that_are_not_subtracted_stay_two_maps():
+    class Both(nn.Module):
+        def forward(self, q, k, v):
+            one, two = (F.scaled_dot_product_attention(x, k, v) for x in (q, -q))
+            return one + 0.5 * two
+
+    model = Both()
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
+    assert list(maps) == ["Both", "Both#2"]

@@ -45,6 +45,10 @@ SILENT = {
     "sparsemax": lambda q, k, v: sparsemax(q @ k.mT) @ v,
     "one-hot attention": lambda q, k, v: F.one_hot((q @ k.mT).argmax(-1), k.shape[-2]).float() @ v,
     "a custom operator": mixing,
+    "code outside of torch, as a Triton kernel is": lambda q, k, v: torch.from_numpy(
+        (q @ k.mT).softmax(-1).numpy() @ v.numpy()
+    ),
+    "a traced function": torch.jit.trace(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, tuple(torch.randn(3, 2, 2, 5, 4))),
 }
 
 

@@ -47,12 +47,12 @@ def test_two_models_are_paired_by_order_and_what_does_not_fit_is_named():
     assert "h.1, layers.1" in payload.meta["notes"][-1]
     with pytest.raises(ValueError, match="2 and 1 maps, and no name in common"):
         regard.show(one, {"x": weights(2, 3, 3, 2)})
-    with pytest.raises(TypeError, match="compares maps"):
+    with pytest.raises(TypeError, match="other must be maps"):
         regard.show(one, 3)
     for unused in ({"words": True}, {"image": torch.rand(3, 4, 4)}, {"segments": [("text", 3)]}):
         with pytest.raises(ValueError, match="= does not go with a comparison"):
             regard.show(one, one, **unused)
-    with pytest.raises(TypeError, match="names= goes with two"):
+    with pytest.raises(TypeError, match=r"names is .* but goes with two sets of maps"):
         regard.show(one, names=("a", "b"))
 
 

@@ -14,7 +14,7 @@ export interface SectionProps {
 
 export function Section({ number, title, caption, note, height, children }: SectionProps): VNode {
   const place = useRef<HTMLElement>(null);
-  const near = useSeen(place, "500px");
+  const near = useSeen(place, "500px") || number === 1; // the first is seen at once
   const id = `rg-story-${number}`;
   return html`<section ref=${place} class="rg-part" data-section=${number} aria-labelledby=${id}>
     <div class="rg-told">

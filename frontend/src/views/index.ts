@@ -9,6 +9,7 @@ import { ConvolutionView } from "./convolution";
 import { HeadsView } from "./heads";
 import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
+import { LongView } from "./long";
 import { MixedView } from "./mixed";
 import { TokensView } from "./tokens";
 import { StoryView } from "../story";
@@ -27,5 +28,6 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   mixed: MixedView,
   image: ImageView,
   story: StoryView,
+  long: LongView,
   tokens: TokensView,
 };

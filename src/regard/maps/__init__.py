@@ -6,12 +6,11 @@ from regard.maps._attention_scores import shared_heads as shared_heads
 from regard.maps._axes import MapAxes as MapAxes
 from regard.maps._capture import Capture as Capture
 from regard.maps._capture import capture as capture
-from regard.maps._capture import check_patterns as check_patterns
-from regard.maps._capture import matches as matches
 from regard.maps._container import Map as Map
 from regard.maps._container import Maps as Maps
 from regard.maps._container import check_maps as check_maps
 from regard.maps._container import check_over_tokens as check_over_tokens
+from regard.maps._container import check_whole as check_whole
 from regard.maps._contributions import ValueNorms as ValueNorms
 from regard.maps._interception import Interceptor as Interceptor
 from regard.maps._interception import intercept as intercept
@@ -21,6 +20,9 @@ from regard.maps._layout import inferred_layout as inferred_layout
 from regard.maps._layout import merged_rows as merged_rows
 from regard.maps._listener import RecordListener as RecordListener
 from regard.maps._module_names import ModuleNames as ModuleNames
+from regard.maps._overview import KeyStatistics as KeyStatistics
+from regard.maps._overview import Overview as Overview
+from regard.maps._overview import QueryStatistics as QueryStatistics
 from regard.maps._positions import Positions as Positions
 from regard.maps._record import AttentionRecord as AttentionRecord
 from regard.maps._record import Check as Check
@@ -32,6 +34,8 @@ from regard.maps._segments import Segment as Segment
 from regard.maps._segments import check_segments as check_segments
 from regard.maps._segments import find_segments as find_segments
 from regard.maps._segments import image_tokens_of as image_tokens_of
+from regard.maps._selection import check_patterns as check_patterns
+from regard.maps._selection import matches as matches
 from regard.maps._stacks import check_one_stack as check_one_stack
 from regard.maps._stacks import is_cross_attention as is_cross_attention
 from regard.maps._stacks import stacks_in as stacks_in

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from regard.maps._band import Band
+
 # A selection along one axis: a slice, or whole numbers.
 Selection = slice | Tensor
-_ALL = slice(None)
+ALL = slice(None)
 
 
 # Up to so many numbers an operator's overhead takes longer than its work.
@@ -18,7 +20,7 @@ _SMALL = 2**14
 
 def selected(x: Tensor, axis: int, chosen: Selection) -> Tensor:
     """The chosen ones along an axis, without a call of torch if these are all."""
-    if isinstance(chosen, slice) and chosen == _ALL:
+    if isinstance(chosen, slice) and chosen == ALL:
         return x
     return x[:, chosen] if axis == 1 else x[:, :, chosen]
 
@@ -35,6 +37,9 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
         return selected(value, 1, heads)
     if shared == 1:
         return value
+    if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
+        first = heads.start // (count // shared)
+        return value[:, first : first + 1]
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
     return value[:, index]
 
@@ -56,16 +61,19 @@ def largest_magnitude(x: Tensor) -> Tensor:
     return torch.maximum(smallest.neg_(), largest).abs_()  # abs: the maximum of two zeros may be −0
 
 
-@dataclass
+@dataclass(frozen=True)
 class AttentionScores:
     """softmax(scale · q·kᵀ + bias) over the kept keys, for any selection of rows and heads.
 
     Attributes:
         query, key: ``(batch, heads, tokens, width)``; key may have fewer heads.
         keep, bias: broadcast against ``(batch, heads, queries, keys)``; keep: True = attend.
-        causal: whether key j is kept for query i only where j ≤ i.
-        change: changes the scores at the end, given them and the row and head numbers.
-        mask: chooses the kept keys at the end, given the row and head numbers.
+        band: which keys are kept by their distance.
+        present: ``(batch, queries)`` and ``(batch, keys)``, which tokens exist, for sequences of unequal lengths.
+        softcap: scores are softcap · tanh(scores / softcap), before biases by position; 0 for none.
+        slopes: ALiBi, ``(heads,)`` or ``(batch, heads)``: −slope · |distance| is added to the scores.
+        change: changes the scores, given them and the numbers of batch, heads, rows and keys, which broadcast.
+        mask: chooses the kept keys, given these numbers.
     """
 
     query: Tensor
@@ -73,20 +81,33 @@ class AttentionScores:
     scale: float
     keep: Tensor | None = None
     bias: Tensor | None = None
-    causal: bool = False
-    change: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
-    mask: Callable[[Tensor, Tensor], Tensor] | None = None
+    band: Band | None = None
+    present: tuple[Tensor, Tensor] | None = None
+    softcap: float = 0.0
+    slopes: Tensor | None = None
+    change: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         batch, heads, queries, _ = self.query.shape
         return batch, heads, queries, self.key.shape[2]
 
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a query may have no key to attend to."""
+        causal = self.band is not None and (self.band.left is not None or self.band.shifts[0] < 0)
+        return causal or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
+
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         """Weights and the logsumexp of the scores."""
+        return weights_of(self.scores(rows, heads), self.may_be_empty)
+
+    def scores(self, rows: Selection, heads: Selection, columns: Selection = ALL, batch: slice = ALL) -> Tensor:
+        """The scores of these rows, heads and keys; −∞ for a key that is not kept."""
         _, count, queries, keys = self.shape
-        query = selected(selected(exact(self.query), 1, heads), 2, rows)
-        key = shared_heads(exact(self.key), heads, count)
+        query = exact(selected(selected(self.query[batch], 1, heads), 2, rows))
+        key = exact(selected(shared_heads(self.key[batch], heads, count), 2, columns))
         if key.shape[1] != query.shape[1]:
             key = key.expand(-1, query.shape[1], -1, -1)
         if query.numel() <= _SMALL:
@@ -95,25 +116,91 @@ class AttentionScores:
             flat = query.flatten(0, 1), key.flatten(0, 1).mT
             # With beta=0 the first argument is not read.
             scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
+        if self.softcap:
+            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
-            scores = scores + _part(self.bias, rows, heads).to(scores.dtype)
-        if self.change is not None or self.mask is not None:
-            head = torch.arange(count, device=scores.device)[heads]
-        if self.causal or self.change is not None or self.mask is not None:
-            row = torch.arange(queries, device=scores.device)[rows]
-        if self.change is not None:
-            scores = self.change(scores, row, head)
+            scores = scores.add_(_part(self.bias, rows, heads, columns, batch).to(scores.dtype))
         if self.keep is not None:
-            scores = scores.masked_fill(~_part(self.keep, rows, heads), -math.inf)
-        if self.mask is not None:
-            scores = scores.masked_fill(~self.mask(row, head), -math.inf)
-        if self.causal:
-            scores = scores.masked_fill(torch.arange(keys, device=scores.device) > row[:, None], -math.inf)
-        may_be_empty = any(x is not None for x in (self.keep, self.bias, self.mask, self.change))
-        return _softmax(scores, may_be_empty)
+            scores = scores.masked_fill_(~_part(self.keep, rows, heads, columns, batch), -math.inf)
+        if any(x is not None for x in (self.band, self.present, self.slopes, self.change, self.mask)):
+            row, head, column = (
+                torch.arange(size, device=scores.device)[chosen]
+                for size, chosen in ((queries, rows), (count, heads), (keys, columns))
+            )
+            scores = self._by_position(scores, row, head, column, batch)
+        return scores
+
+    def _by_position(self, scores: Tensor, row: Tensor, head: Tensor, column: Tensor, batch: slice) -> Tensor:
+        """What depends on the numbers of rows, heads and keys."""
+        band = self.band
+        if band is not None and isinstance(band.shift, Tensor) and len(band.shift) > 1:
+            band = replace(band, shift=band.shift[batch])
+        if self.slopes is not None:
+            shift = 0 if band is None else band.shift
+            shift = shift if isinstance(shift, int) else shift.to(row.device)[:, None, None, None]
+            slopes = self.slopes[batch] if self.slopes.ndim == 2 else self.slopes
+            slope = slopes.to(scores)[..., head].reshape(-1, len(head), 1, 1)
+            scores = scores - slope * (column - (row[:, None] + shift)).abs()
+        if self.change is not None or self.mask is not None:
+            item = torch.arange(self.shape[0], device=row.device)[batch]
+            numbers = item[:, None, None, None], head[:, None, None], row[:, None], column
+            scores = scores if self.change is None else self.change(scores, *numbers)
+            scores = scores if self.mask is None else scores.masked_fill(~self.mask(*numbers), -math.inf)
+        if band is not None:
+            for part in band.edges(_span(row), _span(column)):
+                hidden = ~band.keeps(row, column[part])
+                scores[..., part].masked_fill_(hidden, -math.inf)
+        if self.present is not None:
+            here = self.present[0][batch][:, row, None] & self.present[1][batch][:, None, column]
+            scores = scores.masked_fill_(~here[:, None], -math.inf)
+        return scores
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a band changes the scores."""
+        others = (self.keep, self.bias, self.present, self.slopes, self.change, self.mask)
+        shifted = self.band is not None and not isinstance(self.band.shift, int)
+        return not (shifted or self.softcap or any(x is not None for x in others))
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """The keys that queries from ``start`` to ``stop`` may see, as a range."""
+        keys = self.shape[3]
+        return (0, keys) if self.band is None else self.band.reach(start, stop, keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, as :meth:`on_host` copies them."""
+        present = self.present or (None, None)
+        tensors = (self.query, self.key, self.keep, self.bias, self.slopes, *present)
+        return sum(x.numel() * x.element_size() for x in tensors if x is not None)
+
+    def on_host(self, place: Callable[[Tensor], Tensor]) -> "AttentionScores":
+        """A copy on the CPU, for later: the model may overwrite its own tensors.
+
+        Args:
+            place: takes the copied queries and keys, and returns them, or where they were put.
+        """
+
+        def copied(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach().to("cpu", copy=True)
+
+        band = self.band
+        if band is not None and isinstance(band.shift, Tensor):
+            band = replace(band, shift=band.shift.cpu())
+        present = None if self.present is None else (self.present[0].cpu(), self.present[1].cpu())
+        query, key = (place(x.detach().to("cpu", copy=True)) for x in (self.query, self.key))
+        keep, bias, slopes = map(copied, (self.keep, self.bias, self.slopes))
+        return replace(self, query=query, key=key, keep=keep, bias=bias, band=band, present=present, slopes=slopes)
 
 
-def _softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
+def _span(numbers: Tensor) -> tuple[int, int] | None:
+    """The range of consecutive numbers; None if they are not, or if to ask for it would wait for a device."""
+    if numbers.is_cuda or not len(numbers) or int(numbers[-1]) - int(numbers[0]) + 1 != len(numbers):
+        return None
+    return int(numbers[0]), int(numbers[-1]) + 1
+
+
+def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp; a row with no key to attend to is zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
@@ -136,11 +223,13 @@ def _softmax(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     return weights, total.masked_fill(largest == -math.inf, -math.inf)
 
 
-def _part(mask: Tensor, rows: Selection, heads: Selection) -> Tensor:
-    """The selected rows and heads of a mask whose axes may be missing or of size 1."""
+def _part(mask: Tensor, rows: Selection, heads: Selection, columns: Selection, batch: slice) -> Tensor:
+    """The selected part of a mask whose axes may be missing or of size 1."""
     mask = mask[(None,) * (4 - mask.ndim)]
+    if mask.shape[0] > 1:
+        mask = mask[batch]
     if mask.shape[1] > 1:
         mask = mask[:, heads]
     if mask.shape[2] > 1:
         mask = mask[:, :, rows]
-    return mask
+    return mask[..., columns] if mask.shape[3] > 1 else mask

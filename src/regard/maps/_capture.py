@@ -1,12 +1,12 @@
 """``capture``: the attention maps of a model, taken while it runs as it always does."""
 
-import fnmatch
+import inspect
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -14,24 +14,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
+from regard.maps._differences import per_row
 from regard.maps._interception import intercept
+from regard.maps._keeping import Keeping, LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
-from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._segments import image_tokens_of
-from regard.maps._storage import Allotted, Storage
-from regard.support.checks import check_flag, describe, is_iterable
+from regard.maps._selection import Rows, check_patterns, check_selection, matches, select
+from regard.maps._storage import Storage
+from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
-
-Rows = int | slice | Sequence[int] | None
 
 
 @dataclass(eq=False)
-class Capture(RecordListener):
+class Capture(Keeping):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
     :meth:`attended` receives every record before its weights are built.
@@ -42,12 +41,13 @@ class Capture(RecordListener):
     rows: Rows = None
     heads: Rows = None
     dtype: torch.dtype | None = None
-    reduce: Callable[[Any, Tensor], Any] | None = None
+    reduce: Callable[..., Any] | None = None
     budget: str | int | None = "2GiB"
     grid: Any = None
     prefix: int | None = None
     stream: str | Path | None = None
     values: bool = False
+    long: LongTexts = field(default_factory=LongTexts)
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -61,6 +61,7 @@ class Capture(RecordListener):
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}
+        self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
@@ -81,7 +82,7 @@ class Capture(RecordListener):
         if self.projections is not None:
             self.projections.close()
         for name in list(self._waiting):
-            self._fold(name)
+            self.fold(name)
         if self._names is not None and self._names.compiled:
             self.maps.notes.append(
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
@@ -90,6 +91,8 @@ class Capture(RecordListener):
         if self._names is not None:
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         self.storage.finish(self.maps.records)
+        if self.long.overview is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
         if kind is None:
             self._warn()
 
@@ -110,11 +113,17 @@ class Capture(RecordListener):
         removed = self.maps.remove_latest(name)
         if removed is not None and removed.stored is not None:
             self.storage.release(removed.stored)
+        if removed is not None and removed.overview is not None:
+            self.storage.used -= removed.overview.nbytes
 
     def rescaled(self, name: str, factor: Tensor) -> None:
         found = self.maps.get(name)
         record = None if found is None or not found.calls else found.latest
         if record is None:
+            return
+        if record.overview is not None:
+            self.missed(name, "its output was rescaled after its overview was computed", record.shape)
+            self.retract(name)
             return
         if record.stored is None:
             self.missed(name, "its output was rescaled after its map was folded by reduce=", record.shape)
@@ -124,38 +133,56 @@ class Capture(RecordListener):
                 factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
         record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
 
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        one, two = self.maps.get(first), self.maps.get(second)
+        if one is not None and one.latest.overview is not None:
+            self.missed(first, f"{second} is subtracted from it: both have an overview of their own", one.latest.shape)
+        if one is None or two is None or one.latest.stored is None or two.latest.stored is None:
+            return
+        rows = per_row(factor, one.latest.stored)
+        if rows is None or one.latest.rows is not None or one.latest.heads is not None:
+            return
+        one.latest.stored.sub_(rows.unsqueeze(-1) * two.latest.stored)
+        one.latest.kind = "difference"
+        one.latest.check.add(two.latest.check.error, two.latest.check.logsumexp_error)
+        self.retract(second)
+
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape
-        rows, heads = _select(self.rows, queries), _select(self.heads, heads_count)
+        rows, heads = select(self.rows, queries), select(self.heads, heads_count)
         if isinstance(rows, str) or isinstance(heads, str):
-            reason = f"rows={self.rows}: {rows}" if isinstance(rows, str) else f"heads={self.heads}: {heads}"
-            self.missed(record.name, reason, record.shape)
+            none = f"rows={self.rows}: {rows}" if isinstance(rows, str) else f"heads={self.heads}: {heads}"
+            self.missed(record.name, none, record.shape)
             return
         running = record.running
+        before = self.storage.used
         with torch.no_grad(), _plainly(running.device.type):
             try:
-                weights = self._build(record, rows, heads)
                 record.check.allowed = running.rounding(record.shape[3])
+                reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
                 reason = f"its map could not be computed ({type(error).__name__}: {error})"
-                self.missed(record.name, reason, record.shape)
-                return
-        if weights is None:
+        if reason is not None:
+            self.storage.used = before
+            self.missed(record.name, reason, record.shape)
             return
-        record.stored = weights
         record.rows = None if self.rows is None else tuple(torch.arange(queries)[rows].tolist())
         record.heads = None if self.heads is None else tuple(torch.arange(heads_count)[heads].tolist())
         record.layout = self._layout(record)
         if self.projections is not None:
             self._keep_values(record, self.projections)
         record.computation = None
+        self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
+        if self.reduce is None:
+            self.maps.add(record)
+            return
+        self.fold(record.name)  # what was waiting
         self.maps.add(record)
-        if self.reduce is not None:
-            self._fold(record.name)
+        if record.stored is not None:
             self._waiting[record.name] = record.weights
             record.stored = None
             if not running.tentative:
-                self._fold(record.name)
+                self.fold(record.name)
 
     @staticmethod
     def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
@@ -166,44 +193,11 @@ class Capture(RecordListener):
         else:
             projections.expect(record, running.value, running.output)
 
-    def _fold(self, name: str) -> None:
+    def fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:
-            found = self.maps[name]
-            found.reduced = self.reduce(found.reduced, self._waiting.pop(name))
-
-    def _build(self, record: AttentionRecord, rows: Selection, heads: Selection) -> Tensor | None:
-        """The selected weights, some rows at a time, in the storage; None if there is no room."""
-        batch, heads_count, queries, keys = record.shape
-        value, device = record.running.value, record.running.device
-        shape = (batch, _count(heads, heads_count), _count(rows, queries), keys)
-        heads = heads.to(device) if isinstance(heads, Tensor) else heads
-        exact = value is not None and value.dtype is torch.float64
-        dtype = self.dtype or (torch.float64 if exact else torch.float32)
-        room: Allotted | str | None = self.storage.allot(shape, dtype) if self.reduce is None else None
-        if isinstance(room, str):
-            self.missed(record.name, room, shape)
-            return None
-        parts = []
-        try:
-            for start, stop in self._chunks(shape):
-                weights = record.build(_part(rows, start, stop, queries, device), heads)
-                if room is not None and room.tensor is not None:
-                    room.tensor[:, :, start:stop] = weights
-                else:
-                    parts.append(weights.to(dtype))
-        except BaseException:
-            if room is not None:
-                room.give_back()
-            raise
-        if room is not None and room.tensor is not None:
-            return room.tensor
-        built = torch.cat(parts, 2) if len(parts) > 1 else parts[0] if parts else torch.empty(shape, dtype=dtype)
-        return built if room is None else room.keep(built)
-
-    def _chunks(self, shape: tuple[int, ...]) -> list[tuple[int, int]]:
-        batch, heads, rows, keys = shape
-        step = max(1, self.chunk_bytes // max(1, 4 * batch * heads * keys))
-        return [(start, min(start + step, rows)) for start in range(0, rows, step)]
+            found, weights = self.maps[name], self._waiting.pop(name)
+            more = (slice(0, weights.shape[2]),) if self.by_rows else ()
+            found.reduced = self.reduce(found.reduced, weights, *more)
 
     def _layout(self, record: AttentionRecord) -> Layout | None:
         """How the keys lie: the grid that the caller gave is for attention that fits it."""
@@ -230,12 +224,13 @@ class Capture(RecordListener):
         if dropped:
             warnings.warn(
                 f"{dropped} maps were dropped: they do not fit into the budget. Keep fewer with only=, rows=, heads=, "
-                "smaller ones with dtype=, fold them with reduce=, write them to disk with stream=, or raise budget=",
+                "smaller ones with dtype=, long ones as overview=128, fold them with reduce=, write them to disk with "
+                "stream=, or raise budget=",
                 stacklevel=3,
             )
         records = self.maps.records
         if self.grid is not None and records and all(record.layout is None for record in records):
-            tokens = sorted({found.shape[-1] for found in self.maps.values() if found.shape})
+            tokens = sorted({record.shape[3] for record in records})
             warnings.warn(
                 f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens",
                 stacklevel=3,
@@ -257,13 +252,15 @@ def capture(
     rows: Rows = None,
     heads: Rows = None,
     dtype: torch.dtype | None = None,
-    reduce: Callable[[Any, Tensor], Any] | None = None,
+    reduce: Callable[..., Any] | None = None,
     budget: str | int | None = "2GiB",
     *,
     grid: Any = None,
     prefix: int | None = None,
     stream: str | Path | None = None,
     values: bool = False,
+    overview: int | None = None,
+    keep_keys: bool = False,
 ) -> Capture:
     r"""The attention maps of all that ``model`` computes inside the block, each compared with the real output.
 
@@ -287,13 +284,20 @@ def capture(
         heads: keep only these heads.
         dtype: keep maps in this dtype, such as ``torch.float16``; the check comes before the conversion.
         reduce: ``reduce(total, weights) -> total`` folds maps as they are computed. The total starts as None and ends
-            up in ``maps[name].reduced``; the weights are not kept.
-        budget: memory for maps, such as ``"500MB"`` or ``"2GiB"``. Maps that do not fit are dropped with a warning and
-            listed in ``maps.missed``. None for no limit.
+            up in ``maps[name].reduced``; the weights are not kept. A function of three arguments,
+            ``reduce(total, weights, rows)``, gets some rows at a time, and the slice of their numbers among those that
+            ``rows=`` chose: so maps of any length are folded.
+        budget: memory for maps, such as ``"500MB"`` or ``"2GiB"``, at its peak. Maps that do not fit are dropped with a
+            warning and listed in ``maps.missed``, before they are computed. None for no limit.
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
         values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
             :meth:`Map.contributions`. They are not saved with the maps.
+        overview: keep long maps as at most this many cells a side, such as 128: ``map.overview`` is the exact mass of
+            each cell, ``map.overview_largest`` its largest weight, ``map.per_query`` and ``map.per_key`` are statistics of
+            every token. The map itself is never formed, so memory is linear in the tokens. ``rows=`` are kept in full.
+        keep_keys: with an overview, keep queries and keys on the host (or in ``stream``), so that ``map.row(i)`` and
+            ``map.block(rows, columns)`` compute any weights later, exactly.
 
     ``maps.missed`` lists attention that could not be captured. Maps never contain dropout.
 
@@ -305,22 +309,13 @@ def capture(
     (['layers.0.self_attn', 'layers.1.self_attn'], torch.Size([1, 4, 5, 5]), 'layer')
     >>> bool(maps.residual < 1e-5)
     True
+    >>> with torch.no_grad(), regard.capture(encoder, overview=2, keep_keys=True) as maps:
+    ...     out = encoder(torch.randn(1, 5, 32))
+    >>> maps[0].overview.shape, maps[0].cell, maps[0].per_key.received.shape, maps[0].row(4).shape
+    (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values)
-
-
-def _count(chosen: Selection, count: int) -> int:
-    """How many are chosen along an axis of size ``count``."""
-    if isinstance(chosen, Tensor):
-        return len(chosen)
-    return len(range(count)[chosen])
-
-
-def _part(rows: Selection, start: int, stop: int, count: int, device: torch.device) -> Selection:
-    """Those of the chosen rows, of ``count`` in all, from number ``start`` to number ``stop``."""
-    if isinstance(rows, slice) and rows == slice(None):
-        return rows if stop - start == count else slice(start, stop)
-    return torch.arange(count)[rows][start:stop].to(device)
+    long = LongTexts(overview, keep_keys)
+    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
 
 
 def _plainly(device: str) -> AbstractContextManager[Any]:
@@ -347,42 +342,20 @@ def _check_options(options: Capture) -> None:
     check_flag("values", options.values)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
-    _check_selection("rows", options.rows)
-    _check_selection("heads", options.heads)
+    check_selection("rows", options.rows)
+    check_selection("heads", options.heads)
+    if options.long.overview is not None:
+        check_positive("overview", options.long.overview)
+        if reduce is not None:
+            raise ValueError("overview and reduce exclude each other: an overview is already folded")
+    elif options.long.keep_keys:
+        raise ValueError("keep_keys=True goes with overview=: without it the whole maps are kept")
 
 
-def matches(name: str, only: str | Sequence[str] | None) -> bool:
-    """Whether a name matches one of the patterns. Without patterns every name does.
-
-    >>> matches("blocks.3.attn", "blocks.*"), matches("head", ["blocks.*", "neck"])
-    (True, False)
-    """
-    patterns = [only] if isinstance(only, str) else only
-    return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def check_patterns(name: str, only: Any) -> None:
-    """Raise an error unless ``only`` is a pattern, several, or None."""
-    patterns = () if only is None else (only,) if isinstance(only, str) else only
-    if not is_iterable(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f'{name} must be a pattern such as "blocks.*", or several, got {describe(only)}')
-
-
-def _check_selection(name: str, chosen: Any) -> None:
-    if chosen is None or isinstance(chosen, slice):
-        return
-    numbers = [chosen] if isinstance(chosen, int) else chosen
-    if not is_iterable(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
-        raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
-
-
-def _select(chosen: Rows, count: int) -> Selection | str:
-    """A selection along an axis of size ``count``, or the reason why there is none."""
-    if chosen is None:
-        return slice(None)
-    if isinstance(chosen, slice):
-        return chosen
-    numbers = [chosen] if isinstance(chosen, int) else list(chosen)
-    if any(not -count <= n < count for n in numbers):
-        return f"there are only {count}"
-    return torch.tensor([n % count for n in numbers], dtype=torch.long)
+def _positional(function: Callable[..., Any]) -> int:
+    """How many arguments a function takes by position; 2 if it does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)

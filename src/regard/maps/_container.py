@@ -15,13 +15,14 @@ from regard.maps._axes import Certainty, Over
 from regard.maps._files import read_records, write_records
 from regard.maps._generation import join_calls
 from regard.maps._layout import Layout, given_layout
+from regard.maps._long_map import LongMap
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._segments import ImageTokens
 from regard.support.checks import check_count
 from regard.support.tables import text_table
 
 
-class Map:
+class Map(LongMap):
     """The attention of one module, call by call. The properties of the map are those of the latest call.
 
     Attributes:
@@ -127,7 +128,7 @@ class Map:
 
     def layout(self, grid: Any = None, prefix: int | None = None) -> Layout:
         """How the keys lie on an image: as given, else as the model states it. An error if neither is known."""
-        keys = self.shape[-1]
+        keys = self.shape[-1] if self.shape else self.latest.shape[3]
         if prefix is not None:
             check_count("prefix", prefix)
         if grid is not None:
@@ -173,9 +174,13 @@ class Maps(Mapping[str, Map]):
 
     def add(self, record: AttentionRecord) -> Map:
         """Append the record to the map of its name, and return this map."""
-        found = self._maps.setdefault(record.name, Map(record.name))
+        found = self.ensure(record.name)
         found.calls.append(record)
         return found
+
+    def ensure(self, name: str) -> Map:
+        """The map of this name, which may have no calls yet."""
+        return self._maps.setdefault(name, Map(name))
 
     def remove_latest(self, name: str) -> AttentionRecord | None:
         """Take the latest record of this name out again, and return it."""
@@ -320,6 +325,7 @@ def check_over_tokens(maps: Maps, what: str) -> None:
         what: the analysis that needs it, for the message.
     """
     for name, found in maps.items():
+        check_whole(found, what)
         if found.over == "channels":
             raise ValueError(
                 f"{name!r} attends over channels, not over tokens: {what} needs maps over tokens; leave it out"
@@ -334,6 +340,15 @@ def check_over_tokens(maps: Maps, what: str) -> None:
             )
 
 
+def check_whole(found: Map, what: str) -> None:
+    """Raise an error if only an overview of this map was kept, and not its weights."""
+    if any(call.stored is None and call.overview is not None for call in found.calls):
+        raise ValueError(
+            f"{what} needs whole maps, but {found.name!r} is an overview: capture it without overview=, at a length that "
+            "fits into the budget, or read its .overview, .per_query and .per_key"
+        )
+
+
 def _renamed(record: AttentionRecord, name: str) -> AttentionRecord:
     same = copy.copy(record)
     same.name = name
@@ -344,13 +359,19 @@ def _row(found: Map) -> tuple[str, ...]:
     residual = found.residual
     return (
         found.name,
-        "×".join(map(str, found.shape)) or "folded",
+        "×".join(map(str, found.shape)) or ("folded" if found.latest.overview is None else _cells(found.latest)),
         str(len(found.calls)),
         "not compared" if math.isnan(residual) else f"{residual:.1e}",
         found.against,
         found.axes if found.over == "tokens" else f"{found.axes}, over {found.over}",
         (found.kernel or found.kind) + ("" if found.agrees else "  ← does not agree"),
     )
+
+
+def _cells(record: AttentionRecord) -> str:
+    """An overview, as in ``1×4×16384×16384 in 128×128 cells``."""
+    rows, columns = (0, 0) if record.overview is None else record.overview.mass.shape[2:]
+    return "×".join(map(str, record.shape)) + f" in {rows}×{columns} cells"
 
 
 def _largest_residual(records: Iterable[AttentionRecord]) -> float:

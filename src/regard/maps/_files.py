@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._record_json import record_from_json, record_to_json
 from regard.support.reading import UnreadableError, check_regular, file_inside, parse_json, read_object
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
@@ -32,12 +33,16 @@ def write_records(
     path = _with_suffix(path)
     tensors: dict[str, Tensor] = {}
     for number, record in enumerate(records):
-        if record.stored is None:
+        if record.stored is None and record.overview is None:
             raise ValueError(f"{record.name!r} was folded by reduce= and has no weights to save: save .reduced")
-        tensors[str(number)], scale = _encode(record.stored.detach().cpu(), dtype)
-        if scale is not None:
-            tensors[f"{number}.scale"] = scale
-    calls = [record.to_json() for record in records]
+        if record.stored is not None:
+            tensors[str(number)], scale = _encode(record.stored.detach().cpu(), dtype)
+            if scale is not None:
+                tensors[f"{number}.scale"] = scale
+        if record.overview is not None:
+            parts = record.overview.tensors
+            tensors |= {f"{number}.overview.{name}": x.cpu().contiguous() for name, x in parts.items()}
+    calls = [record_to_json(record) for record in records]
     about = {**_FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(path), metadata={"regard": json.dumps(about)})
@@ -47,7 +52,7 @@ def write_records(
 def write_index(folder: Path, files: list[tuple[AttentionRecord, str]]) -> None:
     """Describe the streamed maps of a folder in its ``maps.json``, so that they can be read later."""
     calls = [
-        {**record.to_json(), "file": file, "dtype": str(record.stored.dtype).removeprefix("torch.")}
+        {**record_to_json(record), "file": file, "dtype": str(record.stored.dtype).removeprefix("torch.")}
         for record, file in files
         if record.stored is not None
     ]
@@ -71,14 +76,22 @@ def read_records(path: Path) -> Read:
             about, keys = parse_json(metadata["regard"], finite=False), set(file.keys())
             records = []
             for number, call in enumerate(about["calls"]):
-                scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
-                records.append(AttentionRecord.from_json(call, _decode(file.get_tensor(str(number)), scale)))
+                records.append(_read_call(file, keys, number, call))
         missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
         return records, missed, [str(note) for note in about["notes"]]
     except UnreadableError:
         raise
     except (safetensors.SafetensorError, *_WRONG) as error:
         raise UnreadableError(f"{path} does not hold maps that can be read: {_first_line(error)}") from error
+
+
+def _read_call(file: Any, keys: set[str], number: int, call: dict[str, Any]) -> AttentionRecord:
+    """One record of a safetensors file: weights, an overview, or both."""
+    scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
+    start = f"{number}.overview."
+    overview = {key.removeprefix(start): file.get_tensor(key) for key in keys if key.startswith(start)}
+    kept = str(number) in keys or not overview
+    return record_from_json(call, _decode(file.get_tensor(str(number)), scale) if kept else None, overview)
 
 
 def _read_folder(folder: Path) -> list[AttentionRecord]:
@@ -89,7 +102,7 @@ def _read_folder(folder: Path) -> list[AttentionRecord]:
     records = []
     try:
         for call in about["calls"]:
-            records.append(AttentionRecord.from_json(call, _mapped(folder, call["file"], call["dtype"], call["shape"])))
+            records.append(record_from_json(call, _mapped(folder, call["file"], call["dtype"], call["shape"])))
     except UnreadableError:
         raise
     except _WRONG as error:

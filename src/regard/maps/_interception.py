@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.maps._contributions import PROJECTIONS
+from regard.maps._differences import SUBTRACTIONS, OutputPairs
 from regard.maps._layout import Layout, inferred_layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
@@ -64,6 +65,7 @@ class Interceptor(TorchFunctionMode):
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
         self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
+        self._pairs = OutputPairs()
         self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
@@ -72,6 +74,7 @@ class Interceptor(TorchFunctionMode):
             "_native_multi_head_attention": self._fast_path,
             "_transformer_encoder_layer_fwd": self._fast_path,
             "conv2d": self._convolution,
+            **dict.fromkeys(SUBTRACTIONS, self._subtraction),
         }
 
     def __torch_function__(
@@ -198,7 +201,19 @@ class Interceptor(TorchFunctionMode):
         with KernelWitness() as witness:
             out = func(*args, **kwargs)
         call = FunctionCall(site, func, args, kwargs, out, witness)
-        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+        new = self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
+        self._pairs.add(site.name, args[2] if len(args) > 2 else kwargs.get("value"), new)
+        return new
+
+    def _subtraction(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = self._pairs.subtracted(args) if self._pairs else None
+        if found is not None:
+            with torch.no_grad(), torch._C.DisableTorchFunction(), paused():
+                unobserved(self.listener.subtracted, *found)
+        out = func(*args, **kwargs)
+        if self.handwritten.history.origins:
+            self.handwritten.history.follow(func.__name__, func, args, kwargs, out)
+        return out
 
     def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function asks whether a mode is active and, if so, passes itself to it. Here the same code runs with the
@@ -243,6 +258,8 @@ class Interceptor(TorchFunctionMode):
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
         if self._rescalable:
             self._rescaled(func.__name__, args)
+        if self._pairs and func.__name__ in MULTIPLICATIONS:
+            self._pairs.multiplied(args, out)
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # its first product was reported already
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):

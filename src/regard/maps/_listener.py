@@ -1,5 +1,7 @@
 """``RecordListener``: what receives the records of attention while a model runs."""
 
+from typing import Any
+
 from torch import Tensor
 
 from regard.maps._contributions import ProjectionWatch
@@ -34,6 +36,9 @@ class RecordListener:
     def rescaled(self, name: str, factor: Tensor) -> None:
         """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
         or two kernels that are merged by their logsumexp."""
+
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        """The model subtracted the latest output of one name, times a factor, from that of the other: their maps are one."""
 
     def retract(self, name: str) -> None:
         """Forget the latest record of this name: it was a part of something else."""

@@ -9,16 +9,25 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error, selected
+from regard.maps._attention_scores import (
+    ALL,
+    AttentionScores,
+    Selection,
+    exact,
+    largest_magnitude,
+    product_error,
+    selected,
+)
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
+from regard.maps._overview import Overview
 from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
@@ -108,7 +117,7 @@ class Computation:
         precision = torch.finfo(dtype).eps
         if dtype is torch.float32 and value.is_cuda:
             precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
-        largest = largest_magnitude(exact(value))  # an average of values is not larger
+        largest = exact(largest_magnitude(value))  # an average of values is not larger
         if self.largest_sum is not None:
             largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
@@ -149,10 +158,13 @@ class AttentionRecord:
         kernel: the operator that ran, if known.
         stored: the weights that were kept: ``(batch or 1, heads, rows, keys)``, or window by window.
         rows, heads: the numbers of those that were kept; None for all.
+        overview: the map in cells, if it was kept instead of the weights.
+        scores: queries and keys on the host, if they were kept: any part of the map follows from them.
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
         computation: how to build the map, while the model runs.
+        remarks: what a reader should know about how it was computed.
         moment: the number of the model's run in the capture, and that of the attention in it; None if not known.
         norms: the :class:`regard.maps.ValueNorms` that ``capture(values=True)`` keeps.
     """
@@ -171,6 +183,9 @@ class AttentionRecord:
     computation: Computation | None = None
     moment: tuple[int, int] | None = field(default=None, init=False)
     norms: Any = field(default=None, init=False)
+    overview: Overview | None = field(default=None, init=False)
+    scores: AttentionScores | None = field(default=None, init=False)
+    remarks: list[str] = field(default_factory=list, init=False)
 
     @classmethod
     def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
@@ -195,13 +210,17 @@ class AttentionRecord:
         weights, logsumexp = running.weights(rows, heads)
         log_error = None
         if running.logsumexp is not None and logsumexp is not None:
-            log_error = _difference(logsumexp, selected(selected(running.logsumexp, 1, heads), 2, rows))
+            log_error = difference(logsumexp, selected(selected(running.logsumexp, 1, heads), 2, rows))
         self.check.add(running.error(weights, rows, heads), log_error)
         return weights
 
     @property
     def weights(self) -> Float[Tensor, "batch heads queries keys"]:
         """The map. Windowed attention is put back onto the image (zero between windows)."""
+        if self.stored is None and self.overview is not None:
+            raise ValueError(
+                f"only an overview of {self.name!r} was kept, not its weights: see .overview, or .row(i) with keep_keys=True"
+            )
         if self.stored is None:
             raise ValueError(f"the weights of {self.name!r} were folded by reduce= and not kept: see .reduced")
         if self.windows is not None and self.rows is None:
@@ -228,6 +247,24 @@ class AttentionRecord:
             tokens = math.prod(self.windows.grid)
             return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
+
+    def block(self, rows: Selection, columns: Selection = ALL) -> Float[Tensor, "batch heads rows columns"]:
+        """Weights of these rows and keys: kept ones, or computed from the queries and keys that were kept."""
+        chosen = torch.arange(self.shape[2])[rows]
+        if self.scores is not None:
+            heads = ALL if self.heads is None else torch.tensor(self.heads)
+            return self.scores(chosen, heads)[0][..., columns]
+        if self.stored is None or (self.windows is not None and self.rows is None):
+            raise ValueError(
+                f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
+                "keep_keys=True"
+            )
+        if self.rows is not None:
+            missing = [row for row in chosen.tolist() if row not in self.rows]
+            if missing:
+                raise ValueError(f"row {missing[0]} of {self.name!r} was not kept: rows= chose {len(self.rows)} others")
+            chosen = torch.tensor([self.rows.index(row) for row in chosen.tolist()], dtype=torch.long)
+        return self.weights[:, :, chosen][..., columns]
 
     @property
     def positions(self) -> Positions | None:
@@ -259,91 +296,6 @@ class AttentionRecord:
         error, allowed = self.check.error, self.check.allowed
         return error is None or allowed is None or bool(error <= allowed)
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields except the weights, for ``json.dumps``."""
-        layouts = (self.layout, self.query_layout)
-        return {
-            "name": self.name,
-            "shape": None if self.stored is None else list(self.stored.shape),
-            "whole": list(self.shape),
-            "residual": None if self.check.error is None else self.residual,
-            "logsumexp_residual": self.logsumexp_residual,
-            "allowed": None if self.check.allowed is None else float(self.check.allowed),
-            "against": self.against,
-            "kind": self.kind,
-            "kernel": self.kernel,
-            "rows": self.rows,
-            "heads": self.heads,
-            "windows": None if self.windows is None else asdict(self.windows),
-            "axes": self.axes.certainty,
-            "over": self.axes.over,
-            "positions": None if self.positions is None else asdict(self.positions),
-            "moment": self.moment,
-            "layouts": [None if layout is None else [layout.grid, layout.prefix] for layout in layouts],
-        }
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any], weights: Tensor) -> "AttentionRecord":
-        """What :meth:`to_json` gave, with its weights."""
-        layouts = [None if x is None else Layout(tuple(x[0]), x[1]) for x in fields["layouts"]]
-        numbers = (fields["residual"], fields["allowed"], fields["logsumexp_residual"])
-        windows = fields["windows"]
-        record = cls(
-            name=str(fields["name"]),
-            kind=str(fields["kind"]),
-            shape=tuple(fields["whole"]),
-            check=Check(fields["against"], *map(_scalar, numbers)),
-            kernel=fields["kernel"],
-            stored=weights,
-            rows=_tuple(fields["rows"]),
-            heads=_tuple(fields["heads"]),
-            windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
-            layout=layouts[0],
-            # Files of before state neither.
-            axes=MapAxes(
-                fields.get("axes", "inferred"),
-                fields.get("over", "tokens"),
-                layouts[1],
-                None if fields.get("positions") is None else Positions(**fields["positions"]),
-            ),
-        )
-        moment = _tuple(fields.get("moment"))
-        if moment is not None and not (len(moment) == 2 and all(type(n) is int and n >= 0 for n in moment)):
-            raise ValueError(f"{record.name!r:.100} has the moment {moment!r:.100}, which is no pair of numbers")
-        record.moment = moment
-        _check_parts(record, weights)
-        return record
-
-
-def _check_parts(record: AttentionRecord, weights: Tensor) -> None:
-    """Refuse a description that does not fit its weights: what is computed from it would be wrong, or take any amount of
-    memory."""
-
-    def fits(wanted: Any, count: int) -> bool:
-        return isinstance(wanted, tuple) and len(wanted) == count and all(type(n) is int and n >= 0 for n in wanted)
-
-    if not fits(record.shape, 4) or weights.ndim != 4 or not weights.is_floating_point():
-        raise ValueError(f"{record.name!r:.100} is {tuple(weights.shape)} of {record.shape}, which is no attention map")
-    for name, numbers, kept in (("rows", record.rows, weights.shape[2]), ("heads", record.heads, weights.shape[1])):
-        if numbers is not None and not fits(numbers, kept):
-            raise ValueError(f"{record.name!r:.100} has {kept} {name}, which its list of {name} does not number")
-    windows = record.windows
-    if windows is not None:
-        sides = (windows.grid, windows.window, windows.shift)
-        if not all(fits(pair, 2) for pair in sides) or not all((*windows.grid, *windows.window)):
-            raise ValueError(f"{record.name!r:.100} has windows of {sides}, which are no sizes in tokens")
-        rows, columns = (-(-side // window) for side, window in zip(windows.grid, windows.window, strict=True))
-        if weights.shape[0] % (rows * columns) or weights.shape[3] != math.prod(windows.window):
-            raise ValueError(f"{record.name!r:.100} has weights {tuple(weights.shape)}, which {windows} does not fit")
-    place = record.positions
-    if place is not None and not fits(astuple(place)[:5], 5):
-        raise ValueError(f"{record.name!r:.100} has the positions {place!r:.200}, which are no numbers of tokens")
-    if place is not None and (place.queries, place.keys) != record.shape[2:]:
-        raise ValueError(f"{record.name!r:.100} is {record.shape}, which {place!r:.200} does not fit")
-    for layout in (record.layout, record.query_layout):
-        if layout is not None and not (fits(layout.grid, len(layout.grid)) and type(layout.prefix) is int):
-            raise ValueError(f"{record.name!r:.100} has the layout {layout!r:.100}, which is no grid of tokens")
-
 
 def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is None or b is None:
@@ -351,17 +303,9 @@ def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return torch.maximum(a, b)
 
 
-def _difference(ours: Tensor, theirs: Tensor) -> Tensor:
+def difference(ours: Tensor, theirs: Tensor) -> Tensor:
     """Over rows with a key to attend to: kernels differ in what they return for the others."""
     if not ours.numel():
         return ours.new_zeros(())
     difference = (ours - theirs.to(ours.dtype)).abs_()
     return difference.masked_fill_(ours == -math.inf, 0.0).amax()
-
-
-def _scalar(x: float | None) -> Tensor | None:
-    return None if x is None else torch.tensor(x, dtype=torch.float64)
-
-
-def _tuple(x: Any) -> Any:
-    return tuple(x) if isinstance(x, list) else x

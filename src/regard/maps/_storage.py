@@ -43,8 +43,12 @@ class Storage:
             if any(folder.glob("*.map")):
                 raise ValueError(f"stream={str(folder)!r} already contains maps: pass an empty folder")
 
-    def allot(self, shape: tuple[int, ...], dtype: torch.dtype) -> Allotted | str:
-        """Room for a map of this shape, or the reason why there is none."""
+    def allot(self, shape: tuple[int, ...], dtype: torch.dtype, working: int = 0) -> Allotted | str:
+        """Room for a map of this shape, or the reason why there is none.
+
+        Args:
+            working: bytes that are needed while it is built, besides the map.
+        """
         size = math.prod(shape) * dtype.itemsize
         if self.folder is not None:
             path = self.folder / f"{self._count:06d}.map"
@@ -54,11 +58,25 @@ class Storage:
             flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
             self._files[flat.data_ptr()] = path.name
             return Allotted(self, 0, flat.reshape(shape))
-        if self.budget is not None and self.used + size > self.budget:
-            budget, used, needed = (format_size(n, binary=True) for n in (self.budget, self.used, size))
-            return f"the budget of {budget} is used up ({used}, this map {needed})"
+        reason = self.take(size, working)
+        return Allotted(self, size) if reason is None else reason
+
+    def take(self, size: int, working: int = 0, what: str = "this map") -> str | None:
+        """Count ``size`` bytes as used; or the reason why there is no room for them and for ``working`` more."""
+        if self.budget is not None and self.used + size + working > self.budget:
+            budget, used, needed = (format_size(n, binary=True) for n in (self.budget, self.used, size + working))
+            return f"the budget of {budget} is used up ({used}, {what} {needed})"
         self.used += size
-        return Allotted(self, size)
+        return None
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor in a file of the folder."""
+        if self.folder is None or not tensor.numel():
+            return tensor
+        path = self.folder / f"{self._count:06d}.keys"
+        self._count += 1
+        mapped = torch.from_file(str(path), shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        return mapped.view(tensor.shape).copy_(tensor)
 
     def release(self, tensor: Tensor) -> None:
         """Free the room of a map."""

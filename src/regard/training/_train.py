@@ -115,7 +115,7 @@ def train(
 
 def _check_arguments(
     recipe: object,
-    listeners: object,
+    listeners: Sequence[Listener],
     places: Mapping[str, object],
     *,
     tensorboard: object,

@@ -15,6 +15,7 @@ from regard.views import (
     _convolution,
     _head_positions,
     _image_maps,
+    _long_maps,
     _mechanism,
     _mixed_maps,
     _static_figure,
@@ -34,6 +35,7 @@ TITLES = {
     "convolution": "Attention is convolution",
     "heads": "Heads over training",
     "image": "Image attention",
+    "long": "Attention over long texts",
     "mixed": "Text and image attention",
     "mechanism": "How attention works",
     "story": "Watch a network learn where to look",
@@ -134,6 +136,7 @@ def show(
     ============================================  =====================================================================
     ``show(maps, image=x)``                       where each head looks from a patch of the image
     ``show(maps, tokens=[...])``, ``show(maps)``  which token attends to which, as a heat map or as arcs
+    ``show(maps)`` of overviews                   long texts: the mass of cells, and curves over all tokens
     ``show(maps, ids=ids, tokenizer=t)``          the same, with the tokens' names; ``words=True`` merges subwords
     ``show(maps, ids=ids, image=x)``              text with an image in it: patches on the picture, words beside it
     ``show(a, b)``                                two prompts, two models or two steps side by side, and their difference
@@ -212,6 +215,10 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
             f"image and tokens exclude each other, got {describe(image):.60} and {describe(tokens):.60}: "
             "pass one of the two, or segments= (or ids=) if the text has the image in it"
         )
+    if _long_maps.is_long(maps):
+        if image is not None or layout["grid"] is not None:
+            raise ValueError("an overview has no places on an image: capture whole maps, without overview=")
+        return _long_maps.payload(maps, tokens=tokens, sample=sample)
     if image is not None or layout["grid"] is not None:
         return _image_maps.payload(maps, image=image, sample=sample, **layout)
     return _token_maps.payload(maps, tokens=tokens, sample=sample)

@@ -217,12 +217,10 @@ def _text_network(source: _Source, example: _Source) -> Payload | None:
 
 def _three_lines(source: _Source, example: _Source) -> Payload | None:
     """What the lines on the page produce, made by running these lines."""
-    import regard
-
     batch, seen = source.samples[0].batch, source.seen[0]
     if not len(seen.maps):
         return None
-    names: dict[str, Any] = {"regard": regard, "model": source.network}
+    names: dict[str, Any] = {"model": source.network}
     if seen.image is not None and hasattr(batch, "images"):
         grid = "" if seen.grid is None else f", grid={tuple(seen.grid)}"
         names["x"], code = batch.images, THREE_LINES.format(call="model(x)", options=f", image=x{grid}")
@@ -243,6 +241,6 @@ def _three_lines(source: _Source, example: _Source) -> Payload | None:
         return None
     with torch.no_grad():
         body, last = code.rsplit("\n", 1)
-        exec(body, names)  # the page says that these lines made what it shows
+        exec(f"import regard\n{body}", names)  # the page says that these lines made what it shows
         shown = eval(last, names).payload
     return Payload(shown.view, {**shown.meta, "code": code, "model": source.name}, shown.arrays)

@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 import struct
+import sys
 
 # Signals to other processes, their memory and priority, new programs and connections: what no answer needs. Two numbers
 # each: x86-64 and AArch64. Ending oneself (exit_group) and new threads (which RLIMIT_NPROC refuses) are no concern here.
@@ -36,7 +37,7 @@ def restrict_calls() -> bool:
     The process must have given up gaining privileges (PR_SET_NO_NEW_PRIVS) before.
     """
     machine = _MACHINES.get(platform.machine())
-    if machine is None:
+    if sys.platform != "linux" or machine is None:
         return False
     column, architecture = machine
     numbers = sorted({each[column] for each in DENIED_CALLS.values()})
@@ -58,6 +59,8 @@ def restrict_calls() -> bool:
 
 def restrict_files(roots: tuple[str, ...]) -> bool:
     """From here on only files and folders below ``roots`` can be opened, to be read. False where Landlock is not there."""
+    if sys.platform != "linux":
+        return False
     system = ctypes.CDLL(None, use_errno=True)
     version = system.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:

@@ -68,13 +68,18 @@ def store(files: DecodedPixels, key: str) -> Stored:
 
 
 def _stated_memory(files: DecodedPixels) -> str:
-    """What decoding in every epoch needs: batches that wait, and one image at full size for each worker."""
-    decoders = workers() * files.largest
+    """What decoding in every epoch needs: batches that wait, and what each worker needs for one image."""
+    decoders = decoding_memory(files.largest)
     return (
-        f"in at most {format_size(memory_limit() + decoders)} of memory: batches read ahead take up to REGARD_DATA_MEMORY "
-        f"({format_size(memory_limit())}, or one batch), and the largest image at full size, once for each worker, "
-        f"{format_size(decoders)}"
+        f"in at most {format_size(memory_limit() + decoders)} of memory besides the two batches in use: batches read ahead take "
+        f"up to REGARD_DATA_MEMORY ({format_size(memory_limit())}, or one batch), and decoding takes {format_size(decoders)}"
     )
+
+
+def decoding_memory(largest: int) -> int:
+    """Bytes that all workers need to decode: the file, the image at full size, turned and scaled, and what the allocator
+    keeps (``benchmarks/data.py`` measures it)."""
+    return workers() * 4 * largest + 32 * 2**20
 
 
 def hash_images(images: UInt8[Tensor, "n channels height width"]) -> Int64[Tensor, "n"]:

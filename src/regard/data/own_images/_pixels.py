@@ -21,8 +21,13 @@ class Pixels(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, rows: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
-        """The images with these numbers."""
+    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
+        """The images with these numbers, in ``out`` where that is given."""
+
+
+def empty_batch(pixels: Pixels, count: int) -> UInt8[Tensor, "m channels height width"]:
+    """Room for so many images."""
+    return torch.empty(count, *pixels.shape, dtype=torch.uint8)
 
 
 class TensorPixels:
@@ -44,12 +49,12 @@ class TensorPixels:
     def __len__(self) -> int:
         return len(self.images)
 
-    def read(self, rows: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
+    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
         if not self.mapped:
             return self.images.index_select(0, rows)
         import numpy as np
 
-        found = torch.empty(len(rows), *self.shape, dtype=torch.uint8)
+        found = empty_batch(self, len(rows)) if out is None else out
         source, target, numbers = self.images.numpy(), found.numpy(), rows.numpy()
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(source):
             raise IndexError(f"rows must be in 0 … {len(source) - 1}, got {numbers.min()} … {numbers.max()}")
@@ -90,16 +95,16 @@ class DecodedPixels:
     def __len__(self) -> int:
         return self.count
 
-    def read(self, rows: Int[Tensor, "m"]) -> UInt8[Tensor, "m channels height width"]:
-        found, unreadable = self.try_read(rows)
+    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
+        found, unreadable = self.try_read(rows, out)
         refuse_unreadable(unreadable, len(rows), self.where)
         return found
 
     def try_read(
-        self, rows: Int[Tensor, "m"]
+        self, rows: Int[Tensor, "m"], out: Tensor | None = None
     ) -> tuple[UInt8[Tensor, "m channels height width"], list[tuple[str, UnreadableImage]]]:
         """The images, and the names of those that could not be read (their pixels are not set)."""
-        found, numbers = torch.empty(len(rows), *self.shape, dtype=torch.uint8), rows.tolist()
+        found, numbers = empty_batch(self, len(rows)) if out is None else out, rows.tolist()
 
         def fill(places: Sequence[int]) -> list[tuple[str, UnreadableImage]]:
             unreadable = []

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, Int64, UInt8
 from torch import Tensor
 
 from regard.data.own_images._limits import memory_limit
-from regard.data.own_images._pixels import Pixels
+from regard.data.own_images._pixels import Pixels, empty_batch
 
 AHEAD = 8  # batches that are kept while they wait to be used
 UNWANTED = 4  # batches taken since one was announced last, after which it is given up
@@ -73,7 +73,9 @@ class StreamedSet:
             if now - waiting.announced > UNWANTED:
                 self._waiting.pop(old).pixels.cancel()
         if len(self._waiting) < self.most_waiting(len(index)):
-            self._waiting[key] = Waiting(_readers().submit(self.source.read, self.rows[index]), now)
+            # Room is made in this thread, where it is given back: those of the readers would keep it for themselves.
+            room = empty_batch(self.source, len(index))
+            self._waiting[key] = Waiting(_readers().submit(self.source.read, self.rows[index], room), now)
 
     def most_waiting(self, batch: int) -> int:
         """How many batches of this size wait at most."""

@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
+from regard.functional.kernels._map_launch import WIDEST
+from regard.functional.kernels._map_launch import CellSums as CellSums
+from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
+from regard.functional.kernels._map_launch import overview as overview
+from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.support.checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -43,6 +48,11 @@ def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return False
     return _run_on(value.device.type) and value.numel() > 0
+
+
+def usable_for_maps(x: Tensor) -> bool:
+    """Whether kernels can compute maps from queries, keys and values like x, ``(batch, heads, tokens, width)``."""
+    return x.dtype in _DTYPES and x.shape[3] <= WIDEST and x.numel() > 0 and _run_on(x.device.type)
 
 
 def _run_on(device: str) -> bool:

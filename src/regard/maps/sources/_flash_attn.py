@@ -1,6 +1,5 @@
 """The functions of ``flash_attn``: ``(batch, tokens, heads, width)``, or sequences one after the other (varlen)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
+from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 
@@ -22,24 +22,21 @@ def flash_attn(call: FunctionCall) -> AttentionRecord | str:
     query, key, value = _unpacked(given)
     queries = _Sequences.of(query, given.get("cu_seqlens_q", given.get("cu_seqlens")))
     keys = _Sequences.of(key, given.get("cu_seqlens_k", given.get("cu_seqlens_q", given.get("cu_seqlens"))))
-    keep = None
+    present = None
     if queries.present is not None and keys.present is not None:
-        keep = queries.present[:, None, :, None] & keys.present[:, None, None, :]
+        present = queries.present, keys.present
     query, key, value = queries.heads_first(query), keys.heads_first(key), keys.heads_first(value)
-    shift = (keys.lengths - queries.lengths)[:, None, None, None]
     left, right = given.get("window_size") or (-1, -1)
-
-    def offset(rows: Tensor) -> Tensor:
-        """Key minus query, where sequences are aligned at their ends."""
-        return torch.arange(key.shape[2], device=rows.device) - (rows[:, None] + shift)
-
+    shift = key.shape[2] - query.shape[2] if present is None else keys.lengths - queries.lengths
+    right = 0 if given.get("causal") else right
     scores = AttentionScores(
         query,
         key,
         given.get("softmax_scale") or query.shape[-1] ** -0.5,
-        keep,
-        change=_change(given, offset),
-        mask=_mask(offset, left, 0 if given.get("causal") else right),
+        band=Band(None if left < 0 else left, None if right < 0 else right, shift),
+        present=present,
+        softcap=given.get("softcap") or 0.0,
+        slopes=given.get("alibi_slopes"),
     )
     output, logsumexp = (call.output, None) if isinstance(call.output, Tensor) else call.output[:2]
     clean = None
@@ -54,7 +51,7 @@ def flash_attn(call: FunctionCall) -> AttentionRecord | str:
         value,
         queries.heads_first(output),
         restore=queries.restore,
-        logsumexp=logsumexp if keep is None else None,
+        logsumexp=logsumexp if present is None else None,
         clean=clean,
     )
 
@@ -103,37 +100,3 @@ class _Sequences:
     def restore(self, new: Tensor) -> Tensor:
         new = new.transpose(1, 2)
         return new if self.present is None else new[self.present]
-
-
-def _mask(offset: Callable[[Tensor], Tensor], left: int, right: int) -> Callable[[Tensor, Tensor], Tensor] | None:
-    if left < 0 and right < 0:
-        return None
-
-    def mask(rows: Tensor, heads: Tensor) -> Tensor:
-        away = offset(rows)
-        kept = torch.ones_like(away, dtype=torch.bool)
-        if left >= 0:
-            kept &= away >= -left
-        if right >= 0:
-            kept &= away <= right
-        return kept
-
-    return mask
-
-
-def _change(
-    given: dict[str, Any], offset: Callable[[Tensor], Tensor]
-) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    cap, slopes = given.get("softcap") or 0.0, given.get("alibi_slopes")
-    if not cap and slopes is None:
-        return None
-
-    def change(scores: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
-        if cap:
-            scores = torch.tanh(scores / cap) * cap
-        if slopes is not None:
-            slope = slopes[..., heads].reshape(-1, len(heads), 1, 1).to(scores.dtype)
-            scores = scores - slope * offset(rows).abs()
-        return scores
-
-    return change

@@ -12,16 +12,14 @@ def flex(call: FunctionCall) -> AttentionRecord:
     given = call.arguments()
     query, key, value, block_mask = (given[k] for k in ("query", "key", "value", "block_mask"))
     score_mod = given["score_mod"]
-    batch_number = torch.arange(query.shape[0], device=query.device)[:, None, None, None]
-    key_number = torch.arange(key.shape[-2], device=query.device)
 
     # Both functions are pointwise by contract, so index tensors can take the place of single indices.
-    def change(scores: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
-        changed = score_mod(scores, batch_number, heads[:, None, None], rows[:, None], key_number)
+    def change(scores: Tensor, *numbers: Tensor) -> Tensor:
+        changed = score_mod(scores, *numbers)
         return torch.broadcast_to(changed, scores.shape).to(scores.dtype).clone()
 
-    def mask(rows: Tensor, heads: Tensor) -> Tensor:
-        kept = block_mask.mask_mod(batch_number, heads[:, None, None], rows[:, None], key_number)
+    def mask(*numbers: Tensor) -> Tensor:
+        kept = block_mask.mask_mod(*numbers)
         return kept if isinstance(kept, Tensor) else torch.tensor(kept, device=query.device)
 
     scores = AttentionScores(

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import AxisReading, read_axes
 from regard.maps._axis_evidence import evidence_for
+from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 from regard.maps.sources._gathered import gathered
@@ -39,11 +40,12 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         # The output contains random zeros. The same call without them draws no random numbers.
         with torch.no_grad(), torch._C.DisableTorchFunction():
             clean = flat.arrange(call.function(**{**given, "dropout_p": 0.0}))
+    band = Band(right=0) if given.get("is_causal") else None
     logsumexp = call.witness.logsumexp if call.witness is not None else None
     record = kernel_record(
         call,
         "sdpa",
-        AttentionScores(query, key, scale, keep, mask if keep is None else None, bool(given.get("is_causal"))),
+        AttentionScores(query, key, scale, keep, mask if keep is None else None, band),
         value,
         output,
         restore=lambda new: flat.undo(new, tuple(out.shape)),

@@ -1,0 +1,291 @@
+// Attention over long texts: every head as the exact mass of its cells, with curves over all tokens.
+
+import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
+import { type Draw, Picture, type Size } from "../core/canvas";
+import { Button, Choice as Choices, Select, Slider } from "../core/controls";
+import { Frame } from "../core/frame";
+import type { Key } from "../core/keys";
+import { recalled, remember } from "../core/memory";
+import { slice } from "../core/payload";
+import { type Theme, useTheme } from "../core/theme";
+import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
+import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, search, valueAt, type Window, within, zoomedAt } from "../maps/cells";
+import { type LayerAbout, percent, shortNames } from "../maps/layer";
+import { Residuals } from "../maps/residuals";
+import { colorsOf } from "../maps/scale";
+import { visible } from "../maps/table";
+import type { ViewProps } from "./index";
+
+interface LongAbout extends LayerAbout {
+  /** Queries and keys of a cell. */
+  cell: [number, number];
+  /** Queries of a bin of the entropy, and keys of one of the mass received. */
+  bin: [number, number];
+}
+
+interface Meta {
+  layers: LongAbout[];
+  tokens: string[] | null;
+  notes: string[];
+  opening: { layer: number; head: number; why: string };
+}
+
+interface Place {
+  /** Shares of the queries and of the keys. */
+  q: number;
+  k: number;
+}
+
+const THUMBNAIL = 24;
+const MEASURES: [Measure, string][] = [["mass", "Mass"], ["largest", "Largest weight"]];
+
+export function LongView({ payload, host }: ViewProps): VNode {
+  const meta = payload.meta as Meta;
+  const { layers, tokens } = meta;
+  const names = useMemo(() => shortNames(layers.map((layer) => layer.name)), [payload]);
+  const kept = recalled(host, "long");
+  const [at, setAt] = useState(() => ({ layer: Number(kept.layer ?? meta.opening.layer), head: Number(kept.head ?? meta.opening.head) }));
+  const [hovered, setHovered] = useState<{ layer: number; head: number } | null>(null);
+  const [measure, setMeasure] = useState<Measure>("mass");
+  const [view, setView] = useState<Window>(everything);
+  const [over, setOver] = useState<Place | null>(null);
+  const [text, setText] = useState("");
+  const [row, setRow] = useState(-1);
+
+  const safe = { layer: clamp(at.layer, layers.length), head: 0 };
+  safe.head = clamp(at.head, layers[safe.layer].heads.length);
+  const shown = hovered ?? safe;
+  const about = layers[shown.layer];
+  const smallest = Math.min(1, Math.max(4 / Math.max(about.keys, about.queries), 1 / 65536));
+  const cells = useMemo(() => cellsIn(payload, about, shown.layer, shown.head, measure), [payload, measure, shown.layer, shown.head]);
+  const curve = (name: string, count: number): Curve => {
+    const array = payload.array(`${name}${shown.layer}`);
+    return { values: slice(array, shown.head * array.shape[1], array.shape[1]), count };
+  };
+  const received = useMemo(() => curve("received", about.keys / about.bin[1]), [payload, shown.layer, shown.head]);
+  const entropy = useMemo(() => curve("entropy", about.queries / about.bin[0]), [payload, shown.layer, shown.head]);
+  // A row that was kept in full has a value for every single key.
+  const rows = about.rows ?? [];
+  const full = useMemo(() => {
+    if (row < 0 || row >= rows.length || !payload.has(`rows${shown.layer}`)) return null;
+    const array = payload.array(`rows${shown.layer}`);
+    return { values: slice(array, (shown.head * rows.length + row) * about.keys, about.keys), count: about.keys };
+  }, [payload, shown.layer, shown.head, row]);
+  const found = useMemo(() => (tokens ? search(tokens, text) : []), [payload, text]);
+
+  useEffect(() => host.select?.({ layer: about.name, head: about.heads[shown.head] }), [safe.layer, safe.head]);
+  useEffect(() => remember(host, "long", { layer: safe.layer, head: String(safe.head) }), [safe.layer, safe.head]);
+
+  const choose = (layer: number, head: number) => (setAt({ layer: clamp(layer, layers.length), head }), setHovered(null));
+  const zoom = (factor: number, place?: Place) => setView(zoomedAt(view, factor, place?.k ?? view.x + view.share / 2, place?.q ?? view.y + view.share / 2, smallest));
+  const keys: Key[] = [
+    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => choose(safe.layer, clamp(safe.head + (key === "ArrowRight" ? 1 : -1), layers[safe.layer].heads.length)) },
+    { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(safe.layer + (key === "PageDown" ? 1 : -1), safe.head) },
+    { keys: ["m"], means: "mass or largest weight", run: () => setMeasure(measure === "mass" ? "largest" : "mass") },
+    { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(everything) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
+  ];
+  const atlas: AtlasRow[] = layers.map((layer, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: layer.heads.map((_, head) => head), warn: !layer.agrees }));
+  const opened = safe.layer === meta.opening.layer && safe.head === meta.opening.head && !over && !hovered;
+  const controls = html`
+    <${Choices} label="cells show" value=${measure} options=${MEASURES} onChange=${setMeasure} />
+    <${Select} label="layer" value=${String(safe.layer)} options=${layers.map((layer, i) => [String(i), layer.name])} onChange=${(value: string) => choose(Number(value), safe.head)} />
+    <${Select} label="head" value=${String(safe.head)} options=${layers[safe.layer].heads.map((head, i) => [String(i), `head ${head}`])} onChange=${(value: string) => choose(safe.layer, Number(value))} />
+    <${Slider} label="zoom" value=${-Math.log2(view.share)} min=${0} max=${Math.ceil(-Math.log2(smallest))} step=${0.1} text=${`${(1 / view.share).toFixed(view.share > 0.1 ? 1 : 0)}×`} onInput=${(value: number) => zoom(view.share * 2 ** value)} />
+    ${rows.length ? html`<${Select} label="row in full" value=${String(row)} options=${[["-1", "none"], ...rows.map((number, i) => [String(i), tokens ? `${number} ${visible(tokens[number] ?? "")}` : String(number)])]} onChange=${(value: string) => setRow(Number(value))} />` : null}
+    ${tokens ? html`<div class="rg-control"><label>find a token <input type="search" value=${text} size="10" onInput=${(event: Event) => setText((event.target as HTMLInputElement).value)} /></label>
+      <output>${text ? `${found.length}${found.length === 2000 ? "+" : ""} found` : ""}</output>
+      ${found.length ? html`<${Button} label="go to the next one" onClick=${() => setView(nextPlace(view, found, about.keys, smallest))}>next<//>` : null}</div>` : null}
+  `;
+  return html`<${Frame}
+    name="long"
+    title="Attention over a long text"
+    subtitle=${describe(about, shown.head, cells, measure, over, received, entropy, tokens) + (opened ? ` · ${meta.opening.why}` : "")}
+    host=${host}
+    keys=${keys}
+    controls=${controls}
+    footer=${html`<${Residuals} layers=${layers} current=${shown.layer} notes=${meta.notes} />`}
+  >
+    <div class="rg-beside">
+      <${LongAtlas} payload=${payload} layers=${layers} rows=${atlas} measure=${measure} picked=${safe} onHover=${setHovered} onPick=${(to: { layer: number; head: number | null }) => choose(to.layer, to.head ?? 0)} />
+      <${Main} about=${about} cells=${cells} measure=${measure} received=${received} entropy=${entropy} full=${full} tokens=${tokens} found=${found} view=${within(view, smallest)} over=${over} onOver=${setOver} onView=${(next: Window) => setView(within(next, smallest))} zoom=${zoom} />
+    </div>
+  <//>` as VNode;
+}
+
+interface MainProps {
+  about: LongAbout;
+  cells: Cells;
+  measure: Measure;
+  received: Curve;
+  entropy: Curve;
+  full: Curve | null;
+  tokens: string[] | null;
+  found: number[];
+  view: Window;
+  over: Place | null;
+  onOver: (place: Place | null) => void;
+  onView: (view: Window) => void;
+  zoom: (factor: number, place?: Place) => void;
+}
+
+function Main({ about, cells, measure, received, entropy, full, tokens, found, view, over, onOver, onView, zoom }: MainProps) {
+  const canvas = useMemo(() => document.createElement("canvas"), []);
+  const most = useMemo(() => (measure === "mass" ? 1 : largestIn(cells)), [cells, measure]);
+  const draw: Draw = (pen, size, theme) => {
+    const boxes = boxesOf(size);
+    drawCells(pen, theme, cells, view, most, boxes.map, canvas);
+    drawCurve(pen, theme, full ?? received, view.x, view.share, boxes.received, true);
+    drawCurve(pen, theme, entropy, view.y, view.share, boxes.entropy, false, Math.log(Math.max(2, about.keys)));
+    marks(pen, theme, boxes, view, found, about);
+    labels(pen, theme, boxes, view, about, tokens, Boolean(full));
+    if (over) cross(pen, theme, boxes.map, view, over);
+  };
+  const placeAt = (x: number, y: number, size: Size): Place | null => {
+    const { map } = boxesOf(size);
+    const [across, down] = [(x - map.x) / map.width, (y - map.y) / map.height];
+    if (across < 0 || across >= 1 || down < 0 || down >= 1) return null;
+    return { k: view.x + across * view.share, q: view.y + down * view.share };
+  };
+  const tip = over ? tipText(about, cells, measure, over, tokens) : null;
+  return html`<${Picture}
+    class="rg-main"
+    draw=${draw}
+    height=${longHeight}
+    label=${`${about.queries} × ${about.keys} weights in cells of ${about.cell[0]} × ${about.cell[1]}`}
+    cursor="crosshair"
+    focusable
+    tip=${tip}
+    onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(placeAt(x, y, size))}
+    onLeave=${() => onOver(null)}
+    onPress=${(x: number, y: number, _: unknown, size: Size) => { const place = placeAt(x, y, size); if (place) zoom(2, place); }}
+    onDrag=${(dx: number, dy: number, _: unknown, size: Size) => { const side = boxesOf(size).map.width; onView({ ...view, x: view.x - (dx / side) * view.share, y: view.y - (dy / side) * view.share }); }}
+    onWheel=${(x: number, y: number, event: WheelEvent, size: Size) => {
+      if (!event.ctrlKey && !event.metaKey) return; // a pinch comes as ctrl and wheel; a plain wheel scrolls the page
+      event.preventDefault();
+      zoom(Math.exp(-event.deltaY / 200), placeAt(x, y, size) ?? undefined);
+    }}
+    onDouble=${() => onView(everything)}
+  />`;
+}
+
+interface AtlasPart {
+  payload: ViewProps["payload"];
+  layers: LongAbout[];
+  rows: AtlasRow[];
+  measure: Measure;
+  picked: { layer: number; head: number };
+  onHover: (at: { layer: number; head: number } | null) => void;
+  onPick: (at: { layer: number; head: number | null }) => void;
+}
+
+function LongAtlas({ payload, layers, rows, measure, picked, onHover, onPick }: AtlasPart) {
+  const theme = useTheme();
+  const strips = useMemo(() => new Map<string, Strip>(), [payload]);
+  const strip = (layer: number): Strip => {
+    const key = `${layer} ${measure} ${theme.mode}`;
+    let made = strips.get(key);
+    if (!made) strips.set(key, (made = thumbnails(payload, layers[layer], layer, measure, theme)));
+    return made;
+  };
+  return html`<${Atlas} rows=${rows} strip=${strip} headName=${(layer: number, head: number) => String(layers[layer].heads[head])} aspect=${1} largest=${rows.length === 1 ? 120 : 64} picked=${picked} label="a small map of every head" onHover=${onHover} onPick=${onPick} />`;
+}
+
+function thumbnails(payload: ViewProps["payload"], about: LongAbout, layer: number, measure: Measure, theme: Theme): Strip {
+  const color = colorsOf(theme, false);
+  const parts = about.heads.map((_, head) => {
+    const cells = cellsIn(payload, about, layer, head, measure);
+    return { part: pooled(cells, everything, THUMBNAIL, THUMBNAIL), most: measure === "mass" ? 1 : largestIn(cells) };
+  });
+  const { rows, columns } = parts[0].part;
+  return makeStrip(about.heads.length, rows, columns, (head, row, column) => color(brightness(parts[head].part.data[row * columns + column], parts[head].most)));
+}
+
+const cellsIn = (payload: ViewProps["payload"], { queries, keys, cell }: LongAbout, layer: number, head: number, measure: Measure): Cells =>
+  cellsOf(payload.array(`${measure}${layer}`), head, queries / cell[0], keys / cell[1]);
+
+type Boxes = ReturnType<typeof boxesOf>;
+
+function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy }: Boxes, view: Window, about: LongAbout, tokens: string[] | null, full: boolean): void {
+  pen.fillStyle = theme.muted;
+  pen.font = `10px ${theme.font}`;
+  pen.textBaseline = "middle";
+  const name = (share: number, count: number) => {
+    const number = Math.min(count - 1, Math.floor(share * count));
+    return tokens && view.share * count < 400 && tokens[number] !== undefined ? `${number} ${visible(tokens[number]).slice(0, 8)}` : number.toLocaleString("en");
+  };
+  for (let i = 0; i <= 4; i++) {
+    const part = i / 4;
+    pen.textAlign = "right";
+    pen.fillText(name(view.y + part * view.share, about.queries), map.x - 5, map.y + part * map.height);
+    pen.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
+    pen.fillText(name(view.x + part * view.share, about.keys), map.x + part * map.width, received.y + received.height + 9);
+  }
+  pen.textAlign = "left";
+  pen.fillText("keys →  queries ↓", map.x, 9);
+  pen.fillStyle = theme.ink;
+  pen.fillText(full ? "weights of the row, token by token" : "mass received by each key", received.x + 4, received.y + 8);
+  pen.textAlign = "center";
+  pen.fillText("entropy", entropy.x + entropy.width / 2, 9);
+}
+
+function marks(pen: Parameters<Draw>[0], theme: Theme, { map }: Boxes, view: Window, found: number[], about: LongAbout): void {
+  pen.fillStyle = theme.warn;
+  for (const token of found) {
+    const x = (((token + 0.5) / about.keys - view.x) / view.share) * map.width;
+    const y = (((token + 0.5) / about.queries - view.y) / view.share) * map.height;
+    if (x >= 0 && x <= map.width) pen.fillRect(map.x + x - 0.5, map.y + map.height + 1, 1.5, 7);
+    if (y >= 0 && y <= map.height) pen.fillRect(map.x + map.width + 1, map.y + y - 0.5, 7, 1.5);
+  }
+}
+
+function cross(pen: Parameters<Draw>[0], theme: Theme, map: Box, view: Window, { q, k }: Place): void {
+  pen.strokeStyle = theme.hover;
+  pen.lineWidth = 1;
+  const [x, y] = [map.x + ((k - view.x) / view.share) * map.width, map.y + ((q - view.y) / view.share) * map.height];
+  pen.beginPath();
+  pen.moveTo(x, map.y);
+  pen.lineTo(x, map.y + map.height);
+  pen.moveTo(map.x, y);
+  pen.lineTo(map.x + map.width, y);
+  pen.stroke();
+}
+
+const clamp = (at: number, count: number): number => Math.min(count - 1, Math.max(0, Number.isFinite(at) ? at : 0));
+
+const cellOf = (share: number, count: number, cell: number): [number, number] => {
+  const start = Math.floor(Math.floor(share * count) / cell) * cell;
+  return [start, Math.min(count, start + cell) - 1];
+};
+
+function range([from, to]: [number, number], tokens: string[] | null): string {
+  const name = (at: number) => (tokens ? `${at} “${visible(tokens[at] ?? "").slice(0, 16)}”` : String(at));
+  return from === to ? name(from) : `${name(from)} … ${name(to)}`;
+}
+
+function valueIn(about: LongAbout, cells: Cells, { q, k }: Place): number {
+  const row = Math.floor(Math.floor(q * about.queries) / about.cell[0]);
+  const column = Math.floor(Math.floor(k * about.keys) / about.cell[1]);
+  return cells.data[row * cells.columns + column] ?? 0;
+}
+
+function tipText(about: LongAbout, cells: Cells, measure: Measure, place: Place, tokens: string[] | null): string {
+  const [queries, keys] = [cellOf(place.q, about.queries, about.cell[0]), cellOf(place.k, about.keys, about.cell[1])];
+  const value = percent(valueIn(about, cells, place));
+  return `${range(queries, tokens)} → ${range(keys, tokens)}  ${measure === "mass" ? `${value} of each query` : `largest ${value}`}`;
+}
+
+function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: string[] | null): string {
+  const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} tokens in cells of ${about.cell[1]}`;
+  if (!over) return start;
+  const each = valueAt(received, over.k) / about.bin[1];
+  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${each.toFixed(2)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
+}
+
+/** The window around the next found token after the middle of the one that is shown. */
+export function nextPlace(view: Window, found: number[], count: number, smallest: number): Window {
+  const middle = (view.x + view.share / 2) * count;
+  const next = found.find((at) => at > middle + 0.75) ?? found[0];
+  const share = Math.min(view.share, 64 / count);
+  const at = (next + 0.5) / count - share / 2;
+  return within({ x: at, y: at, share }, smallest);
+}

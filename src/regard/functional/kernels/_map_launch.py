@@ -1,0 +1,144 @@
+"""From the tensors of an attention to the kernels of its map."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FAR = 1 << 30  # no limit of a distance
+WIDEST = 256  # of a head
+
+
+@dataclass(frozen=True)
+class ScoreTensors:
+    """What determines a map.
+
+    Attributes:
+        query, key: ``(batch, heads, tokens, width)``, with fewer heads of keys if neighbors share them.
+        logsumexp: ``(batch, heads, queries)``, in natural logarithms.
+        scale: of the products of queries and keys.
+        shift: ``(batch,)``, the position of query 0 among the keys.
+        left, right: how many keys before and after its position a query sees; None for all.
+        present: ``(batch, queries)`` and ``(batch, keys)``, which tokens exist; None for all.
+        softcap: scores are softcap · tanh(scores / softcap); 0 for none.
+        slopes: ``(batch, heads)``, of ALiBi.
+    """
+
+    query: Tensor
+    key: Tensor
+    logsumexp: Tensor
+    scale: float
+    shift: Tensor
+    left: int | None = None
+    right: int | None = None
+    present: tuple[Tensor, Tensor] | None = None
+    softcap: float = 0.0
+    slopes: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (*self.query.shape[:3], self.key.shape[2])
+
+    @property
+    def constants(self) -> dict[str, object]:
+        return {
+            "PADDED": self.present is not None,
+            "CAPPED": self.softcap != 0.0,
+            "SLOPED": self.slopes is not None,
+            "PRECISION": "ieee" if self.query.dtype is torch.float32 else "tf32",
+            "BD": max(16, _power(self.query.shape[3])),
+        }
+
+    @property
+    def masks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """shift, present queries, present keys, slopes: what is not there is not read."""
+        shift = self.shift.to(torch.int32)
+        queries, keys = (shift, shift) if self.present is None else (x.to(torch.uint8) for x in self.present)
+        slopes = shift if self.slopes is None else self.slopes.float().expand(self.shape[:2])
+        return shift.contiguous(), queries.contiguous(), keys.contiguous(), slopes.contiguous()
+
+    @property
+    def limits(self) -> tuple[float, float, int, int]:
+        """scale, softcap, left and right."""
+        left, right = (_FAR if limit is None else limit for limit in (self.left, self.right))
+        return self.scale, self.softcap, left, right
+
+
+@dataclass(frozen=True)
+class CellSums:
+    """What :func:`overview` finds, ``(batch, heads, …)`` each, in float32 and int32; see ``regard.maps.Overview``."""
+
+    mass: Tensor
+    largest: Tensor
+    sums: Tensor
+    per_query: tuple[Tensor, ...]
+    per_key: tuple[Tensor, ...]
+
+
+def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> CellSums:
+    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys."""
+    from regard.functional.kernels._map_scores import map_overview
+
+    query, key = _rows(given.query), _rows(given.key)
+    batch, heads, queries, keys = given.shape
+    (height, width), device = cell, query.device
+    rows, columns = math.ceil(queries / height), math.ceil(keys / width)
+    block_rows, block_columns = min(128, max(16, _power(height))), min(64, max(16, _power(width)))
+    blocks = math.ceil(height / block_rows)
+
+    def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(batch, heads, *sizes, dtype=dtype, device=device)
+
+    mass, largest = zeros(rows, blocks, columns), zeros(rows, blocks, columns)
+    sums, entropy, first, distance, top = (zeros(queries) for _ in range(5))
+    where, received, best = zeros(queries, dtype=torch.int32), zeros(keys), zeros(keys, dtype=torch.int64)
+    map_overview[rows * blocks, batch * heads](
+        query, key, given.logsumexp.float().contiguous(), *given.masks,
+        mass, largest, sums, entropy, first, distance, top, where, received, best,
+        queries, keys, heads, heads // key.shape[1], height, width, columns, blocks, query.shape[3], first_keys,
+        *given.limits, *query.stride()[:3], *key.stride()[:3],
+        **given.constants, BM=block_rows, BN=block_columns, num_warps=8 if block_rows == 128 else 4,
+    )  # fmt: skip
+    # The weight is in the upper half of the number, and its row in the lower one.
+    weight = (best >> 32).to(torch.int32).view(torch.float32)
+    source = torch.where(best > 0, best & 0xFFFFFFFF, -1).to(torch.int32)
+    queries_found, keys_found = (entropy, first, distance, top, where), (received, weight, source)
+    return CellSums(mass.sum(3), largest.amax(3), sums, queries_found, keys_found)
+
+
+def write_weights(
+    given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights, max |weights @ value − output|, and the largest error of the logsumexp. Nothing waits for the device."""
+    from regard.functional.kernels._map_scores import map_weights
+
+    query, key, value, output = map(_rows, (given.query, given.key, value, output))
+    batch, heads, queries, keys = given.shape
+    weights = torch.empty(batch, heads, queries, keys, dtype=dtype, device=query.device)
+    rows = min(64, max(16, _power(queries)))
+    columns = min(64, max(16, _power(keys)))
+    programs = math.ceil(queries / rows)
+    errors = torch.empty(2, batch * heads, programs, device=query.device)
+    map_weights[programs, batch * heads](
+        query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors[0], errors[1],
+        queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
+        *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
+        **given.constants, BM=rows, BN=columns, BV=max(16, _power(value.shape[3])), num_warps=4,
+    )  # fmt: skip
+    largest = errors.amax((1, 2))
+    return weights, largest[0], largest[1]
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Channels side by side, as the kernels read them."""
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def _power(n: int) -> int:
+    """The smallest power of two that is not less.
+
+    >>> _power(1), _power(64), _power(65)
+    (1, 64, 128)
+    """
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,73 @@
+"""Which keys a query may see by their distance: causal attention with either alignment, and sliding windows."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Band:
+    """Key j is kept for query i where ``−left ≤ j − (i + shift) ≤ right``; None is no limit.
+
+    Attributes:
+        left, right: how many keys before and after its own position a query sees; causal attention has right = 0.
+        shift: the position of query 0 among the keys: 0 if both are aligned at the start, keys − queries at the end; or
+            ``(batch,)``, one for each sequence.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    shift: int | Tensor = 0
+
+    def keeps(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """``(rows, columns)``, or ``(batch, 1, rows, columns)`` if sequences differ: whether the key is kept."""
+        shift = self.shift if isinstance(self.shift, int) else self.shift.to(rows.device)[:, None, None, None]
+        away = columns - (rows[:, None] + shift)
+        kept = torch.ones_like(away, dtype=torch.bool)
+        if self.left is not None:
+            kept &= away >= -self.left
+        if self.right is not None:
+            kept &= away <= self.right
+        return kept
+
+    @property
+    def shifts(self) -> tuple[int, int]:
+        """The smallest and the largest shift."""
+        if isinstance(self.shift, int):
+            return self.shift, self.shift
+        return int(self.shift.min()), int(self.shift.max())
+
+    def reach(self, start: int, stop: int, keys: int) -> tuple[int, int]:
+        """The keys that the queries from ``start`` to ``stop`` see, as a range.
+
+        >>> Band(left=2, right=0, shift=10).reach(3, 5, keys=100)
+        (11, 15)
+        """
+        low, high = self.shifts
+        first = 0 if self.left is None else max(0, start + low - self.left)
+        last = keys if self.right is None else min(keys, stop + high + self.right)
+        return min(first, keys), max(min(first, keys), last)
+
+    def edges(self, rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> list[slice]:
+        """Of a range of keys, the parts in which some queries of a range do not see some keys. Without ranges: all.
+
+        >>> Band(right=0).edges((8, 16), (0, 9)), Band(right=0).edges((8, 16), (4, 16))
+        ([], [slice(5, 12, None)])
+        """
+        if rows is None or columns is None:
+            return [slice(None)]
+        (low, high), (first, last) = self.shifts, columns
+        seen_from = first if self.left is None else rows[1] - 1 + high - self.left
+        seen_to = last if self.right is None else rows[0] + low + self.right + 1
+        if seen_from > seen_to:
+            return [slice(0, last - first)]
+        parts = (slice(0, min(seen_from, last) - first), slice(max(seen_to, first) - first, last - first))
+        return [part for part in parts if part.start < part.stop]
+
+
+def alignment(band: Band | None, queries: int, keys: int) -> int | Tensor:
+    """The position of query 0 among the keys: as the causal mask states it, else so that both end together."""
+    if band is not None:
+        return band.shift
+    return max(0, keys - queries)

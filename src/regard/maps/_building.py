@@ -1,0 +1,108 @@
+"""Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, product_error, weights_of
+from regard.maps._by_kernel import weights_by_kernel
+from regard.maps._record import AttentionRecord, Check, difference
+from regard.maps._threads import each_in_a_thread
+
+TILE = 2**19  # scores at a time on a CPU: they fit into its cache
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a map goes.
+
+    Attributes:
+        make: makes room for it, given the size of its batch: 1 if it is the same for the whole batch.
+        dtype: the dtype in which it is kept.
+        new: whether a tensor made elsewhere may take its place.
+    """
+
+    make: Callable[[int], Tensor]
+    dtype: torch.dtype
+    new: bool = True
+
+    def __call__(self, batch: int) -> Tensor:
+        return self.make(batch)
+
+
+def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room, chunk_bytes: int) -> Tensor:
+    """The selected weights, written into room for them."""
+    everything = isinstance(rows, slice) and rows == ALL
+    if everything and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
+        return written if room.new else room(record.shape[0]).copy_(written)
+    if _fits_tiles(record, rows, heads):
+        return _in_tiles(record, room)
+    made = None
+    for start, weights in chunks(record, rows, heads, chunk_bytes):
+        if made is None:
+            made = room(weights.shape[0])
+        made[:, :, start : start + weights.shape[2]] = weights
+    return room(record.shape[0]) if made is None else made
+
+
+def chunks(
+    record: AttentionRecord, rows: Selection, heads: Selection, chunk_bytes: int
+) -> Iterator[tuple[int, Tensor]]:
+    """The selected rows, as many at a time as fit into ``chunk_bytes``, each part with the number of its first row."""
+    batch, heads_count, queries, keys = record.shape
+    device = record.running.device
+    numbers = torch.arange(queries)[rows]
+    step = max(1, chunk_bytes // max(1, 4 * batch * len(torch.arange(heads_count)[heads]) * keys))
+    heads = heads.to(device) if isinstance(heads, Tensor) else heads
+    whole = isinstance(rows, slice) and rows == ALL
+    for start in range(0, len(numbers), step):
+        stop = min(start + step, len(numbers))
+        yield start, record.build(slice(start, stop) if whole else numbers[start:stop].to(device), heads)
+
+
+def _fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bool:
+    running = record.running
+    plain = isinstance(running.weights, AttentionScores) and running.compare is None and running.value is not None
+    everything = all(isinstance(chosen, slice) and chosen == ALL for chosen in (rows, heads))
+    return plain and everything and running.device.type == "cpu" and 0 not in record.shape
+
+
+def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
+    """Scores, softmax and check of one tile are computed while it is in the cache, and keys that no row of it may see
+    are left out. So the map passes through memory once, when it is written."""
+    running, (batch, count, queries, keys) = record.running, record.shape
+    scores, value = running.weights, running.value
+    expected = running.output if running.expected is None else running.expected
+    if not isinstance(scores, AttentionScores) or value is None or expected is None:
+        raise TypeError(f"{record.name!r} is not computed from scores")
+    made = room(batch)
+    height = max(1, min(queries, TILE // keys))
+    heads = max(1, min(count, TILE // (height * keys)))
+    items = max(1, min(batch, TILE // (height * keys * heads))) if heads == count else 1
+
+    def one(where: tuple[slice, slice, Check]) -> None:
+        part, chosen, check = where
+        with torch.no_grad():
+            for start in range(0, queries, height):
+                rows = slice(start, min(start + height, queries))
+                first, last = scores.reach(rows.start, rows.stop)
+                columns = slice(first, max(last, first + 1))
+                weights, logsumexp = weights_of(scores.scores(rows, chosen, columns, part), scores.may_be_empty)
+                made[part, chosen, rows, columns] = weights
+                error = product_error(weights, value[part, :, columns], expected[part], rows, chosen)
+                log_error = None
+                if running.logsumexp is not None:
+                    log_error = difference(logsumexp, running.logsumexp[part, chosen, rows])
+                check.add(error, log_error)
+
+    parts = [
+        (slice(item, item + items), slice(head, min(head + heads, count)), Check())
+        for item in range(0, batch, items)
+        for head in range(0, count, heads)
+    ]
+    each_in_a_thread(one, parts, threads=torch.get_num_threads() if made.numel() >= 16 * TILE else 1)
+    for _, _, check in parts:
+        record.check.add(check.error, check.logsumexp_error)
+    return made

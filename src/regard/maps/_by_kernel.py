@@ -1,0 +1,134 @@
+"""Maps and overviews by Triton kernels, where a GPU runs them; everything else has the paths in torch.
+
+A kernel that fails, or that disagrees with the path in torch when it is first used, is not used again in this process, and
+the record says why: a map is never taken from a kernel that was not compared.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.functional import kernels
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, shared_heads
+from regard.maps._band import alignment
+from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
+from regard.maps._record import AttentionRecord
+
+# Of each kind of call: whether its kernel agreed with torch when it was first used.
+_proven: dict[tuple[Any, ...], bool] = {}
+COMPARED = 4  # rows that the first call of a kind computes both ways
+
+
+def usable(record: AttentionRecord, heads: Selection) -> kernels.ScoreTensors | None:
+    """What the kernels need to know of this attention; None if they cannot compute it."""
+    running = record.running
+    scores, logsumexp = running.weights, running.logsumexp
+    if not isinstance(scores, AttentionScores) or logsumexp is None or 0 in record.shape:
+        return None
+    if scores.query.dtype != scores.key.dtype or not kernels.usable_for_maps(scores.query):
+        return None
+    present = _present(scores)
+    others = (scores.bias, scores.change, scores.mask)
+    if scores.slopes is not None and scores.band is None:  # they count from the start, but distances to the end
+        return None
+    if any(x is not None for x in others) or (scores.keep is not None and present is None):
+        return None
+    batch, count, _, _ = record.shape
+    band, device = scores.band, scores.query.device
+    shift = alignment(band, *record.shape[2:])
+    slopes = scores.slopes if scores.slopes is None else scores.slopes.expand(batch, count)[:, heads]
+    whole = isinstance(heads, slice) and heads == ALL
+    return kernels.ScoreTensors(
+        scores.query[:, heads],
+        scores.key if whole else shared_heads(scores.key, heads, count),
+        logsumexp[:, heads],
+        scores.scale,
+        torch.full((batch,), shift, device=device) if isinstance(shift, int) else shift.to(device).expand(batch),
+        None if band is None else band.left,
+        None if band is None else band.right,
+        present,
+        scores.softcap,
+        slopes,
+    )
+
+
+def _present(scores: AttentionScores) -> tuple[Tensor, Tensor] | None:
+    """Which tokens exist, also as a mask of keys says it."""
+    if scores.keep is None:
+        return scores.present
+    batch, _, queries, keys = scores.shape
+    keep = scores.keep[(None,) * (4 - scores.keep.ndim)]
+    if keep.shape[1] != 1 or keep.shape[2] != 1 or scores.present is not None:
+        return None
+    everyone = torch.ones(batch, queries, dtype=torch.bool, device=keep.device)
+    return everyone, keep[:, 0, 0].expand(batch, keys)
+
+
+def weights_by_kernel(record: AttentionRecord, heads: Selection, dtype: torch.dtype) -> Tensor | None:
+    """All rows of these heads, compared with the model's output in the same pass; None if no kernel can."""
+    running = record.running
+    expected = running.output if running.expected is None else running.expected
+    if running.compare is not None or running.value is None or expected is None or not isinstance(heads, slice):
+        return None
+    if running.value.dtype != expected.dtype or not kernels.usable_for_maps(running.value) or heads != ALL:
+        return None
+    given = usable(record, heads)
+    kind = _kind("weights", given, dtype)
+    if given is None or not _proven.get(kind, True):
+        return None
+    try:
+        weights, error, log_error = kernels.write_weights(given, running.value, expected, dtype)
+        if kind not in _proven:
+            rows = _some_rows(record)
+            dense = running.weights(rows, heads)[0]
+            off = float((weights[:, :, rows].float() - dense.float()).abs().amax())
+            _settle(record, kind, off <= 2e-3 + torch.finfo(dtype).eps, f"its weights are off by {off:.1e}")
+    except Exception as failure:
+        _settle(record, kind, False, f"{type(failure).__name__}: {failure}")
+    if not _proven[kind]:
+        return None
+    record.check.add(error, log_error)
+    return weights
+
+
+def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor] | None:
+    """The overview of these heads and the sums of their rows; None if no kernel can compute it."""
+    given = usable(record, heads)
+    kind = _kind("overview", given)
+    if given is None or not _proven.get(kind, True):
+        return None
+    cell = cell_size(record.shape[2], cells), cell_size(record.shape[3], cells)
+    try:
+        found = kernels.overview(given, cell, FIRST)
+    except Exception as failure:
+        _settle(record, kind, False, f"{type(failure).__name__}: {failure}")
+        return None
+    queries, keys = QueryStatistics(*found.per_query), KeyStatistics(*found.per_key)
+    return Overview(found.mass, found.largest, cell, queries, keys), found.sums
+
+
+def agrees_at_first(record: AttentionRecord, heads: Selection) -> bool:
+    """Whether the overview of a kernel, which was just checked, agrees. Only the first of each kind waits for it."""
+    kind = _kind("overview", usable(record, heads))
+    if kind not in _proven:
+        _settle(record, kind, record.agrees, f"its overview is off by {record.residual:.1e}")
+    return _proven[kind]
+
+
+def _kind(what: str, given: kernels.ScoreTensors | None, *more: Any) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    return (what, given.query.device, given.query.dtype, *given.constants.values(), *more)
+
+
+def _some_rows(record: AttentionRecord) -> Tensor:
+    order = torch.randperm(record.shape[2], generator=torch.Generator().manual_seed(0))
+    return order[:COMPARED].to(record.running.device)
+
+
+def _settle(record: AttentionRecord, kind: tuple[Any, ...], agrees: bool, reason: str) -> None:
+    _proven[kind] = agrees
+    if not agrees:
+        said = reason.strip().partition("\n")[0]
+        record.remarks.append(f"the kernel of {kind[0]} is not used, torch takes its place: {said:.200}")

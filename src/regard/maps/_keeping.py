@@ -1,0 +1,125 @@
+"""What a capture keeps of an attention: its weights, an overview of them, or what a function folds from them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import AttentionScores, Selection
+from regard.maps._building import Room, build, chunks
+from regard.maps._container import Maps
+from regard.maps._listener import RecordListener
+from regard.maps._overview import overview_size
+from regard.maps._overview_pass import overview_of
+from regard.maps._record import AttentionRecord
+from regard.maps._selection import Rows
+from regard.maps._storage import Storage
+from regard.support.text import format_size
+
+SUGGESTED = 128  # cells a side of the overview that is offered where a map does not fit
+
+
+@dataclass(frozen=True)
+class LongTexts:
+    """How long maps are kept: in so many cells a side, and with their queries and keys."""
+
+    overview: int | None = None
+    keep_keys: bool = False
+
+
+class Keeping(RecordListener):
+    """The part of a capture that builds what is kept. Its attributes are those of :class:`regard.maps.Capture`."""
+
+    rows: Rows
+    dtype: torch.dtype | None
+    reduce: Callable[..., Any] | None
+    stream: str | Path | None
+    long: LongTexts
+    storage: Storage
+    maps: Maps
+    by_rows: bool
+    chunk_bytes: ClassVar[int]
+
+    def fold(self, name: str) -> None:
+        """Fold the map of this name that waits for it."""
+        raise NotImplementedError
+
+    def keep(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        """Build what is to be kept, in the storage; or the reason why it cannot be."""
+        if self.long.overview is not None:
+            return self._keep_overview(record, rows, heads)
+        if self.by_rows and not record.running.tentative:
+            self.fold(record.name)
+            found, total = self.maps.get(record.name), None
+            total = None if found is None else found.reduced
+            for start, weights in chunks(record, rows, heads, self.chunk_bytes):
+                total = self.reduce(total, weights, slice(start, start + weights.shape[2]))  # type: ignore[misc]
+            self.maps.ensure(record.name).reduced = total
+            return None
+        return self._keep_weights(record, rows, heads)
+
+    def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        batch, heads_count, queries, keys = record.shape
+        value = record.running.value
+        shape = (batch, len(torch.arange(heads_count)[heads]), len(torch.arange(queries)[rows]), keys)
+        dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
+        size = math.prod(shape) * dtype.itemsize
+        if self.reduce is not None:
+            # What fits into one chunk is working memory, as it is for maps that are kept.
+            reason = self.storage.take(size, what="to fold this map at once") if size > self.chunk_bytes else None
+            if reason is not None:
+                return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
+            self.storage.used -= size if size > self.chunk_bytes else 0
+            device = record.running.device
+            whole = Room(lambda items: torch.zeros(items, *shape[1:], dtype=dtype, device=device), dtype)
+            record.stored = build(record, rows, heads, whole, self.chunk_bytes)
+            return None
+        room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * self.chunk_bytes)
+        if isinstance(room, str):
+            return room + self._offer(record)
+        device, file = record.running.device, room.tensor
+
+        def make(items: int) -> Tensor:
+            # Memory of zeros is not touched until something else is written to it.
+            return torch.zeros(items, *shape[1:], dtype=dtype, device=device) if file is None else file
+
+        made = build(record, rows, heads, Room(make, dtype, file is None), self.chunk_bytes)
+        record.stored = made if file is not None else room.keep(made)
+        return None
+
+    def _offer(self, record: AttentionRecord) -> str:
+        """What an overview of a long map would need."""
+        if record.windows is not None or max(record.shape[2:]) <= SUGGESTED:
+            return ""
+        size = format_size(overview_size(record.shape, SUGGESTED), binary=True)
+        return f"; overview={SUGGESTED} keeps its exact mass in cells, in {size}"
+
+    def _keep_overview(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        if record.windows is not None or record.axes.over == "samples":
+            which = "windows" if record.windows is not None else "queries with keys of their own"
+            return f"there is no overview of {which}: capture it without overview="
+        count = len(torch.arange(record.shape[1])[heads])
+        shape = (record.shape[0], count, *record.shape[2:])
+        size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
+        scores = record.running.weights
+        if self.long.keep_keys:
+            if not isinstance(scores, AttentionScores):
+                return "its queries and keys are not known: capture it without keep_keys="
+            if scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
+                return "its scores are changed by functions that need the GPU: capture it without keep_keys="
+            size += 0 if self.stream is not None else scores.nbytes
+        reason = self.storage.take(size, what="this overview")
+        if reason is not None:
+            return reason
+        if self.rows is not None:
+            reason = self._keep_weights(record, rows, heads)
+            if reason is not None:
+                return reason
+        record.overview = overview_of(record, heads, cells).kept()
+        if self.long.keep_keys and isinstance(scores, AttentionScores):
+            record.scores = scores.on_host(self.storage.place)
+        return None

@@ -1,0 +1,69 @@
+"""What a map has of a long text: an overview, statistics of every token, and exact rows on demand."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.maps._overview import KeyStatistics, Overview, QueryStatistics
+from regard.maps._record import AttentionRecord
+from regard.maps._selection import Rows, check_selection, select
+
+
+class LongMap:
+    """The part of :class:`regard.maps.Map` that long texts need."""
+
+    name: str
+
+    @property
+    def latest(self) -> AttentionRecord:
+        """The record of the latest call."""
+        raise NotImplementedError
+
+    @property
+    def overview(self) -> Float[Tensor, "batch heads rows columns"]:
+        """The exact mass of each cell of the map, ``(batch, heads, cells, cells)``, from ``capture(overview=…)``."""
+        return self._overview.mass
+
+    @property
+    def overview_largest(self) -> Float[Tensor, "batch heads rows columns"]:
+        """The largest weight in each cell of the map."""
+        return self._overview.largest
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """How many queries and how many keys a cell of the overview covers."""
+        return self._overview.cell
+
+    @property
+    def per_query(self) -> QueryStatistics:
+        """Of every query: entropy, mass on the first keys, mean distance, largest weight and where it is."""
+        return self._overview.per_query
+
+    @property
+    def per_key(self) -> KeyStatistics:
+        """Of every key: mass received, the largest weight, and the query that gives it."""
+        return self._overview.per_key
+
+    @property
+    def _overview(self) -> Overview:
+        if self.latest.overview is None:
+            raise ValueError(f"{self.name!r} has no overview: capture it with regard.capture(model, overview=128)")
+        return self.latest.overview
+
+    def row(self, index: int) -> Float[Tensor, "batch heads keys"]:
+        """The weights of one query, exactly: it was kept by ``rows=``, or is computed from what ``keep_keys=True`` kept."""
+        count = self.latest.shape[2]
+        if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
+            raise IndexError(f"row must be a whole number below {count}, got {index!r:.40}")
+        return self.latest.block(torch.tensor([index % count]))[:, :, 0]
+
+    def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:
+        """The weights of some queries and keys, exactly, like :meth:`row`; None stands for all."""
+        chosen = []
+        for name, wanted, count in (("rows", rows, self.latest.shape[2]), ("columns", columns, self.latest.shape[3])):
+            check_selection(name, wanted)
+            selection = select(wanted, count)
+            if isinstance(selection, str):
+                raise IndexError(f"{name}={wanted!r:.80}: {selection}")
+            chosen.append(selection)
+        return self.latest.block(*chosen)

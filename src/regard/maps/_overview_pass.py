@@ -1,0 +1,302 @@
+r"""The overview of a map from queries and keys, tile by tile, without forming the map.
+
+With the logsumexp :math:`L_i` of each row, which fused kernels return, a weight is :math:`\exp(s_{ij} - L_i)` wherever it
+is needed, so that tiles need not wait for each other. Memory is linear in the tokens, whatever the length.
+"""
+
+import math
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
+from regard.maps._band import Band, alignment
+from regard.maps._by_kernel import agrees_at_first, overview_by_kernel
+from regard.maps._overview import FIRST, Overview
+from regard.maps._record import AttentionRecord
+from regard.maps._threads import each_in_a_thread
+
+MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too
+TILE = 2**20  # scores at a time on a CPU: more of them leave the cache, fewer of them take longer to organize
+TILE_CUDA = 2**26
+ROWS = 128
+GROUP = 8  # rows among which a maximum is looked for at a time
+CHECKED = 4  # rows that are computed in full
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Scores of some rows of one head, minus the rows' logsumexp.
+
+    Attributes:
+        item, head: the head, in the overview.
+        rows, columns: the first query and the first key.
+        logits: ``(rows, columns)``, the logarithm of the weights; columns are whole cells, with ``MASKED`` as filling.
+    """
+
+    item: int
+    head: int
+    rows: int
+    columns: int
+    logits: Tensor
+
+
+class Accumulator:
+    """Adds tiles to an overview."""
+
+    def __init__(self, shape: tuple[int, int, int, int], cells: int, band: Band | None, device: torch.device) -> None:
+        self.overview = Overview.empty(shape, cells, device)
+        self.sums = torch.zeros(shape[:3], device=device)
+        _, _, self.queries, self.keys = shape
+        self.one_sided = band is not None and band.right is not None and band.right <= 0
+        self.shift = alignment(band, self.queries, self.keys)
+        width = self.overview.cell[1]
+        self.steps = torch.arange(width, dtype=torch.float32, device=device)
+        self.work: Tensor | None = None
+
+    def add(self, tile: Tile) -> None:
+        """Take a tile into account."""
+        logits = tile.logits
+        if self.work is None or self.work.numel() < logits.numel():
+            self.work = torch.empty_like(logits).flatten()
+        weights = torch.exp(logits, out=self.work[: logits.numel()].view_as(logits))
+        rows = slice(tile.rows, tile.rows + len(weights))
+        per_query = self.overview.per_query
+        per_query.entropy[tile.item, tile.head, rows] -= torch.linalg.vecdot(weights, logits)
+        if tile.columns < FIRST:
+            per_query.first[tile.item, tile.head, rows] += weights[:, : FIRST - tile.columns].sum(-1)
+        cells = weights.view(len(weights), -1, self.overview.cell[1])
+        self._add_cells(tile, cells, rows)
+        self._add_keys(tile, weights)
+
+    def _add_cells(self, tile: Tile, cells: Tensor, rows: slice) -> None:
+        """What follows from the mass, the first moment and the maximum of each row in each cell."""
+        overview, (height, width) = self.overview, self.overview.cell
+        where = (tile.item, tile.head)
+        mass, largest = cells.sum(-1), cells.amax(-1)
+        count, first = cells.shape[1], tile.columns // width
+        down = torch.arange(rows.start, rows.stop, device=mass.device) // height
+        across = slice(first, first + count)
+        overview.mass[where][:, across].index_add_(0, down, mass)
+        overview.largest[where][:, across].scatter_reduce_(0, down[:, None].expand_as(largest), largest, "amax")
+        self.sums[tile.item, tile.head, rows] += mass.sum(-1)
+        self._add_distance(tile, cells, mass, rows)
+        best, cell = largest.max(-1)
+        inside = cells.gather(1, cell[:, None, None].expand(-1, 1, width)).squeeze(1).argmax(-1)
+        place = (tile.columns + cell * width + inside).to(torch.int32)
+        so_far = overview.per_query.largest[where][rows]
+        better = best > so_far
+        overview.per_query.where[where][rows] = torch.where(better, place, overview.per_query.where[where][rows])
+        overview.per_query.largest[where][rows] = torch.maximum(so_far, best)
+
+    def _add_distance(self, tile: Tile, cells: Tensor, mass: Tensor, rows: slice) -> None:
+        """In a cell on one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|."""
+        width = self.overview.cell[1]
+        moment = torch.mv(cells.reshape(-1, width), self.steps).view_as(mass)
+        start = tile.columns + width * torch.arange(mass.shape[1], dtype=torch.float32, device=mass.device)
+        shift = float(self.shift if isinstance(self.shift, int) else self.shift[tile.item])
+        query = torch.arange(rows.start, rows.stop, dtype=torch.float32, device=mass.device)[:, None] + shift
+        distance = (mass * (query - start) - moment).abs_()
+        if not self.one_sided:
+            own = ((query - tile.columns) / width).floor().long()
+            inside = (own >= 0) & (own < mass.shape[1])
+            own = own.clamp(0, mass.shape[1] - 1)
+            weights = cells.gather(1, own[:, :, None].expand(-1, 1, width)).squeeze(1)
+            exactly = (weights * (query - start[own] - self.steps).abs()).sum(-1, keepdim=True)
+            distance.scatter_(1, own, torch.where(inside, exactly, distance.gather(1, own)))
+        self.overview.per_query.distance[tile.item, tile.head, rows] += distance.sum(-1)
+
+    def _add_keys(self, tile: Tile, weights: Tensor) -> None:
+        per_key = self.overview.per_key
+        stop = min(tile.columns + weights.shape[1], self.keys)
+        where, columns = (tile.item, tile.head), slice(tile.columns, stop)
+        if stop - tile.columns < weights.shape[1]:
+            weights = weights[:, : stop - tile.columns].contiguous()
+        per_key.received[where][columns] += weights.sum(0)
+        largest, source = per_key.largest[where][columns], per_key.source[where][columns]
+        if weights.is_cuda or len(weights) % GROUP:
+            best, row = weights.max(0)
+            source.copy_(torch.where(best > largest, row.to(torch.int32) + tile.rows, source))
+        else:
+            # Few keys reach a new maximum in a later tile. To search only there, first among groups of rows and then in
+            # one group, saves most of the time.
+            groups = weights.view(-1, GROUP, weights.shape[1])
+            by_group = groups.amax(1)
+            best = by_group.amax(0)
+            better = (best > largest).nonzero()[:, 0]
+            if better.numel():
+                group = by_group[:, better].argmax(0)
+                inside = groups[group, :, better].argmax(-1)
+                source[better] = (tile.rows + group * GROUP + inside).to(torch.int32)
+        torch.maximum(largest, best, out=largest)
+
+
+def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overview:
+    """The overview of these heads. Its check is added to the record."""
+    scores = record.running.weights
+    band = scores.band if isinstance(scores, AttentionScores) else None
+    shift = alignment(band, *record.shape[2:])
+    found = overview_by_kernel(record, heads, cells)
+    if found is not None:
+        before = replace(record.check)
+        check(record, *found, heads, shift)
+        if agrees_at_first(record, heads):
+            return found[0]
+        record.check = before
+    overview, sums = _by_tiles(record, heads, cells)
+    check(record, overview, sums, heads, shift)
+    return overview
+
+
+def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor | None]:
+    """The overview, and the sums of the rows if they should be one."""
+    running, (batch, count, queries, keys) = record.running, record.shape
+    numbers, scores = torch.arange(count)[heads].tolist(), running.weights
+    band = scores.band if isinstance(scores, AttentionScores) else None
+    add = Accumulator((batch, len(numbers), queries, keys), cells, band, running.device)
+    if not isinstance(scores, AttentionScores):
+        from_weights(record, heads.to(running.device) if isinstance(heads, Tensor) else heads, add)
+        return add.overview, None
+    places = [(item, place, head) for item in range(batch) for place, head in enumerate(numbers)]
+
+    def one(where: tuple[int, int, int]) -> None:
+        alone = copy(add)  # which writes to the same overview, with working memory of its own
+        with torch.no_grad():
+            for tile in stream(scores, *where, running.logsumexp, add.overview.cell[1]):
+                alone.add(tile)
+
+    large = queries * keys >= 4 * TILE and running.device.type == "cpu"
+    each_in_a_thread(one, places, threads=torch.get_num_threads() if large else 1)
+    return add.overview, add.sums
+
+
+def check(
+    record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection, shift: int | Tensor
+) -> None:
+    """Compare an overview with the kernel: every row sums to one, and a few random rows are computed in full.
+
+    Row sums do not notice keys in a wrong order, so the statistics of the rows in full are compared, too. Differences are
+    multiplied with the largest value: that much they could change the output.
+
+    Args:
+        sums: ``(batch, heads, queries)``, the sums of the rows' weights; None if they need not be one.
+    """
+    running, queries, keys = record.running, record.shape[2], record.shape[3]
+    device = overview.mass.device
+    rows = torch.randperm(queries, generator=torch.Generator().manual_seed(queries))[:CHECKED].sort().values.to(device)
+    weights = record.build(rows, heads.to(device) if isinstance(heads, Tensor) else heads)
+    found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, keys)}
+    differences = [
+        (getattr(found, name)[:, :, rows] / parts.get(name, 1) - value).abs().amax()
+        for name, value in statistics(weights.float(), rows, shift).items()
+    ]
+    if sums is not None:
+        # A row without keys sums to zero; of the others the sum is exp(our logsumexp − the kernel's).
+        differences.append(torch.where(sums > 0, sums - 1, 0.0).abs().amax())
+        if running.logsumexp is not None:
+            record.check.add(None, torch.where(sums > 0, sums.log().abs(), 0.0).amax())
+    like = running.value if running.compared is None else running.compared
+    size = torch.ones((), device=device) if like is None or not like.numel() else exact(largest_magnitude(like))
+    record.check.add(torch.stack(differences).amax() * size, None)
+    record.check.against += (
+        f", at {len(rows)} random rows; all row sums" if sums is not None else f", at {len(rows)} random rows"
+    )
+
+
+def stream(
+    scores: AttentionScores, item: int, place: int, head: int, logsumexp: Tensor | None, width: int
+) -> Iterator[Tile]:
+    """The tiles of one head, whose columns are whole cells of ``width`` keys. A tile is gone when the next one comes.
+
+    Args:
+        place: the number of the head in the overview.
+        logsumexp: ``(batch, heads, queries)`` of all heads, as the kernel returned it; None to compute it, for which a
+            tile holds all keys that its rows may see.
+    """
+    _, _, queries, keys = scores.shape
+    tile = TILE_CUDA if scores.query.is_cuda else TILE
+    height = ROWS if logsumexp is not None else max(1, min(ROWS, 8 * tile // max(1, keys)))
+    source = _PlainHead(scores, item, head) if scores.is_plain else _Head(scores, item, head)
+    for start in range(0, queries, height):
+        stop = min(start + height, queries)
+        first, last = scores.reach(start, stop)
+        first -= first % width
+        step = max(width, tile // (stop - start) // width * width) if logsumexp is not None else max(1, last)
+        total = None if logsumexp is None else logsumexp[item, head, start:stop, None].float()
+        for left in range(first, last, step):
+            found = source((start, stop), (left, min(left + step, last)))
+            yield Tile(item, place, start, left, _logits(found, total, width))
+
+
+class _Head:
+    """The scores of one head, tile by tile; hidden keys have ``MASKED``."""
+
+    def __init__(self, scores: AttentionScores, item: int, head: int) -> None:
+        self.scores, self.where = scores, (slice(head, head + 1), slice(item, item + 1))
+
+    def __call__(self, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+        heads, batch = self.where
+        return self.scores.scores(slice(*rows), heads, slice(*columns), batch)[0, 0].float().clamp_(min=MASKED)
+
+
+class _PlainHead:
+    """The same for a head whose keys are hidden by their distance alone: one product, and a mask at the edges."""
+
+    def __init__(self, scores: AttentionScores, item: int, head: int) -> None:
+        group = scores.shape[1] // scores.key.shape[1]
+        self.band = scores.band
+        self.query = scores.query[item, head].float() * scores.scale
+        self.key = scores.key[item, head // group].float()
+        self.work = self.query.new_empty(0)
+
+    def __call__(self, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+        shape = rows[1] - rows[0], columns[1] - columns[0]
+        if self.work.numel() < shape[0] * shape[1]:
+            self.work = self.query.new_empty(shape[0] * shape[1])
+        found = self.work[: shape[0] * shape[1]].view(shape)
+        torch.mm(self.query[slice(*rows)], self.key[slice(*columns)].T, out=found)
+        for part in [] if self.band is None else self.band.edges(rows, columns):
+            row, column = (torch.arange(*span, device=found.device) for span in (rows, columns))
+            found[:, part].masked_fill_(~self.band.keeps(row, column[part]), MASKED)  # type: ignore[union-attr]
+        return found
+
+
+def _logits(found: Tensor, total: Tensor | None, width: int) -> Tensor:
+    """Scores minus the logsumexp of their rows, up to a whole number of cells."""
+    if total is None:
+        total = torch.logsumexp(found, -1, keepdim=True)
+    found = found.sub_(torch.where(total.isfinite() & (total > MASKED / 2), total, 0.0))
+    gap = -found.shape[1] % width
+    return torch.nn.functional.pad(found, (0, gap), value=MASKED) if gap else found
+
+
+def from_weights(record: AttentionRecord, heads: Selection, add: Accumulator) -> None:
+    """The same for attention of which only rows of weights can be had: written by hand, or declared by a layer."""
+    _, _, queries, keys = record.shape
+    width = add.overview.cell[1]
+    height = max(1, min(ROWS, TILE // max(1, keys)))
+    for start in range(0, queries, height):
+        rows = slice(start, min(start + height, queries))
+        weights = record.running.weights(rows, heads)[0].float()
+        if weights.numel() and float(weights.amin()) < 0:
+            raise ValueError("an overview is of weights that are not negative")
+        logits = torch.nn.functional.pad(weights, (0, -keys % width)).log_().clamp_(min=MASKED)
+        for item in range(record.shape[0]):
+            for head in range(logits.shape[1]):
+                add.add(Tile(item, head, start, 0, logits[min(item, len(logits) - 1), head]))
+
+
+def statistics(weights: Tensor, rows: Tensor, shift: int | Tensor) -> dict[str, Tensor]:
+    """Of rows in full, ``(batch, heads, rows, keys)``: what the tiles must have given. Distances as parts of the length."""
+    keys = weights.shape[-1]
+    shift = shift if isinstance(shift, int) else shift.to(rows.device)[:, None, None, None]
+    away = (torch.arange(keys, device=rows.device) - (rows[:, None] + shift)).abs()
+    return {
+        "entropy": torch.special.entr(weights).sum(-1) / max(1.0, math.log(max(2, keys))),
+        "first": weights[..., :FIRST].sum(-1),
+        "distance": (weights * away).sum(-1) / max(1, keys),
+        "largest": weights.amax(-1),
+    }

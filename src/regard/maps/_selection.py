@@ -1,0 +1,50 @@
+"""What of a model's attention to keep: patterns of names, and numbers of rows and heads."""
+
+import fnmatch
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from regard.maps._attention_scores import Selection
+from regard.support.checks import describe, is_iterable
+
+Rows = int | slice | Sequence[int] | None
+
+
+def matches(name: str, only: str | Sequence[str] | None) -> bool:
+    """Whether a name matches one of the patterns. Without patterns every name does.
+
+    >>> matches("blocks.3.attn", "blocks.*"), matches("head", ["blocks.*", "neck"])
+    (True, False)
+    """
+    patterns = [only] if isinstance(only, str) else only
+    return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def check_patterns(name: str, only: Any) -> None:
+    """Raise an error unless ``only`` is a pattern, several, or None."""
+    patterns = () if only is None else (only,) if isinstance(only, str) else only
+    if not is_iterable(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f'{name} must be a pattern such as "blocks.*", or several, got {describe(only)}')
+
+
+def check_selection(name: str, chosen: Any) -> None:
+    """Raise an error unless ``chosen`` is a whole number, a slice, several numbers, or None."""
+    if chosen is None or isinstance(chosen, slice):
+        return
+    numbers = [chosen] if isinstance(chosen, int) else chosen
+    if not is_iterable(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+        raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
+
+
+def select(chosen: Rows, count: int) -> Selection | str:
+    """A selection along an axis of size ``count``, or the reason why there is none."""
+    if chosen is None:
+        return slice(None)
+    if isinstance(chosen, slice):
+        return chosen
+    numbers = [chosen] if isinstance(chosen, int) else list(chosen)
+    if any(not -count <= n < count for n in numbers):
+        return f"there are only {count}"
+    return torch.tensor([n % count for n in numbers], dtype=torch.long)

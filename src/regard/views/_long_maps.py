@@ -1,0 +1,136 @@
+"""Overviews of long maps: cells of every head, and curves over the tokens, in a page of limited size."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.maps import Map, Maps, Overview
+from regard.support.checks import describe
+from regard.views._payload import Payload, Scaled
+from regard.views._sheets import notes
+
+CELLS, CURVES, ROWS = 8_500_000, 2_200_000, 2_000_000  # bytes of a page, before it is compressed
+BINS = 2048  # of a curve, at the most
+
+
+def is_long(maps: Maps) -> bool:
+    """Whether there is an overview among these maps."""
+    return any(found.calls and found.latest.overview is not None for found in maps.values())
+
+
+def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
+    """The arguments are those of :func:`regard.show`. Maps without an overview are left out, with a note."""
+    shown = {name: found for name, found in maps.items() if found.calls and found.latest.overview is not None}
+    others = [name for name in maps if name not in shown]
+    names = _tokens(tokens, shown)
+    count = sum(found.overview.shape[1] for found in shown.values())
+    side = max(16, math.isqrt(CELLS // (2 * count)))
+    bins = max(64, min(BINS, CURVES // (2 * count)))
+    abouts: list[dict[str, Any]] = []
+    arrays: dict[str, Tensor | Scaled] = {}
+    for number, found in enumerate(shown.values()):
+        about, made = _layer(found, sample, side, bins)
+        abouts.append(about)
+        arrays |= {f"{name}{number}": array for name, array in made.items()}
+    for number, array in _kept_rows(shown, sample).items():
+        arrays[f"rows{number}"] = array
+        abouts[number]["rows"] = list(list(shown.values())[number].latest.rows or ())
+    said = notes(maps) + ([f"left out, because they have no overview: {', '.join(others)}"] if others else [])
+    return Payload(
+        "long", {"layers": abouts, "tokens": names, "notes": said, "opening": _opening(shown, sample)}, arrays
+    )
+
+
+def _layer(found: Map, sample: int, side: int, bins: int) -> tuple[dict[str, Any], dict[str, Tensor | Scaled]]:
+    record, overview = found.latest, found.latest.overview
+    if overview is None:
+        raise ValueError(f"{found.name!r} has no overview")
+    batch, heads, queries, keys = overview.shape
+    if not -batch <= sample < batch:
+        raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
+    one = overview.sample(sample % batch)
+    steps = tuple(math.ceil(n / side) for n in one.mass.shape[2:])
+    mass, largest = _pooled(one, steps)
+    about = {
+        "name": found.name,
+        "heads": list(record.heads or range(heads)),
+        "queries": queries,
+        "keys": keys,
+        "cell": [overview.cell[0] * steps[0], overview.cell[1] * steps[1]],
+        "bin": [math.ceil(n / bins) for n in (queries, keys)],
+        "rows": None,
+        "residual": found.residual,
+        "agrees": found.agrees,
+        "against": record.against,
+        "kind": record.kind,
+        "kernel": record.kernel,
+        "calls": len(found.calls),
+        "joined": False,
+    }
+    arrays: dict[str, Tensor | Scaled] = {
+        "mass": Scaled.rows(mass),
+        "largest": Scaled.rows(largest),
+        "received": Scaled.rows(_curve(one.per_key.received[0], bins, "sum")),
+        "entropy": Scaled.rows(_curve(one.per_query.entropy[0].float(), bins, "mean")),
+    }
+    return about, arrays
+
+
+def _pooled(one: Overview, steps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """``(heads, rows, columns)``: of each cell the mass for each of its queries, and its largest weight."""
+    rows, columns = steps
+    mass, largest = one.mass[0].float(), one.largest[0].float()
+    gap = (0, -mass.shape[2] % columns, 0, -mass.shape[1] % rows)
+    mass, largest = (F.pad(x, gap).unflatten(2, (-1, columns)).unflatten(1, (-1, rows)) for x in (mass, largest))
+    height, queries = one.cell[0] * rows, one.shape[2]
+    each = torch.tensor([min(height, queries - start) for start in range(0, queries, height)])
+    return mass.sum((2, 4)) / each[:, None], largest.amax((2, 4))
+
+
+def _curve(values: Tensor, bins: int, how: str) -> Tensor:
+    """``(heads, bins)`` of values of every token: the last bin may have fewer."""
+    count = values.shape[-1]
+    step = math.ceil(count / bins)
+    whole = F.pad(values, (0, -count % step)).unflatten(-1, (-1, step)).sum(-1)
+    each = torch.tensor([min(step, count - start) for start in range(0, count, step)])
+    return whole if how == "sum" else whole / each
+
+
+def _kept_rows(shown: dict[str, Map], sample: int) -> dict[int, Scaled]:
+    """Rows that were kept in full, single token by single token, as far as there is room."""
+    made, room = {}, ROWS
+    for number, found in enumerate(shown.values()):
+        record = found.latest
+        if record.stored is None or record.rows is None:
+            continue
+        size = math.prod(record.stored.shape[1:])
+        if size <= room:
+            room -= size
+            made[number] = Scaled.rows(record.weights[sample].float().cpu())
+    return made
+
+
+def _tokens(tokens: Any, shown: dict[str, Map]) -> list[str] | None:
+    if tokens is None:
+        return None
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not all(isinstance(t, str) for t in tokens):
+        raise TypeError(f"tokens must be a list of strings, got {describe(tokens)}")
+    for name, found in shown.items():
+        if len(tokens) not in (found.latest.shape[2], found.latest.shape[3]):
+            raise ValueError(
+                f"tokens has {len(tokens)} entries, but {name!r} attends over {found.latest.shape[3]} tokens"
+            )
+    return list(tokens)
+
+
+def _opening(shown: dict[str, Map], sample: int) -> dict[str, Any]:
+    """The head whose attention is least spread: the most to see."""
+    spread = [float(found.per_query.entropy[sample, head].float().mean())
+              for found in shown.values() for head in range(found.overview.shape[1])]  # fmt: skip
+    places = [(layer, head) for layer, found in enumerate(shown.values()) for head in range(found.overview.shape[1])]
+    layer, head = places[spread.index(min(spread))]
+    return {"layer": layer, "head": head, "why": f"the sharpest head, entropy {min(spread):.2f} nats on average"}

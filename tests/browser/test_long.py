@@ -1,0 +1,121 @@
+"""Long texts in the browser: heads of which every row has one key leave pixels that can be counted, at any length."""
+
+import re
+
+import pytest
+import torch
+
+import regard
+from regard.maps import AttentionRecord, Check, Computation, Overview, _overview_pass
+from regard.maps._attention_scores import AttentionScores
+from regard.maps._band import Band
+
+from .conftest import point, settle, subtitle
+
+CELLS = 128
+
+
+def one_key_each(tokens, target):
+    """The overview of a head whose query i attends to key target[i] alone, by counting."""
+    overview = Overview.empty((1, 1, tokens, tokens), CELLS, torch.device("cpu"))
+    (height, width), rows = overview.cell, torch.arange(tokens)
+    overview.mass[0, 0].index_put_((rows // height, target // width), torch.ones(tokens), accumulate=True)
+    overview.largest.copy_(overview.mass.clamp(max=1))
+    overview.per_key.received[0, 0].index_add_(0, target, torch.ones(tokens))
+    return overview
+
+
+def by_band(tokens, back):
+    """The same for a head that looks so many tokens back, as capture computes it: nothing else is visible."""
+    query = torch.ones(1, 1, tokens, 1)
+    scores = AttentionScores(query, query, 1.0, band=Band(left=back, right=-back))
+    output = (torch.arange(tokens) >= back).float()[None, None, :, None]
+    lse = torch.where(output[..., 0] > 0, 1.0, -torch.inf)
+    running = Computation(scores, output=output, value=query, logsumexp=lse)
+    record = AttentionRecord("x", "sdpa", (1, 1, tokens, tokens), Check("kernel"), computation=running)
+    record.check.allowed = running.rounding(tokens)
+    overview = _overview_pass.overview_of(record, slice(None), CELLS)
+    assert record.agrees
+    return overview
+
+
+def heads(tokens):
+    """A sink head, a previous-token head, and one that looks 1,000 tokens back."""
+    found = [one_key_each(tokens, torch.zeros(tokens, dtype=torch.long))]
+    if tokens <= 2048:
+        found += [by_band(tokens, 1), by_band(tokens, 1000)]
+    else:  # by counting, which is faster
+        found += [one_key_each(tokens, (torch.arange(tokens) - back).clamp_min(0)) for back in (1, 1000)]
+    parts = {name: torch.cat([each.tensors[name] for each in found], 1) for name in found[0].tensors}
+    overview = Overview.of(parts, found[0].cell).kept()
+    shape = (1, 3, tokens, tokens)
+    record = AttentionRecord("layer", "sdpa", shape, Check("kernel"), rows=(tokens - 1,))
+    record.overview = overview
+    record.stored = torch.zeros(1, 3, 1, tokens)
+    for head, key in enumerate((0, tokens - 2, tokens - 1001)):
+        record.stored[0, head, 0, key] = 1
+    return regard.maps.Maps([regard.maps.Map("layer", [record])])
+
+
+DARK = """(canvas) => {
+  const [left, top, ratio] = [62, 18, canvas.width / canvas.clientWidth];
+  const side = Math.max(40, Math.min(canvas.clientWidth - left - 58 - 14, canvas.clientHeight - 58 - 10 - 44));
+  const size = Math.round(side * ratio);
+  const copy = document.createElement("canvas");
+  [copy.width, copy.height] = [canvas.width, canvas.height];
+  const pen = copy.getContext("2d", { willReadFrequently: true });
+  pen.drawImage(canvas, 0, 0);
+  const { data } = pen.getImageData(Math.round(left * ratio), Math.round(top * ratio), size, size);
+  const offsets = {};
+  let dark = 0;
+  for (let y = 2; y < size - 2; y++) for (let x = 0; x < size - 2; x++) {
+    const at = 4 * (y * size + x);
+    if (data[at] < 120) {
+      dark++;
+      const key = Math.round(20 * (y - x) / size);
+      offsets[key] = (offsets[key] ?? 0) + 1;
+    }
+  }
+  return { dark, size, offsets };
+}"""
+
+
+@pytest.mark.parametrize("tokens", [2048, 16384, 131072])
+def test_sharp_heads_leave_pixels_at_any_length(open_file, tokens):
+    page = open_file(regard.show(heads(tokens)))
+    canvas = page.locator(".rg-main canvas")
+    for measure in ("Mass", "Largest weight"):
+        page.get_by_text(measure, exact=True).first.click()
+        for head, away in ((0, None), (1, 0), (2, round(20 * 1000 / tokens))):
+            page.get_by_label("head", exact=True).select_option(str(head))
+            page.mouse.move(1, 1)
+            settle(page)
+            seen = canvas.evaluate(DARK)
+            assert seen["dark"] >= seen["size"] * (1 - 1000 / tokens) * 0.9, (measure, head, seen)
+            assert seen["dark"] <= 6 * seen["size"] * max(1, seen["size"] / CELLS / 2), (measure, head, seen)
+            if away is not None:
+                near = sum(count for at, count in seen["offsets"].items() if abs(int(at) - away) <= 1)
+                assert near >= 0.95 * seen["dark"], (measure, head, seen)
+
+
+def test_hover_search_and_zoom_down_to_a_row_token_by_token(open_file):
+    tokens = [f"w{i}" for i in range(2048)]
+    tokens[1047] = "needle"
+    page = open_file(regard.show(heads(2048), tokens=tokens))
+    page.get_by_label("head", exact=True).select_option("1")
+    point(page, ".rg-main", 300, 255)
+    assert re.search(
+        r"· \d+ “w\d+” … \d+ “w\d+” → \d+ “w\d+” … \d+ “w\d+” .* of each query · keys there receive", subtitle(page)
+    )
+    page.get_by_label("find a token").fill("needle")
+    page.get_by_text("1 found").wait_for()
+    page.get_by_label("go to the next one").click()
+    settle(page)
+    point(page, ".rg-main", 300, 255)
+    assert subtitle(page).split("tokens in cells of 16 · ")[1].startswith("10")  # around token 1047
+    page.get_by_label("head", exact=True).select_option("2")
+    page.get_by_label("row in full").select_option("0")
+    before = page.locator(".rg-main canvas").evaluate("(canvas) => canvas.toDataURL()")
+    page.get_by_label("row in full").select_option("-1")
+    settle(page)
+    assert page.locator(".rg-main canvas").evaluate("(canvas) => canvas.toDataURL()") != before

@@ -1,0 +1,157 @@
+"""The kernels of maps and overviews, run by Triton's interpreter: equal to the dense map on random shapes."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+from regard.functional import kernels
+from regard.maps import AttentionRecord, Check, Computation, _by_kernel, _overview_pass
+from regard.maps._attention_scores import AttentionScores
+from regard.maps._band import Band
+
+ALL = slice(None)
+CASES = {
+    "plain": {},
+    "causal from the start": {"band": Band(right=0)},
+    "causal to the end": {"band": Band(right=0, shift=5)},
+    "window": {"band": Band(left=4, right=2, shift=5)},
+    "a shift for each sequence": {"band": Band(left=6, right=0, shift=torch.tensor([3, -2]))},
+    "padding": {"keep": torch.arange(18) < torch.tensor([11, 18])[:, None, None, None]},
+    "absent": {
+        "present": (torch.arange(13) < torch.tensor([[5], [13]]), torch.arange(18) < torch.tensor([[10], [18]]))
+    },
+    "softcap": {"softcap": 1.5},
+    "slopes": {"slopes": torch.tensor([0.1, 0.2, 0.5, 1.0]), "band": Band(shift=5)},
+}
+
+
+@pytest.fixture(autouse=True)
+def unproven(monkeypatch):
+    monkeypatch.setattr(_by_kernel, "_proven", {})
+
+
+def record_of(options, dtype=torch.float32, shared=2, width=12):
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 13, 4, width).transpose(1, 2), torch.randn(2, shared, 18, width)
+    value = torch.randn(2, shared, 18, 20)
+    scores = AttentionScores(query.to(dtype), key.to(dtype), 0.6, **options)
+    weights, total = scores(ALL, ALL)
+    output = (weights @ value.to(dtype).float().repeat_interleave(4 // shared, 1)).to(dtype)
+    running = Computation(scores, output=output, value=value.to(dtype), logsumexp=total)
+    record = AttentionRecord("x", "test", scores.shape, Check("kernel"), computation=running)
+    record.check.allowed = running.rounding(18)
+    return record, weights
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights(case):
+    record, weights = record_of(CASES[case])
+    found = _by_kernel.weights_by_kernel(record, ALL, torch.float32)
+    torch.testing.assert_close(found, weights, atol=2e-6, rtol=1e-5)
+    assert record.residual < 1e-5
+    assert record.logsumexp_residual < 1e-5
+    assert not record.remarks
+
+
+@pytest.mark.parametrize(("case", "cells"), list(zip(CASES, [3, 7] * len(CASES), strict=False)))
+def test_overview(case, cells):
+    """By kernel as by tiles, of which tests/maps compares every number with the dense map."""
+    record, _ = record_of(CASES[case], shared=1 if cells == 3 else 4, width=16)
+    heads = ALL if cells == 3 else torch.tensor([2, 0])
+    found, sums = _by_kernel.overview_by_kernel(record, heads, cells)
+    expected, expected_sums = _overview_pass._by_tiles(record, heads, cells)
+    torch.testing.assert_close(sums, expected_sums)
+    assert found.cell == expected.cell
+    for name, x in expected.tensors.items():
+        torch.testing.assert_close(found.tensors[name], x, atol=2e-5, rtol=2e-5, msg=name)
+    _overview_pass.overview_of(record, heads, cells)
+    assert record.agrees
+    assert not record.remarks
+
+
+def test_half_precision():
+    """bfloat16 is for a GPU: the interpreter has no such numbers."""
+    record, weights = record_of(CASES["causal to the end"], torch.float16)
+    found = _by_kernel.weights_by_kernel(record, ALL, torch.float16)
+    assert found.dtype is torch.float16
+    torch.testing.assert_close(found.float(), weights, atol=1e-2, rtol=1e-2)
+    assert record.agrees
+
+
+def test_what_the_kernels_cannot_do_is_left_to_torch():
+    mask = torch.rand(13, 18) < 0.5
+    for options in ({"keep": mask}, {"bias": torch.randn(13, 18)}, {"mask": lambda b, h, q, k: q >= k}):
+        record, _ = record_of(options)
+        assert _by_kernel.usable(record, ALL) is None
+    record, _ = record_of({})
+    record.computation.logsumexp = None
+    assert _by_kernel.usable(record, ALL) is None
+    assert not kernels.usable_for_maps(torch.zeros(1, 1, 2, 512))
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def launches(monkeypatch, name):
+    seen, launch = [], getattr(kernels, name)
+    monkeypatch.setattr(kernels, name, lambda *args: seen.append(1) or launch(*args))
+    return seen
+
+
+@pytest.mark.parametrize(("name", "options"), [("write_weights", {}), ("overview", {"overview": 4})])
+def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, options):
+    """A kernel that fails or is wrong is replaced at once, and is not asked again."""
+    x, seen = torch.randn(1, 2, 20, 16), launches(monkeypatch, name)
+
+    def found():
+        with torch.no_grad(), regard.capture(model := Model(), **options) as maps:
+            model(x)
+            model(x)
+        record = maps[0].latest
+        assert record.agrees
+        return maps, (record.overview.mass if options else record.weights)
+
+    monkeypatch.setenv("REGARD_KERNELS", "0")
+    expected = found()[1]
+    assert not seen
+    monkeypatch.delenv("REGARD_KERNELS")
+    maps, weights = found()
+    assert len(seen) == 2
+    assert not maps.notes
+    torch.testing.assert_close(weights, expected)
+
+    def fails(*args):
+        seen.append(1)
+        raise RuntimeError("no such card")
+
+    launch = getattr(kernels, name)
+
+    def wrong(*args):
+        made = launch(*args)
+        (made[0] if name == "write_weights" else made.per_query[2]).mul_(1.5)
+        return made
+
+    for broken, reason in ((fails, "RuntimeError: no such card"), (wrong, "off by")):
+        monkeypatch.setattr(_by_kernel, "_proven", {})
+        seen.clear()
+        monkeypatch.setattr(kernels, name, broken)
+        maps, weights = found()
+        assert len(seen) == 1
+        assert len(maps.notes) == 1
+        assert "torch takes its place" in maps.notes[0]
+        assert reason in maps.notes[0]
+        torch.testing.assert_close(weights, expected)
+        monkeypatch.setattr(kernels, name, launch)
+
+
+def test_values_that_are_not_numbers_are_noticed():
+    record, _ = record_of({})
+    record.computation.output[0, 0, 3, 2] = math.nan
+    _by_kernel.weights_by_kernel(record, ALL, torch.float32)
+    assert record.residual == math.inf

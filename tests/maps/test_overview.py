@@ -1,0 +1,294 @@
+"""Overviews of long maps: equal to the dense map, whatever hides or changes keys."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import regard
+from regard.maps import AttentionRecord, Check, Computation, _building, _overview_pass
+from regard.maps._attention_scores import AttentionScores
+from regard.maps._band import Band, alignment
+
+
+class Long(nn.Module):
+    """One attention of which keys and queries are made to look at the same place, far back, or at the first token."""
+
+    def __init__(self, heads=2, width=8, causal=True):
+        super().__init__()
+        self.heads, self.causal, self.qkv = heads, causal, nn.Linear(heads * width, 3 * heads * width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Several tiles also in short maps."""
+    monkeypatch.setattr(_overview_pass, "TILE", 96)
+    monkeypatch.setattr(_overview_pass, "ROWS", 8)
+    monkeypatch.setattr(_overview_pass, "GROUP", 2)
+    monkeypatch.setattr(_building, "TILE", 64)
+
+
+def record_of(scores, logsumexp=True):
+    """A record as a kernel would leave it, of these scores; and its weights."""
+    batch, heads, _, keys = scores.shape
+    value = torch.randn(batch, heads, keys, 4)
+    weights, total = scores(slice(None), slice(None))
+    given = Computation(scores, output=weights @ value, value=value, logsumexp=total if logsumexp else None)
+    record = AttentionRecord("attention", "test", scores.shape, Check("kernel"), computation=given)
+    record.check.allowed = given.rounding(keys)
+    return record, weights
+
+
+def assert_equals_dense(overview, weights, shift):
+    """Every number of an overview, recomputed from the map."""
+    (rows, columns), (queries, keys) = overview.cell, weights.shape[-2:]
+    whole = F.pad(weights, (0, -keys % columns, 0, -queries % rows))
+    cells = whole.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows))
+    close = {"atol": 2e-5, "rtol": 2e-5}
+    torch.testing.assert_close(overview.mass, cells.sum((-1, -3)), **close)
+    torch.testing.assert_close(overview.largest, cells.amax((-1, -3)), **close)
+    shift = shift if isinstance(shift, int) else shift[:, None, None, None]
+    away = (torch.arange(keys) - torch.arange(queries)[:, None] - shift).abs()
+    query, key = overview.per_query, overview.per_key
+    torch.testing.assert_close(query.entropy, torch.special.entr(weights).sum(-1), **close)
+    torch.testing.assert_close(query.first, weights[..., :4].sum(-1), **close)
+    torch.testing.assert_close(query.distance, (weights * away).sum(-1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(key.received, weights.sum(-2), **close)
+    for found, place, axis in ((query.largest, query.where, -1), (key.largest, key.source, -2)):
+        torch.testing.assert_close(found, weights.amax(axis), **close)
+        there = weights.gather(axis, place.long().clamp_min(0).unsqueeze(axis)).squeeze(axis)
+        torch.testing.assert_close(there, weights.amax(axis), **close)
+        assert bool(((place < 0) == (weights.amax(axis) == 0)).all())
+
+
+@st.composite
+def attentions(draw):
+    """Scores with every kind of mask and bias."""
+    torch.manual_seed(draw(st.integers(0, 99)))
+    batch, groups, shared = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    queries, keys = draw(st.integers(1, 23)), draw(st.integers(1, 23))
+    heads, scores = groups * shared, {}
+    if draw(st.booleans()):
+        limits = st.none() | st.integers(0, 9)
+        shift = draw(st.sampled_from([0, keys - queries, torch.randint(-3, 4, (batch,))]))
+        scores["band"] = Band(draw(limits), draw(st.none() | st.just(0) | st.integers(0, 9)), shift)
+    kind = draw(
+        st.sampled_from(["none", "keep", "padding", "bias", "hidden", "present", "slopes", "softcap", "functions"])
+    )
+    mask = torch.rand(batch, heads, queries, keys) < 0.7
+    scores |= {
+        "none": {},
+        "keep": {"keep": mask},
+        "padding": {"keep": mask[:, :1, :1]},
+        "bias": {"bias": torch.randn(heads, queries, keys)},
+        "hidden": {"bias": torch.zeros(batch, 1, queries, keys).masked_fill(~mask[:, :1], -math.inf)},
+        "present": {"present": (mask[:, 0, :, 0], mask[:, 0, 0])},
+        "slopes": {"slopes": torch.rand(batch, heads)},
+        "softcap": {"softcap": 2.0},
+        "functions": {
+            "change": lambda s, b, h, q, k: s + 0.1 * b - 0.2 * h * (q - k).abs(),
+            "mask": lambda b, h, q, k: (q + k + b + h) % 3 > 0,
+        },
+    }[kind]
+    query, key = torch.randn(batch, heads, queries, 4), torch.randn(batch, shared, keys, 4)
+    return AttentionScores(query, key, 0.7, **scores)
+
+
+@settings(max_examples=30, deadline=None)
+@given(scores=attentions(), cells=st.integers(1, 30), known=st.booleans())
+def test_equals_the_dense_map(scores, cells, known):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_overview_pass, "TILE", 96)
+        patch.setattr(_overview_pass, "ROWS", 8)
+        patch.setattr(_overview_pass, "GROUP", 2)
+        record, weights = record_of(scores, known)
+        overview = _overview_pass.overview_of(record, slice(None), cells)
+    assert_equals_dense(overview, weights, alignment(scores.band, *scores.shape[2:]))
+    assert record.residual < 1e-4
+    assert max(overview.mass.shape[2:]) <= cells
+
+
+@settings(max_examples=30, deadline=None)
+@given(scores=attentions())
+def test_whole_maps_in_tiles_equal_the_dense_map(scores):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_building, "TILE", 64)
+        record, weights = record_of(scores)
+        room = _building.Room(lambda batch: torch.zeros(batch, *scores.shape[1:]), torch.float32)
+        found = _building.build(record, slice(None), slice(None), room, 1)
+    torch.testing.assert_close(found, weights)
+    assert record.residual < 1e-5
+    assert record.logsumexp_residual < 1e-4
+
+
+def test_of_a_model_with_rows_kept_before_and_after(small_tiles, tmp_path):
+    model, x = Long(), torch.randn(2, 37, 16)
+    with torch.no_grad(), regard.capture(model) as whole:
+        model(x)
+    weights = whole[0].weights
+    with torch.no_grad(), regard.capture(model, overview=10, rows=[3, 30], heads=1, keep_keys=True) as maps:
+        model(x)
+    found = maps["Long"]
+    assert (found.overview.shape, found.cell) == ((2, 1, 10, 10), (4, 4))
+    torch.testing.assert_close(found.overview.sum((-1, -2)), torch.full((2, 1), 37.0))
+    assert found.overview_largest.amax() == found.per_query.largest.amax() == found.per_key.largest.amax()
+    assert found.agrees
+    assert found.residual < 1e-5
+    assert found.logsumexp_residual < 1e-5
+    assert found.against == "kernel, at 4 random rows; all row sums"
+    torch.testing.assert_close(found.weights, weights[:, 1:, [3, 30]])
+    torch.testing.assert_close(found.row(-1), weights[:, 1:, -1])
+    torch.testing.assert_close(found.block(slice(2, 9), [0, 5]), weights[:, 1:, 2:9, [0, 5]])
+    assert "in 10×10 cells" not in str(maps)
+    again = regard.maps.Maps.load(maps.save(tmp_path / "long"))["Long"]
+    for name, kept in found.latest.overview.tensors.items():
+        assert torch.equal(again.latest.overview.tensors[name], kept)
+    torch.testing.assert_close(again.row(30), weights[:, 1:, 30])
+    with pytest.raises(ValueError, match="row 5 of 'Long' was not kept"):
+        again.row(5)
+
+
+def test_handwritten_and_declared_attention():
+    class Written(Long):
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            return (torch.softmax(q @ k.mT, -1) @ v).transpose(1, 2).flatten(2)
+
+    for model, x in (
+        (Written(), torch.randn(2, 9, 16)),
+        (regard.GaussianAttention(16, 2, axes=1), torch.randn(2, 9, 16)),
+    ):
+        with torch.no_grad(), regard.capture(model) as whole:
+            model(x)
+        with torch.no_grad(), regard.capture(model, overview=3) as maps:
+            model(x)
+        expected = whole[0].weights.unflatten(-1, (3, 3)).unflatten(-3, (3, 3)).sum((-1, -3))
+        torch.testing.assert_close(maps[0].overview, expected)
+        assert maps[0].agrees
+        with pytest.raises(ValueError, match="keep_keys="):
+            maps[0].row(0)
+
+
+def test_a_wrong_overview_is_noticed(monkeypatch, spoiled):
+    model, x = Long(), torch.randn(1, 40, 16)
+    with (
+        torch.no_grad(),
+        pytest.warns(UserWarning, match="do not reproduce"),
+        regard.capture(model, overview=8) as maps,
+    ):
+        model(x)
+    assert maps[0].residual > 0.01
+
+
+@pytest.mark.parametrize("wrong", ["order", "scale"])
+def test_tiles_that_are_wrong_are_noticed(monkeypatch, wrong):
+    """Keys in another order leave all sums as they are: the rows in full show it."""
+    tiles = _overview_pass._logits
+
+    def spoil(*args):
+        tile = tiles(*args)
+        return tile.flip(-1) if wrong == "order" else tile + 0.01
+
+    monkeypatch.setattr(_overview_pass, "_logits", spoil)
+    capture = regard.capture(model := Long(causal=False), overview=8)
+    with torch.no_grad(), pytest.warns(UserWarning, match="do not reproduce"), capture as maps:
+        model(torch.randn(1, 40, 16))
+    assert not maps[0].agrees
+
+
+def test_the_budget_is_counted_before_anything_is_computed(monkeypatch, tmp_path):
+    model, x = Long(), torch.randn(1, 300, 16)
+    with torch.no_grad(), regard.capture(model, overview=16, keep_keys=True) as maps:
+        model(x)
+    size = maps[0].latest.overview.nbytes
+    keys = 2 * 300 * 16 * 4
+    assert maps[0].latest.scores.nbytes == keys
+    calls = []
+    monkeypatch.setattr("regard.maps._keeping.overview_of", lambda *args: calls.append(args))
+    capture = regard.capture(model, overview=16, keep_keys=True, budget=size + keys - 1)
+    with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
+        model(x)
+    assert not calls
+    assert "budget" in maps.missed[0].reason
+    monkeypatch.undo()
+    with torch.no_grad(), regard.capture(model, overview=16, keep_keys=True, budget=size, stream=tmp_path) as maps:
+        model(x)
+    assert maps[0].row(7).shape == (1, 2, 300)
+    with torch.no_grad(), pytest.warns(UserWarning, match="overview=128"), regard.capture(model, budget=1) as maps:
+        model(x)
+    assert "overview=128 keeps its exact mass in cells, in" in maps.missed[0].reason
+
+
+def test_analyses_refuse_overviews():
+    with torch.no_grad(), regard.capture(model := Long(), overview=4) as maps:
+        model(torch.randn(1, 9, 16))
+    assert "1×2×9×9 in 3×3 cells" in str(maps)
+    for analysis in (regard.rollout, regard.locality):
+        with pytest.raises(ValueError, match="needs whole maps, but 'Long' is an overview"):
+            analysis(maps)
+    with pytest.raises(ValueError, match="only an overview of 'Long' was kept"):
+        maps.stack()
+    with pytest.raises(ValueError, match="no overview"):
+        regard.maps.Map("x", [AttentionRecord.given(torch.ones(1, 1, 1, 1))]).overview  # noqa: B018
+
+
+def test_reduce_by_rows_and_at_once(monkeypatch):
+    """A function of three arguments gets some rows at a time; one of two needs room for the whole map."""
+    model, x = Long(), torch.randn(1, 30, 16)
+    with torch.no_grad(), regard.capture(model) as whole:
+        model(x)
+    monkeypatch.setattr(regard.maps.Capture, "chunk_bytes", 4 * 2 * 30 * 7)
+    seen = []
+
+    def received(total, weights, rows):
+        seen.append(rows)
+        return weights.sum(-2) if total is None else total + weights.sum(-2)
+
+    with torch.no_grad(), regard.capture(model, reduce=received, budget=0) as maps:
+        model(x)
+        model(x)
+    torch.testing.assert_close(maps[0].reduced, 2 * whole[0].weights.sum(-2))
+    assert seen == 2 * [slice(a, min(a + 7, 30)) for a in range(0, 30, 7)]
+    assert len(maps[0].calls) == 2
+    capture = regard.capture(model, reduce=lambda total, weights: weights, budget=100)
+    with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
+        model(x)
+    assert "folds some rows at a time" in maps.missed[0].reason
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"overview": 0}, "overview must be"),
+        ({"overview": True}, "overview must be"),
+        ({"overview": 8, "reduce": max}, "exclude"),
+        ({"keep_keys": True}, "goes with overview"),
+    ],
+)
+def test_wrong_options(options, match):
+    with pytest.raises((TypeError, ValueError), match=match):
+        regard.capture(Long(), **options)
+
+
+def test_heads_in_threads_leave_the_number_of_threads_as_it_was(monkeypatch):
+    model, x = Long(heads=3, width=4), torch.randn(2, 40, 12)
+    with torch.no_grad(), regard.capture(model, overview=8) as expected:
+        model(x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        monkeypatch.setattr(_overview_pass, "TILE", 400)
+        with torch.no_grad(), regard.capture(model, overview=8) as maps:
+            model(x)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(maps[0].overview, expected[0].overview)

@@ -1,0 +1,71 @@
+"""Pages of overviews: what they hold, and that they stay small."""
+
+import pytest
+import torch
+
+import regard
+from regard.maps import AttentionRecord, Check, Map, Maps, Overview
+
+
+def random_overview(heads, tokens, cells=128, batch=1):
+    overview = Overview.empty((batch, heads, tokens, tokens), cells, torch.device("cpu"))
+    for name, x in overview.tensors.items():
+        x.copy_(torch.rand(x.shape) if x.is_floating_point() else torch.randint(0, tokens, x.shape))
+        if name == "per_query.entropy":
+            x.add_(torch.arange(heads)[:, None])
+    return overview.kept()
+
+
+def long_maps(layers, heads, tokens, **options):
+    overview = random_overview(heads, tokens, **options)
+    records = [AttentionRecord(f"layers.{n}", "sdpa", overview.shape, Check("kernel")) for n in range(layers)]
+    for record in records:
+        record.overview = overview
+    return Maps(Map(record.name, [record]) for record in records)
+
+
+def test_masses_and_curves_add_up():
+    maps = long_maps(1, 2, 1001, cells=100)
+    overview = maps[0].latest.overview
+    shown = regard.show(maps)
+    about, arrays = shown.payload.meta["layers"][0], shown.payload.arrays
+    assert shown.view == "long"
+    assert (about["cell"], about["bin"], about["queries"]) == ([11, 11], [1, 1], 1001)
+    assert shown.payload.meta["opening"]["head"] == 0
+    each = torch.tensor([11.0] * 91)
+    torch.testing.assert_close(arrays["mass0"].values * each[:, None], overview.mass[0], atol=0.01, rtol=0.01)
+    torch.testing.assert_close(arrays["largest0"].values, overview.largest[0].float(), atol=0.003, rtol=0.01)
+    torch.testing.assert_close(arrays["received0"].values, overview.per_key.received[0], atol=0.003, rtol=0.01)
+
+
+def test_long_curves_and_many_heads_are_pooled():
+    maps = long_maps(1, 2, 9001)
+    about, arrays = regard.show(maps).payload.meta["layers"][0], regard.show(maps).payload.arrays
+    assert about["bin"] == [5, 5]
+    assert arrays["received0"].stored.shape == (2, 1801)
+    received = maps[0].per_key.received[0]
+    torch.testing.assert_close(arrays["received0"].values[:, 3], received[:, 15:20].sum(-1), atol=0.02, rtol=0.02)
+
+
+def test_a_page_of_32_by_32_heads_is_small(tmp_path):
+    """Random numbers, which nothing compresses: real maps take less."""
+    shown = regard.show(long_maps(32, 32, 4096))
+    assert shown.payload.meta["layers"][0]["cell"] == [64, 64]
+    assert shown.save(tmp_path / "page.html").stat().st_size <= 15e6
+
+
+def test_what_does_not_fit_is_refused():
+    maps = long_maps(1, 1, 40, batch=2)
+    with pytest.raises(ValueError, match=r"tokens has 3 entries, but 'layers\.0' attends over 40"):
+        regard.show(maps, tokens=["a", "b", "c"])
+    with pytest.raises(TypeError, match="tokens must be a list of strings"):
+        regard.show(maps, tokens="text")
+    with pytest.raises(ValueError, match="sample must lie in 0 … 1"):
+        regard.show(maps, sample=2)
+    with pytest.raises(ValueError, match="no places on an image"):
+        regard.show(maps, grid=(5, 8))
+    with pytest.raises(ValueError, match="no static figure"):
+        regard.show(maps).save("x.png")
+    whole = Map("whole", [AttentionRecord.given(torch.ones(1, 1, 2, 2))])
+    notes = regard.show(Maps([*maps.values(), whole])).payload.meta["notes"]
+    assert "left out, because they have no overview: whole" in notes
