@@ -11,6 +11,7 @@ ledger of claims within 2 s.
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -175,6 +176,7 @@ def main() -> None:
     if path is None:
         raise SystemExit("this benchmark needs a Chromium on the PATH")
     rows = []
+    load = os.getloadavg()[0]  # of other programs: the bars are for a machine of one's own
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=path, args=switches)
@@ -208,7 +210,10 @@ def main() -> None:
     }
     for name, bar in bars.items():
         print(f"{name} {page[name]:g}, bar {bar:g}: {'within' if page[name] < bar else 'NOT within'}")
-    print("written to", write("views", options, rows, browser=version, frames=options.frames, page=page))
+    print(
+        "written to",
+        write("views", options, rows, browser=version, frames=options.frames, page=page, load_average=load),
+    )
 
 
 if __name__ == "__main__":
