@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import markdown
 import pytest
+from PIL import Image
 
 
 @pytest.mark.parametrize("path", ["scripts/docs/mathml.py", "scripts/docs/docstrings.py", "scripts/results.py"])
@@ -109,6 +110,12 @@ def test_the_gallery_is_made_by_its_script(script, root, tmp_path):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="pass --run FOLDER"):
         gallery.main(["speedrun-heads", "--folder", str(tmp_path)])
+
+
+def test_every_picture_is_whole(root):
+    for path in (root / "docs/images").rglob("*.png"):
+        with Image.open(path) as picture:
+            picture.load()
 
 
 class TestFront:
