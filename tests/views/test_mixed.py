@@ -114,7 +114,7 @@ WRONG = {
         "segments": [("image", (2, 2))],
         "tokens": list("abc"),
     },
-    "ids is None, but is needed with a tokenizer": {"tokenizer": object()},
+    "ids is None, but must be given with a tokenizer": {"tokenizer": object()},
     "tokenizer must have convert_ids_to_tokens": {"tokenizer": 3, "ids": [1, 2, 3, 4]},
     "needs tokens with the marks of subwords": {"tokens": list("abcd"), "words": True},
     "needs the tokens of one text": {"words": True},

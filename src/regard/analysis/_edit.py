@@ -139,8 +139,8 @@ class Edit:
             raise ValueError(f"where={self.where!r} names no attention; {there}")
         if not sum(self.edges.values()):
             raise ValueError(
-                f"no edge was changed: queries={self.queries!r} and keys={self.keys!r} name no tokens of "
-                f"{', '.join(self.edges)}"
+                f"no edge was changed: queries and keys must name tokens of {', '.join(self.edges)}, but queries="
+                f"{self.queries!r} and keys={self.keys!r} name none"
             )
 
     def __str__(self) -> str:

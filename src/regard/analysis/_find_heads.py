@@ -202,7 +202,9 @@ def _wanted(pattern: Given, call: Any, kept: Kept, ids: Tensor | None, radius: i
         except Exception as error:
             raise ValueError(f"pattern was called with query and key numbers, and raised an error: {error}") from error
         if not isinstance(given, Tensor):
-            raise TypeError(f"pattern must return a tensor (queries, keys), got {describe(given)}")
+            raise TypeError(
+                f"pattern ({describe(pattern)}) must return a tensor (queries, keys), got {describe(given)}"
+            )
     given = given[None] if given.ndim == 2 else given
     if given.ndim != 3 or given.shape[0] not in (1, batch) or given.shape[1:] != (queries, keys):
         raise ValueError(

@@ -109,7 +109,7 @@ def prune_heads(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
     prunable = _prunable(model)
-    chosen = _chosen(prunable, _kept(keep, count, prunable))
+    chosen = _chosen(prunable, _kept(keep, count, prunable), type(model).__name__)
     copied = copy.deepcopy(model)
     twins = {id(old): new for old, new in zip(model.modules(), copied.modules(), strict=True)}
     for name, heads in chosen.items():
@@ -154,14 +154,16 @@ def _kept(
     return keep
 
 
-def _chosen(prunable: Mapping[str, Prunable], keep: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+def _chosen(
+    prunable: Mapping[str, Prunable], keep: Mapping[str, Sequence[int]], model: str
+) -> dict[str, Sequence[int]]:
     """The heads that stay, by name, checked."""
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():
         found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)
         if not found:
             there = f"the attention that can be pruned is {sorted(prunable)}" if prunable else _NONE
-            raise KeyError(f"keep names {pattern!r}, but {there}")
+            raise KeyError(f"keep must name attention of the model (a {model}), but names {pattern!r}; {there}")
         for name in found:
             total = _count(prunable[name])
             check_heads(name, heads, total)

@@ -104,7 +104,9 @@ def word_maps(
         )
     names = tuple(map(str, range(len(total)) if tokens is None else tokens))
     if len(names) != len(total):
-        raise ValueError(f"tokens has {len(names)} entries, but the maps have {len(total)} words")
+        raise ValueError(
+            f"tokens is {describe(tokens)} with {len(names)} entries, but the maps have {len(total)} words"
+        )
     return WordMaps(total / count, names, count)
 
 

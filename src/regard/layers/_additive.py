@@ -82,6 +82,7 @@ class AdditiveAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, projected_key: Tensor | None
     ) -> None:
         check_ndim("query", query, "batch queries query_dim")
+        check_ndim("key", key, "batch keys key_dim")
         for name, given, width in (
             ("query", query, self.query_dim),
             ("key", key, self.key_dim),

@@ -96,7 +96,9 @@ def check_beta(beta: Any, name: str = "beta") -> None:
     if isinstance(beta, Tensor):
         check_floating(name, beta)
         if values_are_readable(beta) and not bool((beta >= 0).all()):
-            raise ValueError(f"{name} must lie in [0, ∞], but its smallest value is {beta.min().item()}")
+            raise ValueError(
+                f"{name} must lie in [0, ∞], but is {describe(beta)} whose smallest value is {beta.min().item()}"
+            )
         return
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")

@@ -227,8 +227,8 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
 def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
     if ids is None:
         raise ValueError(
-            f"ids is None, but is needed with a tokenizer (tokenizer is {describe(tokenizer):.60}): the numbers of the "
-            "tokens, (batch, tokens)"
+            f"ids is None, but must be given with a tokenizer (tokenizer is {describe(tokenizer):.60}): the numbers of "
+            "the tokens, (batch, tokens)"
         )
     return tokens_of(tokenizer, ids, sample)
 
