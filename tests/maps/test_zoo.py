@@ -67,12 +67,13 @@ def test_a_wrong_map_and_a_missing_one_are_noticed(zoo, monkeypatch):
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     animal = judge.Animal("test", "layer", layer.eval(), {"src": torch.randn(2, 5, 16)})
     assert judge.row(animal)["verdict"] == "complete"
-    given = regard.maps.AttentionRecord.build
+    given = regard.maps.Capture.attended
 
-    def exchanged(self, rows, heads):
-        return given(self, rows, heads).roll(1, -1)
+    def exchanged(self, record):
+        given(self, record)
+        record.stored = record.stored.roll(1, -1)
 
-    monkeypatch.setattr(regard.maps.AttentionRecord, "build", exchanged)
+    monkeypatch.setattr(regard.maps.Capture, "attended", exchanged)
     assert judge.row(animal)["verdict"] == "silently wrong"
     monkeypatch.undo()
     monkeypatch.setattr(regard.maps.Capture, "attended", lambda self, record: None)

@@ -55,7 +55,7 @@ def test_heads_start_by_handing_features_on(dim, more):
     start_as_identity(attention)
     x = torch.randn(2, 4, 5, dim)
     both = min(dim, out)
-    torch.testing.assert_close(attention(x)[..., :both], x[..., :both], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attention(x, grid=(4, 5))[..., :both], x[..., :both], atol=1e-5, rtol=1e-5)
 
 
 def test_only_full_width_heads_on_a_grid_hand_the_token_on():

@@ -349,7 +349,7 @@ def test_a_claim_is_examined_when_it_is_asked_for(client):
 
 def test_the_description_is_complete(client):
     paths = client.get("/api/openapi.json").json()["paths"]
-    assert len(paths) == 12
+    assert len(paths) == 15
     for path, methods in paths.items():
         for method in methods.values():
             assert path.startswith("/api/")

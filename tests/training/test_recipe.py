@@ -56,7 +56,7 @@ def test_an_unknown_kind_or_field_is_refused():
     ("written", "said"),
     [
         ({"kind": "Recipe"}, "Recipe lacks name, task, network: is the file complete?"),
-        ({"kind": "Recipe", "name": "any", "task": 3, "network": 4}, "Recipe: task must be of type Task, got 3"),
+        ({"kind": "Recipe", "name": "any", "task": 3, "network": 4}, r"Recipe: task must be Task, got 3 \(int\)"),
     ],
 )
 def test_a_file_that_does_not_hold_a_recipe_is_refused_as_a_value(user_errors, written, said):

@@ -25,8 +25,8 @@ class MovementRuns(NamedTuple):
 
 PLANS: dict[Effort, MovementRuns] = {"full": MovementRuns(300, 800, (0, 1, 2)), "smoke": MovementRuns(2, 2, (0,))}
 # Where the heads of a longer training on CIFAR-10 looked, as the training engine wrote it down: the run that the package
-# ships (its files are data here; nothing of the studio is imported).
-CIFAR10 = Path(__file__).parents[2] / "studio" / "example" / "heads.jsonl"
+# ships (its files are data here; nothing of the views is imported).
+CIFAR10 = Path(__file__).parents[2] / "views" / "shipped" / "cifar10-small" / "heads.jsonl"
 START = 1.0  # deviation of the first centers: heads begin near the query
 PENALTY = 1e-3  # on squared weights, as weight decay is: heads that overlap need large weights against each other
 
