@@ -176,11 +176,12 @@ def _zoo(results: Sequence[Result], prefix: str) -> str:
     rows = [
         [row["family"], str(row["models"]), str(row["maps"]), str(row["witnessed"]),
          "–" if row["worst difference"] is None else f"{row['worst difference']:.0e}",
-         *(str(row[key]) for key in ("axes known", "inferred", "ambiguous", "with missed", "silent", "not run"))]
+         ", ".join(str(row[key]) for key in ("axes known", "inferred", "ambiguous")),
+         *(str(row[key]) for key in ("with missed", "silent", "not run"))]
         for row in result["summary"]
     ]  # fmt: skip
-    head = ["family", "models", "maps", "seen by the witness", "worst difference", "axes known", "inferred",
-            "ambiguous", "models with missed", "silently wrong or incomplete", "not run"]  # fmt: skip
+    head = ["family", "models", "maps", "witnessed", "worst difference", "axes known, inferred, ambiguous",
+            "with missed", "silently wrong or incomplete", "not run"]  # fmt: skip
     used = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return f"{_markdown(head, rows)}\n\n{used}. {_origin(result, prefix)}."
 
