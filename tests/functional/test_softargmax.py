@@ -115,7 +115,7 @@ def test_no_scores_at_all(beta):
         (
             {"beta": torch.tensor([[1.0], [-2.0]])},
             ValueError,
-            r"beta must lie in \[0, ∞\], but its smallest .* -2.0",
+            r"beta must lie in \[0, ∞\], but is a float32 tensor .* smallest value is -2.0",
         ),
         (
             {"beta": torch.ones(3, 1)},
