@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for, shift_leak
 from regard.convert._calls import why_changed
+from regard.convert._observed_taps import observed_taps
 from regard.convert._running_bounds import convolution_error, follows, shift_error
 from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import Border, axis_matrix
-from regard.observation import is_observed, observe
+from regard.observation import is_observed
 from regard.support.checks import (
     check_choice,
     check_flag,
@@ -201,7 +202,7 @@ class ConvolutionalAttention(nn.Module):
             out = self.convolve(x)
             return out if batched else out[0]
         heads = self.attend(x, self.axis_matrices(grid, x))  # (batch, channels, heads, *outputs)
-        heads = self._observed(heads, x, grid, outputs)
+        heads = observed_taps(self, heads, x, lambda: self.weights(grid, x), grid, outputs)
         # Each group's heads and channels against its own weights: no block-diagonal matrix.
         weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
         # Sizes are given and not left to be found, for in an empty batch they cannot be.
@@ -246,15 +247,6 @@ class ConvolutionalAttention(nn.Module):
         y = y.reshape(batch, channels, *[size for pair in done for size in pair])
         taps_first = [2 + 2 * i for i in range(self.axes)] + [3 + 2 * i for i in range(self.axes)]
         return y.permute(0, 1, *taps_first).reshape(batch, channels, self.heads, *[o for _, o in done])
-
-    def _observed(self, heads: Tensor, x: Tensor, grid: tuple[int, ...], outputs: tuple[int, ...]) -> Tensor:
-        """Let :func:`regard.capture` see the map, (1, heads, outputs, inputs), if anyone looks."""
-        flat = heads.flatten(3).permute(0, 2, 3, 1)  # (batch, heads, outputs, channels)
-        value = x.flatten(2).mT.unsqueeze(1)
-        seen = observe(
-            self, flat, lambda: self.weights(grid, x), value=value, kind="convolution", grid=grid, query_grid=outputs
-        )
-        return heads if seen is flat else seen.permute(0, 3, 1, 2).reshape(heads.shape)
 
     def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
         """The map, for looking at; the forward pass never forms it."""

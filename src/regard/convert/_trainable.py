@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.convert._bounds import shift_leak
+from regard.convert._observed_taps import observed_taps
 from regard.functional import axis_matrix
-from regard.observation import observe
 from regard.support.checks import check_floating, static_sizes
 
 START = 3.0  # exp(−3) ≈ 0.05 reaches a neighbor: soft enough for a gradient, sharp enough to start near the convolution
@@ -94,22 +94,13 @@ class TrainableConvolutionalAttention(nn.Module):
             values = y.expand(-1, -1, self.heads, *y.shape[3:]).movedim(3 + axis, last)
             y = torch.einsum("hoi,bch...i->bch...o", matrix, values).movedim(last, 3 + axis)
         outputs = tuple(y.shape[3:])
-        y = self._observed(y, x, grid, outputs)
+        y = observed_taps(self, y, x, lambda: self.weights(grid, x), grid, outputs)
         weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
         inputs = y.reshape(len(x), self.groups, weight.shape[2], math.prod(outputs))
         out = torch.matmul(weight, inputs).reshape(len(x), self.out_channels, *outputs)
         if self.bias is not None:
             out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
         return out if input.ndim == self.axes + 2 else out[0]
-
-    def _observed(self, heads: Tensor, x: Tensor, grid: tuple[int, ...], outputs: tuple[int, ...]) -> Tensor:
-        """Let :func:`regard.capture` see the map, (1, heads, outputs, inputs), if anyone looks."""
-        flat = heads.flatten(3).permute(0, 2, 3, 1)  # (batch, heads, outputs, channels)
-        value = x.flatten(2).transpose(1, 2).unsqueeze(1)
-        seen = observe(
-            self, flat, lambda: self.weights(grid, x), value=value, kind="convolution", grid=grid, query_grid=outputs
-        )
-        return heads if seen is flat else seen.permute(0, 3, 1, 2).reshape(heads.shape)
 
     def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
         """The map, for looking at; the forward pass never forms it."""

@@ -54,7 +54,7 @@ class Keeping(RecordListener):
             return self._keep_overview(record, rows, heads)
         if self.by_rows and not record.running.tentative:
             self.fold(record.name)
-            found, total = self.maps.get(record.name), None
+            found = self.maps.get(record.name)
             total = None if found is None else found.reduced
             for start, weights in chunks(record, rows, heads, self.chunk_bytes):
                 total = self.reduce(total, weights, slice(start, start + weights.shape[2]))  # type: ignore[misc]
