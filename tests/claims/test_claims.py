@@ -24,14 +24,14 @@ c182-data-scale c182-cross-attention ex05-scale ex05-map ex05-self ex05-graph ex
 a6-query-form a6-permutation a6-absolute a6-relative a6-gaussian-simplify a6-cost a6-sum-of-heads a6-theorem-1
 a6-limit a6-constant a6-main-theorem a6-padding a6-dilation a6-stride a6-gelu a6-heads-move e182-inference-fixed
 e182-gradient-path e182-bottleneck e182-attention-bypass e182-position-and-counter e182-one-hot e182-sine
-e182-scores e182-argmax e182-many-heads
-""".split()  # noqa: SIM905 (a list would take 74 lines)
+e182-scores e182-argmax e182-many-heads regard-separable regard-quadrant regard-placed
+""".split()  # noqa: SIM905 (a list would take 77 lines)
 SLOW = {"c182-head-pruning", "c182-cnn-bias", "a6-heads-move", "e182-bottleneck", "e182-attention-bypass"}
 QUICK = [name for name in IDS if name not in SLOW]
 
 
 def test_every_listed_statement_is_there_exactly_once() -> None:
-    assert len(IDS) == len(set(IDS)) == 74
+    assert len(IDS) == len(set(IDS)) == 77
     assert sorted(claim.id for claim in all_claims()) == sorted(IDS)
     assert {claim.id for claim in all_claims() if claim.slow} == SLOW
 
@@ -166,7 +166,7 @@ def test_select_takes_sources_topics_and_ids() -> None:
     assert {claim.source for claim in select("c182")} == {"c182"}
     assert {claim.topic for claim in select("convolution")} == {"convolution"}
     assert [claim.id for claim in select(["a6-gelu", "e182-sine"])] == ["e182-sine", "a6-gelu"]
-    assert len(select()) == 74
+    assert len(select()) == 77
     with pytest.raises(ValueError, match=r"no claim is called 'c183'.*source.*hw4"):
         select("c183")
 
