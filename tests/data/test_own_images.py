@@ -1,6 +1,7 @@
 """Your own images: what is read, how it is split, what is refused, and that streaming changes nothing."""
 
 import io
+import os
 import pickle
 import tarfile
 import zipfile
@@ -171,6 +172,29 @@ class TestProblems:
             open_data(str(tmp_path / "gone"))
         with pytest.raises(UnsuitableDataError, match="neither a data set"):
             open_data("cifar11")
+        with pytest.raises(UnsuitableDataError, match="image_size must be at most 8,000 pixels, got 100,000"):
+            open_data(str(tmp_path), image_size=100_000)
+
+    def test_what_is_no_file_of_an_image_is_named_and_never_waited_for(self, tmp_path):
+        photos(tmp_path, {"a": 4, "b": 4})
+        (tmp_path / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+        os.mkfifo(tmp_path / "a" / "pipe.png")
+        (tmp_path / "b" / "huge.pbm").write_bytes(b"P4\n20000 20000\n")
+        expected = (
+            r"3 of the 11 images .*: a/gone.png \(No such file or directory\), a/pipe.png \(not a regular file\), "
+            r"b/huge.pbm \(more than 64,000,000 pixels\)"
+        )
+        with pytest.raises(UnsuitableDataError, match=expected):
+            open_data(str(tmp_path))
+
+    def test_a_class_without_images(self, tmp_path):
+        photos(tmp_path, {"train/a": 4, "train/b": 4, "test/a": 1})
+        (tmp_path / "test" / "b").mkdir()
+        assert any("no test image of class 'b'" in note for note in open_data(str(tmp_path)).notes)
+        open_images.cache_clear()
+        (tmp_path / "train" / "empty").mkdir()
+        with pytest.raises(UnsuitableDataError, match=r"no images in .*/train/empty: add some, or remove the folder"):
+            open_data(str(tmp_path))
 
     def test_images_that_are_all_alike(self, tmp_path):
         for number in range(6):
@@ -184,12 +208,17 @@ class TestProblems:
         leaked.write_bytes((tmp_path / "train" / "a" / "1.png").read_bytes())
         (tmp_path / "train" / "b" / "again.png").write_bytes((tmp_path / "train" / "a" / "2.png").read_bytes())
         (tmp_path / "train" / "b" / "notes.txt").write_text("hello")
+        write(tmp_path / "train" / "loose.png", 70)
+        (tmp_path / "train" / "b" / "link").symlink_to(tmp_path)
         notes = " | ".join(open_data(str(tmp_path)).notes)
         assert "1 of the 3 test images are also training images" in notes
         assert "test/a/leak.png = train/a/1.png" in notes
         assert "no test image of class 'b'" in notes
         assert "also occur with another class: train/" in notes
-        assert "1 files that are not images are left out: train/b/notes.txt" in notes
+        assert (
+            "3 files that are no images of a class are left out: train/b/link, train/b/notes.txt, train/loose.png"
+            in notes
+        )
 
     def test_too_many_validation_images_become_a_tenth(self, tmp_path):
         own = open_data(

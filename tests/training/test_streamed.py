@@ -1,13 +1,16 @@
 """Training on images that stay on the disk: the same run as from memory, resumed anywhere."""
 
+import dataclasses
 import shutil
 
 import pytest
 import torch
 
 import regard
+from regard.cli import main
 from regard.data import StreamedSet
 from regard.data.own_images import open_images
+from regard.support.checks import UnusableInputError
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +71,35 @@ def test_a_file_that_is_damaged_during_training_is_named(trained, streamed, phot
     with pytest.raises(regard.data.UnsuitableDataError, match=rf"train/dog/{bad.name}"):
         regard.train(recipe, folder=tmp_path / "x", accelerator="cpu", tensorboard=False, listeners=[damage])
     assert regard.load_run(tmp_path / "x").checkpoints.steps() == [5]
+
+
+def test_a_run_whose_classes_were_renamed_is_refused(streamed, photos, tmp_path):
+    """They are numbered by name: the network's answers would get other names."""
+    copy = shutil.copytree(photos, tmp_path / "copy")
+    recipe = dataclasses.replace(streamed.streamed_recipe(copy), epochs=1)
+    options = {"folder": tmp_path / "run", "accelerator": "cpu", "tensorboard": False}
+    regard.train(recipe, **options)
+    for part in ("train", "test"):
+        (copy / part / "cat").rename(copy / part / "lynx")
+    open_images.cache_clear()
+    renamed = "was trained on the classes 'cat', 'dog', but its images now have the classes 'dog', 'lynx'"
+    with pytest.raises(UnusableInputError, match=renamed):
+        regard.load_run(tmp_path / "run").network()
+    with pytest.raises(UnusableInputError, match=renamed):
+        regard.train(recipe, resume=True, **options)
+    shutil.rmtree(copy)
+    open_images.cache_clear()
+    for command in ("evaluate", "convert"):
+        assert main([command, str(tmp_path / "run")]) == 2
+
+
+def test_there_may_be_no_test_image_to_measure_on(streamed, tmp_path):
+    folder = streamed.write_photos(tmp_path / "photos")
+    for path in sorted(folder.glob("*/*/*.png")):
+        if path.parent.parent.name == "test" or int(path.stem) > 1:
+            path.unlink()
+    shutil.rmtree(folder / "test")
+    recipe = dataclasses.replace(streamed.streamed_recipe(folder), epochs=1, batch_size=2)
+    run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
+    with pytest.raises(UnusableInputError, match="no images to measure the network on"):
+        regard.training.evaluate_run(run)

@@ -10,6 +10,7 @@ import torch
 
 from regard.convert import convert_network, save_converted
 from regard.models import Pretrained
+from regard.support.checks import UnusableInputError
 
 
 def run(arguments: list[str]) -> int:
@@ -32,6 +33,8 @@ def run(arguments: list[str]) -> int:
         model = load(options.checkpoint)
         example = None if options.input is None else torch.randn(1, *options.input)
         converted, report = convert_network(model, options.to, tolerance=options.tolerance, example=example)
+    except UnusableInputError:
+        raise
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         print(f"regard convert: {error}", file=sys.stderr)
         return 1

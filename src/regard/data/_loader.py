@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.data._random import random_order
-from regard.support.checks import check_positive, describe
+from regard.support.checks import UnusableInputError, check_positive, describe
 
 READ_AHEAD = 2  # batches
 Batch_co = TypeVar("Batch_co", covariant=True)
@@ -92,9 +92,9 @@ class Loader(Generic[Batch_co]):
                 f"batch_size (of all processes together) must be a multiple of world_size {world_size}, got {batch_size}"
             )
         if drop_last and batch_size > len(examples):
-            raise ValueError(
+            raise UnusableInputError(
                 f"batch_size {batch_size} is larger than the {len(examples)} samples, so with drop_last there would be "
-                f"no batch"
+                f"no batch; at most {len(examples)} fits"
             )
         self.examples = examples
         self.batch_size = batch_size

@@ -8,6 +8,8 @@ from regard.data._sources import names
 from regard.data.own_images import OwnDataSet, UnsuitableDataError, open_images
 from regard.support.checks import check_positive, describe
 
+LARGEST_SIDE = 8_000  # of images that all are brought to, in pixels
+
 
 def own_path(data: str) -> str | None:
     """The absolute path of your own images; None for a data set that regard knows by name.
@@ -60,6 +62,8 @@ def open_data(
         return load(data, validation=validation, download=download)
     if image_size is not None:
         check_positive("image_size", image_size)
+        if image_size > LARGEST_SIDE:
+            raise UnsuitableDataError(f"image_size must be at most {LARGEST_SIDE:,} pixels, got {image_size:,}")
     if isinstance(validation, bool) or not isinstance(validation, int | float) or validation < 0:
         raise ValueError(f"validation must be a number of images or a share in [0, 1), got {describe(validation)}")
     if isinstance(validation, float) and validation >= 1:

@@ -1,6 +1,7 @@
 """Counts, sizes and durations as text, and sizes read from text."""
 
 import re
+from collections.abc import Sequence
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -74,3 +75,14 @@ def _scaled(number: int, base: int, units: tuple[str, ...]) -> str:
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     shown = f"{value:.{digits}f}"
     return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown} {units[step]}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"

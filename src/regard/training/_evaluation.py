@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from regard.data import Loader
+from regard.support.checks import UnusableInputError
 from regard.training._fabric import total_over_processes
 from regard.training.tasks import Task, evaluation_mode
 
@@ -40,6 +41,8 @@ def score(fabric: Any, task: Task, network: nn.Module, examples: Any, *, batch_s
     # One read from the device, summed in double precision so that the number of targets is exact.
     rows = torch.stack(seen).cpu().double() if seen else torch.zeros(1, 3, dtype=torch.float64)
     loss, correct, count = total_over_processes(fabric, rows.sum(0).to(_summing_device(fabric))).tolist()
+    if not count:
+        raise UnusableInputError(f"there are no {task.target_name} to measure the network on")
     return Score(loss / count, correct / count, int(count))
 
 

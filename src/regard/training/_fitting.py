@@ -6,12 +6,15 @@ a shape and no memory, and building stops once it has more parts than the checkp
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard.support.building import at_most, differing_shapes, shapes_of
+from regard.support.checks import UnusableInputError
 from regard.support.reading import UnreadableError, check_regular, parse_json
+from regard.support.text import listed
 from regard.training._recipe import Recipe
 
 LARGEST_HEADER = 16 * 2**20
@@ -48,6 +51,18 @@ def check_fit(recipe: Recipe, path: Path) -> None:
         raise ValueError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
     largest = MOST_COPIES * sum(tensor.nbytes for tensor in wanted.values()) + LARGEST_HEADER
     check_regular(path, largest)
+
+
+def check_data(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
+    """Refuse images whose classes are no longer those of the checkpoint: the network's answers would get other names."""
+    facts = state.get("data")  # a checkpoint of an earlier version has none
+    then, now = (each.get("classes") if isinstance(each, dict) else None for each in (facts, recipe.task.data_facts()))
+    if then is not None and then != now:
+        names = [listed([repr(name) for name in each or ()], most=10) or "none" for each in (then, now)]
+        raise UnusableInputError(
+            f"the run in {folder} was trained on the classes {names[0]}, but its images now have the classes {names[1]}: "
+            f"restore the names of their folders, or train again"
+        )
 
 
 def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:

@@ -175,6 +175,7 @@ class Loop:
             "evaluation": None if self.latest is None else list(self.latest),
             "best": self.best,
             "recipe": encode(self.recipe),
+            "data": self.recipe.task.data_facts(),
             "versions": versions(),
         }
 

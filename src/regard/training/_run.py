@@ -29,8 +29,8 @@ from torch import nn
 from regard.support.checks import check_path
 from regard.support.files import write_atomic
 from regard.support.reading import read_json, read_object
-from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
-from regard.training._fitting import check_fit, check_state
+from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, read_state
+from regard.training._fitting import check_data, check_fit, check_state
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
 from regard.training._own_code import OwnCodeError, import_sources, remember, sources_of
@@ -137,7 +137,12 @@ class Run:
 
     def _load(self, step: int) -> Checkpoint:
         """A checkpoint whose shapes are those of the recipe's network, which is checked before it is read."""
-        return self.checkpoints.load(step, check=lambda tensors: check_fit(self.recipe, tensors))
+
+        def check(tensors: Path) -> None:
+            check_data(self.recipe, read_state(tensors.parent), self.folder)
+            check_fit(self.recipe, tensors)
+
+        return self.checkpoints.load(step, check=check)
 
     def network(self, which: int | str = "last", device: torch.device | str = "cpu") -> nn.Module:
         """The trained network (its average, where the recipe has one), in evaluation mode."""

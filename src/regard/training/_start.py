@@ -9,6 +9,7 @@ import torch
 from regard.support.reading import is_plain_name, read_object
 from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, read_state
 from regard.training._fabric import total_over_processes
+from regard.training._fitting import check_data
 from regard.training._json_lines import JsonLines
 from regard.training._machine import versions
 from regard.training._progress import say
@@ -121,14 +122,15 @@ def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
 
 
 def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
-    """Refuse to resume with another recipe: the result would belong to neither. A field that did not exist when the run
-    was started has its default."""
+    """Refuse to resume with another recipe or other classes: the result would belong to neither. A field that did not exist
+    when the run was started has its default."""
     started = encode(decode(state["recipe"]))
     if different := differences(started, encode(recipe)):
         raise ValueError(
             f"the run in {folder} was started with another recipe (then and now): {'; '.join(different)}. "
             f"Use the same settings, or choose another folder"
         )
+    check_data(recipe, state, folder)
 
 
 def restore_recipe(run: Run, recipe: Recipe, encoded: Any) -> None:

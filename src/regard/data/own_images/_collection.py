@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import Pixels
+from regard.support.text import listed
 
 Part = Literal["train", "validation", "test"]
 TEST_SHARE = 0.1

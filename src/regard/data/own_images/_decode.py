@@ -1,5 +1,6 @@
 """Decode image files with Pillow: upright, scaled, cut to one size, in color or gray."""
 
+import stat
 import warnings
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -11,8 +12,9 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._workers import in_order
+from regard.support.text import listed
 
 MOST_PIXELS = 64_000_000  # a small file may claim to be a huge image
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -114,6 +116,8 @@ def fit(images: UInt8[np.ndarray, "n c h w"], height: int, width: int) -> UInt8[
 def _opened(file: Path | BytesIO) -> Any:
     from PIL import Image, features
 
+    if isinstance(file, Path) and not stat.S_ISREG(file.stat().st_mode):  # reading a pipe may never end
+        raise ValueError("not a regular file")
     formats = [name for name in ENDINGS if name != "AVIF" or features.check("avif")]
     image = Image.open(file, formats=formats)
     if image.width * image.height > MOST_PIXELS:
@@ -123,7 +127,9 @@ def _opened(file: Path | BytesIO) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if "decompression bomb" in text:
+        return f"more than {MOST_PIXELS:,} pixels"
     return "not an image" if "cannot identify image" in text else text.splitlines()[0][:120] if text else "damaged"
 
 

@@ -11,8 +11,9 @@ import torch
 from regard.data.own_images._cache_file import store
 from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts, rank_of
 from regard.data.own_images._decode import SUFFIXES, Header, UnreadableImage, read_headers, refuse_unreadable
-from regard.data.own_images._errors import UnsuitableDataError, listed
+from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import DecodedPixels
+from regard.support.text import listed
 
 
 class ImageFile(NamedTuple):
@@ -50,7 +51,7 @@ def read_folder(folder: Path, image_size: int | None) -> Collection:
     }
     parts, notes = complete_parts(given, labels, ranks)
     if ignored:
-        notes.append(f"{len(ignored):,} files that are not images are left out: {listed(ignored, most=3)}")
+        notes.append(f"{len(ignored):,} files that are no images of a class are left out: {listed(ignored, most=3)}")
     return Collection(
         str(folder), stored.pixels, labels, tuple(classes), parts, ranks, stored.hashes, pixels.name, tuple(notes)
     )
@@ -71,8 +72,13 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
         classes = _folders(top)
         if not classes:
             raise UnsuitableDataError(f"{top} has no folders of classes: images belong in {top.name}/CLASS/*.png")
+        ignored += [
+            path.relative_to(folder).as_posix() for path in top.iterdir() if path.is_file() and _counts(path.name)
+        ]
         for place in classes:
             found, others = _images(folder, place)
+            if part == "train" and not found:
+                raise UnsuitableDataError(f"there are no images in {place}: add some, or remove the folder")
             files += [ImageFile(part, place.name, *each) for each in found]
             ignored += others
     if not files:
@@ -104,21 +110,26 @@ def shape_of(
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
+    return sorted(path for path in folder.iterdir() if path.is_dir() and _counts(path.name))
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith((".", "__"))
 
 
 def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Names, sizes and dates of the images in a folder and those within it, and names of what else is there. Links to
+    folders are not followed: they may lead around in a circle."""
     found, others = [], []
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            relative = path.relative_to(root).as_posix()
-            if path.suffix.lower() in SUFFIXES and not name.startswith("."):
-                status = path.stat()
-                found.append((relative, status.st_size, status.st_mtime_ns))
-            elif not name.startswith("."):
-                others.append(relative)
-    return found, others
+    for place, folders, names in os.walk(folder):
+        others += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
+        for path in [Path(place, name) for name in names if _counts(name)]:
+            if path.suffix.lower() in SUFFIXES:
+                status = path.stat() if path.exists() else path.lstat()
+                found.append((path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns))
+            else:
+                others.append(path)
+    return found, [path.relative_to(root).as_posix() for path in others]
 
 
 def _key(folder: Path, files: Sequence[ImageFile]) -> str:

@@ -88,6 +88,9 @@ class ImageTask(Task):
     def check(self) -> tuple[str, ...]:
         return self.data_set.notes
 
+    def data_facts(self) -> dict[str, Any]:
+        return {} if own_path(self.data) is None else {"classes": list(self.class_names)}
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         return self.data_set.shape

@@ -119,6 +119,10 @@ class Task:
         """What is wrong with the data, a sentence each, said before training. Unusable data is refused."""
         return ()
 
+    def data_facts(self) -> dict[str, Any]:
+        """What may not change in the data that a run was trained on, as JSON; empty for data that never change."""
+        return {}
+
     def small(self) -> "Task":
         """The same task with a few samples and no download, to try a recipe in seconds."""
         return self
