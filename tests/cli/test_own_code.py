@@ -71,6 +71,7 @@ def test_a_strangers_run_executes_nothing(recipe_file, tmp_path, monkeypatch):
         ("def a():\n    return 3", "", "must return a regard.training.Recipe, not int"),
         ("def a():\n    return 3\ndef b():\n    return 4", "", "has 2 recipes; choose one of .*:a, .*:b"),
         ("def a():\n    return 3", ":c", "has no recipe 'c'; there is a"),
+        ("import sys; sys.exit(3)", "", "raises SystemExit: 3"),
         ("x = 1", "", "a function that takes no arguments and returns"),
         ("import nothing_of_this_name", "", "needs a module that is missing"),
     ],
@@ -82,6 +83,11 @@ def test_bad_recipes_are_one_sentence(tmp_path, text, name, message, capsys, use
     assert re.search(message, found)
     assert len(found.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_import_of_nothing_is_one_sentence(capsys, user_errors):
+    assert main(["train", "demo", "--import", "--smoke"]) == 2
+    assert "--import needs the name of a module or the path of a .py file" in capsys.readouterr().err
 
 
 def test_one_of_several_by_name(tmp_path):

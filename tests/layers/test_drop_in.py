@@ -213,6 +213,25 @@ def test_channels_first_on_one_axis():
     torch.testing.assert_close(layer(square), layer(square, grid=(12,)))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: GaussianAttention(12, 4)(x, grid=(5, 7)),
+        lambda x: MultiHeadAttention(12, 4)(x),
+        lambda x: MultiHeadAttention(12, 4)(x.mT, context=x),
+    ],
+)
+def test_channels_first_tokens_are_refused_with_what_would_fit(call):
+    with pytest.raises(ValueError, match=r"\(2, 12, 35\).*channels first, pass (x|context)\.movedim\(1, -1\)"):
+        call(torch.randn(2, 12, 35))
+
+
+def test_an_array_of_another_library_is_described_not_printed():
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(TypeError, match=r"x must be a tensor, got a ndarray of float64 and shape \(2, 35, 12\)$"):
+        MultiHeadAttention(12, 4)(numpy.zeros((2, 35, 12)))
+
+
 def test_timm_takes_gaussian_heads_by_name(timm):
     regard.models.register_in_timm()
     options = {

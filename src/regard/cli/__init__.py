@@ -79,7 +79,7 @@ def _import_own(rest: list[str]) -> None:
         from regard.training import import_code
 
         at = rest.index("--import")
-        if at + 1 == len(rest):
+        if at + 1 == len(rest) or rest[at + 1].startswith("-"):
             raise UnusableInputError("--import needs the name of a module or the path of a .py file")
         import_code(rest[at + 1])
         del rest[at : at + 2]

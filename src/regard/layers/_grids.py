@@ -66,7 +66,8 @@ def _with_grid(x: Tensor, grid: tuple[int, ...], axes: int, width: int) -> tuple
             f"(batch, *grid, {width})"
         )
     if shape[1] != math.prod(grid):
-        raise ValueError(f"x has {shape[1]} tokens but grid {grid} has {math.prod(grid)}; its shape is {shape}")
+        hint = ": with channels first, pass x.movedim(1, -1)" if shape[2] == math.prod(grid) else ""
+        raise ValueError(f"x has {shape[1]} tokens but grid {grid} has {math.prod(grid)}; its shape is {shape}{hint}")
     check_width("x", x, width)
     return x, grid
 

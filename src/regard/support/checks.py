@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+LONGEST = 300  # characters of a value in an error
+
 
 class UnusableInputError(ValueError):
     """A file, folder or option that the user gave cannot be used. Commands end with exit code 2."""
@@ -18,7 +20,10 @@ def describe(value: Any) -> str:
     """A value as a few words for an error message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    return f"{value!r} ({type(value).__name__})"
+    if getattr(value, "ndim", 0) and hasattr(value, "dtype"):  # an array of NumPy or another library
+        return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
+    text = repr(value)
+    return f"{text if len(text) <= LONGEST else text[:LONGEST] + ' …'} ({type(value).__name__})"
 
 
 def is_iterable(value: Any, kind: Any = Iterable) -> bool:
@@ -52,7 +57,9 @@ def check_width(name: str, value: Any, width: int) -> None:
     """Check the size of the last axis."""
     check_floating(name, value)
     if value.ndim == 0 or value.shape[-1] != width:
-        raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide")
+        second = value.ndim > 2 and value.shape[1] == width
+        hint = f": with channels first, pass {name}.movedim(1, -1)" if second else ""
+        raise ValueError(f"{name} has shape {tuple(value.shape)}, but its last axis must be {width} wide{hint}")
 
 
 def is_tracing() -> bool:

@@ -44,7 +44,7 @@ def import_code(source: str) -> ModuleType:
                 f"no module is called {source!r} ({missing}): is its folder on PYTHONPATH, or the package installed?"
             ) from missing
         raise OwnCodeError(f"{source} needs a module that is missing: {missing}") from missing
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise OwnCodeError(f"{source} raises {type(error).__name__}: {error}") from error
 
 
@@ -65,7 +65,7 @@ def load_recipe(source: str) -> Recipe:
         wanted = next(iter(functions))
     try:
         recipe = functions[wanted]()
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise OwnCodeError(f"{wanted}() in {path} raises {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise OwnCodeError(f"{wanted}() in {path} must return a regard.training.Recipe, not {type(recipe).__name__}")
