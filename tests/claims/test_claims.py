@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard import functional, reference
-from regard.claims import SOURCES, TOPICS, Evidence, Verification, all_claims, examine, select, verify
+from regard.claims import SOURCES, TOPICS, Evidence, all_claims, examine, select, verify
 from regard.claims._shifts import shifts
 from regard.claims.convolution import _moving
 
@@ -47,8 +47,8 @@ def test_claims_are_filed_by_topic_and_source() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_evidence_decides_as_recorded(found: Verification, name: str) -> None:
-    row = found[name]
+def test_the_evidence_decides_as_recorded(examined, name: str) -> None:
+    row = examined(name)
     assert row.says is not None
     assert row.computed == row.claim.verdict, row.evidence
     if row.claim.verdict != "holds":
@@ -60,17 +60,17 @@ def test_the_evidence_decides_as_recorded(found: Verification, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_same_check_rejects_the_mutant(found: Verification, name: str) -> None:
-    mutant = found[name].mutant
+def test_the_same_check_rejects_the_mutant(examined, name: str) -> None:
+    mutant = examined(name).mutant
     assert mutant is not None
     assert not mutant.broke, f"rejected only because its check broke down: {mutant.line}"
     assert not mutant.accepted
 
 
-def test_evidence_is_the_same_every_time(found: Verification) -> None:
+def test_evidence_is_the_same_every_time(examined) -> None:
     torch.manual_seed(12345)
     for name in ("hw4-identity", "c182-variance-exact", "c182-split-heads", "hw4-vit-position"):
-        again, before = examine(select(name)[0]), found[name]
+        again, before = examine(select(name)[0]), examined(name)
         assert [e and (e.accepted, e.line) for e in (again.says, again.true, again.mutant)] == [
             e and (e.accepted, e.line) for e in (before.says, before.true, before.mutant)
         ]
@@ -171,9 +171,9 @@ def test_select_takes_sources_topics_and_ids() -> None:
         select("c183")
 
 
-def test_slow_ones_are_listed_but_not_run(found: Verification) -> None:
+def test_slow_ones_are_listed_but_not_run(examined) -> None:
     for name in SLOW:
-        row = found[name]
+        row = examined(name)
         assert not row.ran
         assert row.verdict == row.claim.verdict
         assert row.agrees
