@@ -437,7 +437,7 @@ class TestArrays:
 
     def test_npz_in_any_layout(self, tmp_path):
         last = self.IMAGES.permute(0, 2, 3, 1).numpy()
-        forms = [self.IMAGES.numpy(), last, last.astype(np.float32) / 255]
+        forms = [self.IMAGES.numpy(), last, last.astype(np.float32) / 255, last.astype(np.int32)]
         for number, images in enumerate(forms):
             path = tmp_path / f"{number}.npz"
             np.savez(
@@ -473,6 +473,13 @@ class TestArrays:
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.array([0, 1, 2, 900])}, "the label 900"),
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.array([0, 1, -2, 0])}, "0 or more, got -2"),
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.array([0, 1, 0.5, 0])}, "must be whole numbers or strings"),
+            ({"images": np.full((4, 6, 6), 256, np.uint16), "labels": np.arange(4) % 2}, "numbers from 256 to 256; whole"),
+            ({"images": np.array(["a"] * 4), "labels": np.arange(4)}, "images that are not arrays of numbers"),
+            ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.full(4, np.nan)}, "must be whole numbers or strings"),
+            ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.arange(4) % 2, "classes": ["a", "a"]}, "a class twice: a, a"),
+            ({"images": np.full((4, 6, 6), 1j), "labels": np.arange(4) % 2}, "hold complex numbers"),
+            ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.eye(4)}, r"labels of shape \(4, 4\); one for"),
+            ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.int64(3)}, "4 train images but 1 labels"),
         ],
     )  # fmt: skip
     def test_refused(self, tmp_path, arrays, message):
@@ -516,7 +523,8 @@ class TestCifarCopies:
                     )
                     yield file, torch.cat([prefix, rows], 1).numpy().tobytes()
                 else:
-                    named = {b"batch_label": b"x", copy.label.encode(): labels, b"data": rows.numpy(), **extra}
+                    first = {b"batch_label": b"x"} if part == "train" else {}
+                    named = {**first, copy.label.encode(): labels, b"data": rows.numpy(), **extra}
                     named[b"filenames"] = [b"1.png"] * 10
                     yield file, pickle.dumps(named, protocol)
         if copy.label_bytes:

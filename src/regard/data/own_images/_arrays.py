@@ -1,5 +1,6 @@
 """Arrays in one file: ``.npz`` or ``.safetensors`` with images and labels."""
 
+import math
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from regard.data.own_images._decode import fit
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import TensorPixels
 from regard.support.reading import check_regular, parse_json
+from regard.support.text import listed
 
 IMAGE_NAMES, LABEL_NAMES, CLASS_NAMES = ("images", "image", "x"), ("labels", "label", "y"), ("classes", "class_names")
 EXPECTED = "train_images and train_labels (and test_images and test_labels), or images and labels"
@@ -83,13 +85,15 @@ def gather(
 def number_labels(where: str, labels: list[Any], classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as numbers, and the classes' names; strings are numbered in alphabetical order."""
     flat = [value for part in labels for value in _flat(part)]
+    if classes is not None and len(set(classes)) < len(classes):
+        raise UnsuitableDataError(f"{where} names a class twice: {listed(sorted(classes))}")
     if flat and isinstance(flat[0], str):
         names = classes or tuple(sorted(set(flat)))
         if unknown := sorted(set(flat) - set(names)):
             raise UnsuitableDataError(f"{where} has labels {unknown[:5]} that its classes do not have")
         numbers = {name: number for number, name in enumerate(names)}
         return torch.tensor([numbers[value] for value in flat]), names
-    if any(isinstance(value, bool | float) and value != int(value) for value in flat):
+    if any(isinstance(value, float) and value % 1 != 0 for value in flat):
         raise UnsuitableDataError(f"labels in {where} must be whole numbers or strings")
     found = torch.tensor([int(value) for value in flat])
     if len(found) and int(found.min()) < 0:
@@ -123,14 +127,16 @@ def to_bytes(array: Tensor, what: str) -> Tensor:
     if last:
         array = array.permute(0, 3, 1, 2)
     if array.is_floating_point():
+        array = array if array.dtype == torch.float64 else array.float()  # as half precision has few operations
         low, high = (float(value) for value in torch.aminmax(array)) if array.numel() else (0.0, 0.0)
         if not (low >= 0 and high <= 1):
             raise UnsuitableDataError(
-                f"{what} hold numbers from {low:g} to {high:g}; bytes, or numbers from 0 to 1, fit"
+                f"{what} hold numbers from {low:g} to {high:g}; whole numbers from 0 to 255, or others from 0 to 1, fit"
             )
         array = (array * 255).round()
-    elif array.dtype != torch.uint8:
-        raise UnsuitableDataError(f"{what} must hold bytes (uint8) or numbers from 0 to 1, got {array.dtype}")
+    elif array.is_complex() or (array.numel() and not 0 <= int(array.min()) <= int(array.max()) <= 255):
+        found = "complex numbers" if array.is_complex() else f"numbers from {int(array.min())} to {int(array.max())}"
+        raise UnsuitableDataError(f"{what} hold {found}; whole numbers from 0 to 255, or others from 0 to 1, fit")
     return array.to(torch.uint8).contiguous()
 
 
@@ -186,14 +192,19 @@ def _sort(named: dict[str, Any], path: Path) -> Arrays:
     order: Callable[[Part], int] = partial(lambda parts, part: parts.index(part), ["train", "validation", "test"])
     ordered = sorted(images, key=order)
     for part in ordered:
-        if len(images[part]) != len(labels[part]):
-            raise UnsuitableDataError(
-                f"{path} has {len(images[part]):,} {part} images but {len(labels[part]):,} labels"
-            )
+        if not isinstance(images[part], Tensor) or not images[part].ndim:
+            raise UnsuitableDataError(f"{path} has {part} images that are not arrays of numbers")
+        count = len(labels[part]) if labels[part].ndim else 1
+        if len(images[part]) != count:
+            raise UnsuitableDataError(f"{path} has {len(images[part]):,} {part} images but {count:,} labels")
+        if math.prod(shape := tuple(labels[part].shape)) != len(images[part]):
+            raise UnsuitableDataError(f"{path} has {part} labels of shape {shape}; one for each image fits")
     return Arrays({part: images[part] for part in ordered}, labels, None)
 
 
 def _flat(labels: Any) -> list[Any]:
     if isinstance(labels, Tensor):
         return list(labels.flatten().tolist())
-    return [value.decode() if isinstance(value, bytes) else value for value in labels.reshape(-1).tolist()]
+    return [
+        value.decode(errors="replace") if isinstance(value, bytes) else value for value in labels.reshape(-1).tolist()
+    ]

@@ -8,9 +8,10 @@ import lzma
 import pickletools
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,14 +104,14 @@ def parse_binary(content: bytes, copy: Copy) -> tuple[Tensor, Tensor]:
 
 def parse_pickled(content: bytes, copy: Copy) -> tuple[Tensor, Tensor]:
     pixels, labels, inside = b"", [], False
-    for opcode, value, _ in pickletools.genops(content):
-        if opcode.name in STRINGS:
+    for name, value in _opcodes(content):
+        if name in STRINGS:
             word = (
                 bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode("latin-1", errors="replace")
             )
             pixels = max(pixels, word, key=len)
             inside = word == copy.label.encode()
-        elif inside and opcode.name in INTEGERS:
+        elif inside and name in INTEGERS:
             if not isinstance(value, int) or not 0 <= value < 100:
                 raise ValueError(f"a file has the label {value!r:.40}")
             labels.append(value)
@@ -125,16 +126,21 @@ def class_names(content: bytes, copy: Copy) -> tuple[str, ...]:
         return tuple(content.decode().split())
     found: list[str] = []
     inside = False
-    for opcode, value, _ in pickletools.genops(content):
-        if opcode.name in STRINGS:
+    for name, value in _opcodes(content):
+        if name in STRINGS:
             word = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             key = word.endswith("label_names")
             if inside and not key:
                 found.append(word)
             inside = word in ("label_names", "fine_label_names") if key else inside
-        elif opcode.name in ("SETITEM", "SETITEMS"):
+        elif name in ("SETITEM", "SETITEMS"):
             inside = False
     return tuple(found[: 100 if copy.label == "fine_labels" else 10])
+
+
+def _opcodes(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Without the name of the encoding, by which Python 3 writes bytes for Python 2."""
+    return ((opcode.name, value) for opcode, value, _ in pickletools.genops(content) if value != "latin1")
 
 
 def _from_archive(copy: Copy, place: Path) -> Callable[[str], bytes]:
