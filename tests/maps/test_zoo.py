@@ -50,7 +50,7 @@ def test_model_types_of_transformers(zoo, transformers, kind):
     assert not row["problems"]
     assert row["maps"] > 0
     assert row["worst difference"] < 2e-5
-    assert (row["missed"] > 0) == (kind in ("longt5", "minimax"))
+    assert (row["missed"] > 0) == (kind == "minimax")
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,14 @@ from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
     PYTHON_FUNCTIONS,
     TORCH_FUNCTIONS,
+    BlockLayers,
     FunctionCall,
     HandwrittenAttention,
     KernelWitness,
     LinearAttention,
     WeightedSum,
     attention_module,
+    block_layer,
     handwritten,
     own_layer,
     shares_memory,
@@ -65,6 +67,7 @@ class Interceptor(TorchFunctionMode):
         self._accounted: set[str] = set()
         self._linear: set[str] = set()  # linear attention of which the second product follows
         self.layouts = TokenLayouts()
+        self.blocks = BlockLayers(model)
         self._last_output: weakref.ref[Tensor] | None = None
         # The latest output that the listener replaced, and the weights that give it.
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
@@ -115,13 +118,10 @@ class Interceptor(TorchFunctionMode):
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """An operator ran that is called as such, not as a function of torch."""
-        if _ATTENTION_LIKE.search(str(func)):
+        foreign = not str(func).startswith(("aten", "prim"))
+        if _ATTENTION_LIKE.search(str(func)) or (foreign and takes_queries_keys_values(args, out)):
             self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
-        elif not str(func).startswith(("aten", "prim")) and takes_queries_keys_values(args, out):
-            self._missed(
-                None, f"the operator {func} takes what may be queries, keys and values, and regard does not know it"
-            )
-        elif self.silent and not str(func).startswith(("aten", "prim")):
+        elif self.silent and foreign:
             self.silent.operator(self._running(), str(func))
 
     # -- recording ---------------------------------------------------------------------------------------------
@@ -269,6 +269,8 @@ class Interceptor(TorchFunctionMode):
         return out
 
     def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.blocks and self._in_blocks(func.__name__):
+            return func(*args, **kwargs)
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
         if self.outputs.followed:
             self.outputs.scaled(func.__name__, args, out)
@@ -299,6 +301,14 @@ class Interceptor(TorchFunctionMode):
         new = self._record(site, out, source)
         self.handwritten.history.average(new, found, site.name)
         return new
+
+    def _in_blocks(self, function: str) -> bool:
+        """Whether a layer is running that attends in blocks. Its map is recorded as a whole when it begins."""
+        state = self.blocks.state(self.names.locate(count=False), function)
+        site = self._wanted(torch.empty(0, 0)) if state == "begins" else None
+        if site is not None:
+            self._record(site, torch.empty(0), lambda: block_layer(site))
+        return state != "outside"
 
     # -- calls that no mode sees -------------------------------------------------------------------------------
 
@@ -351,6 +361,7 @@ class Interceptor(TorchFunctionMode):
         for name, reason in self.silent.unaccounted(self._accounted):
             self._missed(name, reason)
         self.names.forget()
+        self.blocks.forget()
         self._replaced = None
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()

@@ -26,7 +26,7 @@ JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 
 
 @dataclass(eq=False)
-class _Output:
+class _Followed:
     """An output of the running call of a module.
 
     Attributes:
@@ -93,13 +93,13 @@ class OutputTracker:
         }
         self.pairs = OutputPairs()
         self.folded = FoldedHeads()
-        self._outputs: list[_Output] = []
+        self._outputs: list[_Followed] = []
         self._number = 0  # of the latest output in its call
         self._steps = 0
         # The sum of two outputs whose rows may be divided later.
-        self._sum: tuple[weakref.ref[Tensor], _Output, _Output] | None = None
+        self._sum: tuple[weakref.ref[Tensor], _Followed, _Followed] | None = None
         # Outputs that were stacked, and the result: it may be averaged with weights.
-        self._stack: tuple[weakref.ref[Tensor], list[_Output]] | None = None
+        self._stack: tuple[weakref.ref[Tensor], list[_Followed]] | None = None
 
     def _subtraction(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = self.pairs.subtracted(args) if self.pairs else None
@@ -140,7 +140,7 @@ class OutputTracker:
             return
         heads, later = running.output, bool(self._outputs)
         self._outputs.append(
-            _Output(
+            _Followed(
                 weakref.ref(tensor),
                 name,
                 heads.detach() if later and heads is not None else None,
@@ -224,7 +224,7 @@ class OutputTracker:
         names = tuple(part.name for part in parts)
         return bool(self._apply(self.listener.added, names, tuple(shares.detach()), False))
 
-    def _add(self, first: _Output, second: _Output, factors: tuple[Any, Any], out: Any) -> bool:
+    def _add(self, first: _Followed, second: _Followed, factors: tuple[Any, Any], out: Any) -> bool:
         same = first.values is second.values
         done = self._apply(self.listener.added, (first.name, second.name), factors, same)
         if done:

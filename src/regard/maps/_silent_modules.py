@@ -113,7 +113,8 @@ class SilentModules:
 
 def _projects(module: nn.Module) -> bool:
     """Whether a module itself holds projections of queries and keys."""
-    names = [*module._modules, *(name for name, x in module._parameters.items() if x is not None and x.ndim >= 2)]
+    names = [name for name, _ in module.named_children()]
+    names += [name for name, x in module.named_parameters(recurse=False) if x.ndim >= 2]
     return any(map(_ALL.search, names)) or (any(map(_QUERIES.match, names)) and any(map(_KEYS.match, names)))
 
 

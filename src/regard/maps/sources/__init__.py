@@ -22,6 +22,8 @@ from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
+from regard.maps.sources._unit_values import BlockLayers as BlockLayers
+from regard.maps.sources._unit_values import block_layer as block_layer
 from regard.maps.sources._xformers import xformers
 
 # Functions of torch, by name: a torch function mode sees their calls.

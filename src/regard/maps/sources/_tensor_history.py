@@ -258,20 +258,17 @@ class TensorHistory:
     ) -> None:
         """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
         if name in _SPLITS and isinstance(out, tuple | list):
-            for part in out if (origin := self.get(args[0])) is not None and origin.source is None else ():
-                self.follow("split", func, args, kwargs, part)
-            return
-        if name in _COPIES:
+            self._split(func, args, kwargs, out)
+        elif name in _COPIES:
             self._copied(args[0], args[-1])
-            return
-        if not isinstance(out, Tensor) or out.ndim < 2:
-            return
-        if name in _JOINS and self._joined(args, kwargs, out):
-            return
-        if self.random.among(args) and self.random_mask(args, None, out):
-            return
-        if not out.is_floating_point():
-            return
+        elif isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(args, kwargs, out)):
+            masked = self.random.among(args) and self.random_mask(args, None, out)
+            if not masked and out.is_floating_point():
+                self._follow(name, func, args, kwargs, out)
+
+    def _follow(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
+    ) -> None:
         for index, x in enumerate(args[:3]):
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
@@ -295,6 +292,12 @@ class TensorHistory:
                 if other is not None and other.use is not None and other.use is not origin.use:
                     other.use.done = True  # two maps became one, which continues with the first one's name
             return
+
+    def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], parts: Any) -> None:
+        """Parts of weights are weights; not of those that were dropped, which are followed by the same function."""
+        origin = self.get(args[0]) if args else None
+        for part in parts if origin is not None and origin.source is None else ():
+            self._follow("split", func, args, kwargs, part)
 
     def _copied(self, target: Any, given: Any) -> None:
         """Weights were written into another tensor, all of it."""
