@@ -17,6 +17,7 @@ from regard.data.own_images._collection import Collection, check, hold_out
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._folder import read_folder
 from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_dataset
+from regard.data.own_images._idx_copies import find_idx_files, read_idx_files
 from regard.data.own_images._pixels import TensorPixels
 from regard.data.own_images._streamed import StreamedSet
 
@@ -151,13 +152,15 @@ class OwnDataSet:
 @on_cpu
 def open_images(path: str, validation: int | float, image_size: int | None) -> OwnDataSet:
     """Your images: a folder (``train/CLASS/*.png`` …, or ``CLASS/*.png``), an ``.npz`` or ``.safetensors`` file, a copy of
-    CIFAR, or a folder written by ``datasets``. A set that was opened before is not read again."""
+    CIFAR or of MNIST's kin, or a folder written by ``datasets``. A set that was opened before is not read again."""
     place = Path(path)
     if not place.exists():
         raise UnsuitableDataError(f"there are no images at {path}: no such file or folder")
     try:
         if copy := find_copy(place):
             found = read_copy(*copy, image_size)
+        elif place.is_dir() and (files := find_idx_files(place)):
+            found = read_idx_files(files, image_size)
         elif place.is_dir() and is_saved_dataset(place):
             found = read_saved_dataset(place, image_size)
         elif place.is_dir():
