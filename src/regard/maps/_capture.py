@@ -253,7 +253,7 @@ def capture(
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
         values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
-            :meth:`Map.contributions`. They are not saved with the maps.
+            :meth:`Map.contributions`. They are saved with the maps.
         overview: keep long maps as at most this many cells a side, such as 128: ``map.overview`` is the exact mass of
             each cell, ``map.overview_largest`` its largest weight, ``map.per_query`` and ``map.per_key`` are statistics of
             every token. The map itself is never formed, so memory is linear in the tokens. ``rows=`` are kept in full.
