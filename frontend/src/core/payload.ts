@@ -44,8 +44,10 @@ export class Payload<Meta = Record<string, unknown>> {
     this.meta = header.meta;
   }
 
+  /** Whether the array is here: of a large file the beginning is shown while the rest is read. */
   has(name: string): boolean {
-    return name in this.header.arrays;
+    const info = this.header.arrays[name];
+    return info !== undefined && info.offset + info.length <= this.buffer.byteLength;
   }
 
   array(name: string): NumberArray {
@@ -145,9 +147,23 @@ function aligned(bytes: ArrayBuffer | ArrayBufferView): ArrayBuffer {
 
 /** Base64 of deflated bytes, as a file holds them. */
 export async function inflate(base64: string): Promise<ArrayBuffer> {
-  const text = atob(base64.trim());
+  const stream = new Blob([bytesOf(base64.trim())]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+function bytesOf(base64: string): Uint8Array<ArrayBuffer> {
+  const known = (Uint8Array as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
+  if (known) return known.call(Uint8Array, base64);
+  const text = atob(base64);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).arrayBuffer();
+  return bytes;
+}
+
+/** Two buffers as one. */
+export function joined(first: ArrayBuffer, second: ArrayBuffer): ArrayBuffer {
+  const both = new Uint8Array(first.byteLength + second.byteLength);
+  both.set(new Uint8Array(first));
+  both.set(new Uint8Array(second), first.byteLength);
+  return both.buffer;
 }

@@ -6,6 +6,7 @@ import { Button, Choice as Choices, Select, Slider, Toggle } from "../core/contr
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
 import { recalled, remember, useRecalled } from "../core/memory";
+import type { NumberArray, Payload } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
@@ -67,8 +68,9 @@ export function TokensView({ payload, host }: ViewProps): VNode {
 
   const locked = fitChoice(chosen, layers, meta.rollout);
   // All heads of a layer at once are colored arcs over their mean; a head that is pointed at is shown alone.
-  const together = all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
-  const shown: Choice = hovered ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
+  const complete = layers[layers.length - 1].complete;
+  const together = complete && all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
+  const shown: Choice = hovered && complete ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
   const layer = layers[shown.layer];
   const labels = (about: TokenAbout): [string[], string[]] => {
     const rows = about.rows ?? Array.from({ length: about.queries }, (_, i) => i);
@@ -171,7 +173,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="tokens"
     title="Token attention"
-    subtitle=${describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (opened ? ` · ${meta.opening!.why}` : "")}
+    subtitle=${describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · the other heads are being read …")}
     host=${host}
     keys=${keys}
     controls=${controls}
@@ -179,7 +181,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   >
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
     <div class=${single ? "" : "rg-beside"}>
-      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
+      ${single ? null : html`<${TokenAtlas} payload=${payload} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
       <${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />
     </div>
   <//>` as VNode;
@@ -254,6 +256,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
 }
 
 interface AtlasPartProps {
+  payload: Payload<Meta>;
   layers: Layer<TokenAbout>[];
   rows: AtlasRow[];
   hide: boolean;
@@ -265,7 +268,7 @@ interface AtlasPartProps {
   onPick: (at: { layer: number; head: number | null }) => void;
 }
 
-function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHover, onPick }: AtlasPartProps) {
+function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, picked, onHover, onPick }: AtlasPartProps) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<string, Strip>(), [layers]);
   const [, again] = useState(0);
@@ -285,8 +288,9 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
     const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
-      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
-      made = thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
+      const ready = !hide && shading.scale === "uniform" && pooling === "max" && payload.has(`small${index}`);
+      if (!ready && (!layers[index].complete || !mayWork())) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
+      made = ready ? readyThumbnails(payload.array(`small${index}`), theme, shading) : thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
       strips.set(key, made);
     }
     return made;
@@ -307,6 +311,12 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
 
 let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
+
+/** Those that came with large maps, as places on the scale. */
+function readyThumbnails({ data, shape: [heads, rows, columns] }: NumberArray, theme: Theme, { signed }: Shading): Strip {
+  const color = colorsOf(theme, signed);
+  return makeStrip(heads, rows, columns, (head, row, column) => color(data[(head * rows + row) * columns + column] / (signed ? 127 : 255)));
+}
 
 function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme, shading: Shading, pooling: Pooling): Strip {
   const color = colorsOf(theme, shading.signed);

@@ -89,9 +89,14 @@ def document(payloads: Sequence[Payload], title: str) -> str:
 def document_pieces(payloads: Sequence[Payload], title: str) -> Iterator[str]:
     """The same page piece by piece: a page of large maps is written without ever being in memory as a whole."""
     yield _head(title) + "<body>"
-    for number, payload in enumerate(payloads):
-        yield from _view_pieces(payload, f"view-{number}")
-    yield _scripts() + "</body></html>\n"
+    named = [(payload, f"view-{number}") for number, payload in enumerate(payloads)]
+    for payload, name in named:
+        yield from _opening_pieces(payload, name)
+    # The browser reads from top to bottom: views are drawn while the large maps below are still being read.
+    yield _scripts()
+    for payload, name in named:
+        yield from _late_pieces(payload, name)
+    yield "</body></html>\n"
 
 
 def report(title: str, sections: Iterable[Section]) -> str:
@@ -142,17 +147,23 @@ def _scripts() -> str:
 
 def view(payload: Payload, name: str, opening: str = "") -> str:
     """An interactive view inside a page; ``name`` must be unique in it. ``opening`` is HTML to see until it is there."""
-    return "".join(_view_pieces(payload, name, opening))
+    return "".join((*_opening_pieces(payload, name, opening), *_late_pieces(payload, name)))
 
 
-def _view_pieces(payload: Payload, name: str, opening: str = "") -> Iterator[str]:
+def _opening_pieces(payload: Payload, name: str, opening: str = "") -> Iterator[str]:
     # Inside the JSON, "<" is escaped so that it cannot open a tag.
     header = payload.header.replace("<", "\\u003c")
-    yield f'<div data-regard-payload="{name}">{opening}<noscript>This view needs JavaScript.</noscript></div>'
+    late = " data-regard-late" if payload.rest else ""
+    yield f'<div data-regard-payload="{name}"{late}>{opening}<noscript>This view needs JavaScript.</noscript></div>'
     yield f'<script type="application/json" id="{name}-header">{header}</script>'
-    yield f'<script type="text/plain" id="{name}-buffer">'
-    yield _packed(payload.pieces)
-    yield "</script>"
+    yield f'<script type="text/plain" id="{name}-buffer">{_packed(payload.early)}</script>'
+
+
+def _late_pieces(payload: Payload, name: str) -> Iterator[str]:
+    if payload.rest:
+        yield f'<script type="text/plain" id="{name}-rest">'
+        yield _packed(payload.rest)
+        yield "</script>"
 
 
 def paragraph(text: str, kind: str = "") -> str:
