@@ -26,7 +26,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     for sheet in shown:
         asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
         sheet.about.update(asks=asks, reads=reads)
-    meta = {
+    meta: dict[str, Any] = {
         "layers": [sheet.about for sheet in shown],
         "tokens": lists,
         "notes": notes(maps),
@@ -36,8 +36,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     weights = arrays(shown)
     if sum(sheet.weights.numel() for sheet in shown) < MANY:
         return Payload("tokens", meta, weights)
-    early = {**thumbnails(shown, weights), "opening": _opening_map(meta["opening"], weights)}
-    return Payload("tokens", meta, {**early, **weights}, late=frozenset(f"map{place}" for place in range(len(shown))))
+    weights = {**thumbnails(shown, weights), "opening": _opening_map(meta["opening"], weights), **weights}
+    return Payload("tokens", meta, weights, late=frozenset(f"map{place}" for place in range(len(shown))))
 
 
 def _opening_map(opened: dict[str, Any], weights: Mapping[str, Tensor | Scaled]) -> Scaled:

@@ -840,7 +840,7 @@ function qt(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
 .rg-story figcaption { color: var(--rg-muted); font-size: 0.9em; padding-top: 5px; }
 .rg-story .rg-four canvas { border-radius: 8px; }
 .rg-story .rg-apart { margin-top: 10px; font-variant-numeric: tabular-nums; }
-.rg-story .rg-code { font: 500 clamp(0.832px, 2.2cqi, 17px)/1.65 ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--rg-surface); border: 1px solid var(--rg-faint); border-radius: 12px; padding: 16px 20px; margin: 0 0 16px; overflow-x: auto; color: inherit; }
+.rg-story .rg-code { font: 500 clamp(12.5px, 2.2cqi, 17px)/1.65 ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--rg-surface); border: 1px solid var(--rg-faint); border-radius: 12px; padding: 16px 20px; margin: 0 0 16px; overflow-x: auto; color: inherit; }
 .rg-story .rg-code code { font: inherit; background: none; padding: 0; color: inherit; }
 .rg-story .rg-code b { color: var(--rg-accent); font-weight: 600; }
 .rg-story .rg-dots { display: none; }
