@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/
 import { Pictures, type Shown } from "../core/canvas";
 import { Choice } from "../core/controls";
 import { type Mode, surroundings, ThemeContext, themes } from "../core/theme";
+import { usePrinting } from "../core/print";
 import { rememberedTheme, rememberTheme } from "../core/memory";
 import type { Payload } from "../core/payload";
 import { percent } from "../maps/layer";
@@ -104,7 +105,7 @@ function usePageMode(): [Mode, () => void] {
     rememberTheme(next);
     document.documentElement.dataset.theme = next;
   };
-  return [mode, swap];
+  return [usePrinting() ? "light" : mode, swap];
 }
 
 function Eye(): VNode {
