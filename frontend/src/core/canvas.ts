@@ -33,7 +33,7 @@ export interface PictureProps {
   draw: Draw;
   /** In pixels, or from the width that there is. */
   height: number | ((width: number) => number);
-  /** What is to be seen, for those who do not see it. */
+  /** What is to be seen, for those who do not see it; empty where words beside it say so. */
   label: string;
   class?: string;
   cursor?: string;
@@ -181,9 +181,10 @@ export function Picture(props: PictureProps) {
   return html`<div ref=${wrapper} class=${`rg-picture ${props.class ?? ""}`}>
     <canvas
       ref=${canvas}
-      role=${props.focusable ? "application" : "img"}
+      role=${props.focusable ? "application" : props.label ? "img" : undefined}
       aria-roledescription=${props.focusable ? "interactive picture" : undefined}
-      aria-label=${props.label}
+      aria-label=${props.label || undefined}
+      aria-hidden=${props.label ? undefined : "true"}
       tabindex=${props.focusable ? 0 : undefined}
       style=${props.cursor ? { cursor: props.cursor } : undefined}
       onPointerMove=${move}

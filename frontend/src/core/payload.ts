@@ -147,16 +147,17 @@ function aligned(bytes: ArrayBuffer | ArrayBufferView): ArrayBuffer {
 
 /** Base64 of deflated bytes, as a file holds them. */
 export async function inflate(base64: string): Promise<ArrayBuffer> {
-  const stream = new Blob([bytesOf(base64.trim())]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).arrayBuffer();
+  const stream = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer().catch(() => Promise.reject(new Error("The data of this page cannot be read: the file is incomplete or damaged.")));
 }
 
-function bytesOf(base64: string): Uint8Array<ArrayBuffer> {
+function bytesOf(text: string): Uint8Array<ArrayBuffer> {
+  const base64 = text.trim();
   const known = (Uint8Array as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
   if (known) return known.call(Uint8Array, base64);
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const read = atob(base64);
+  const bytes = new Uint8Array(read.length);
+  for (let i = 0; i < read.length; i++) bytes[i] = read.charCodeAt(i);
   return bytes;
 }
 
