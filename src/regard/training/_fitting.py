@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.support.building import at_most, differing_shapes, shapes_of
+from regard.support.building import at_most, differing_shapes, shapes_of, shapes_only
 from regard.support.checks import UnusableInputError
 from regard.support.reading import UnreadableError, check_regular, parse_json
 from regard.support.text import listed
@@ -73,7 +73,7 @@ def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
         most: number of tensors at which building stops.
     """
     try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]), at_most(most):
+        with shapes_only(), at_most(most):
             return dict(recipe.network.build(recipe.task).state_dict())
     except NotImplementedError:  # an operator without a meta version
         return None
