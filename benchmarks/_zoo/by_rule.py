@@ -59,10 +59,21 @@ class Profile:
     Attributes:
         kept: names of fields that keep their default.
         numbers: numbers for fields of these names, instead of the rule's.
+        filled: values for fields of these names that are None by default.
     """
 
     kept: re.Pattern[str] | None = None
     numbers: tuple[tuple[str, int], ...] = ()
+    filled: tuple[tuple[str, Any], ...] = ()
+
+
+_FILLED: tuple[tuple[str, Any], ...] = (
+    (r"^head_dim$", 8),
+    (r"^vocab_size$", 99),
+    (r"experts_per_tok$", 2),
+    (r"^attn_layer_indices$", [1]),
+    (r"^prediction_length$", 4),
+)
 
 
 PROFILES = (
@@ -71,6 +82,8 @@ PROFILES = (
     Profile(numbers=((r"^patch_size$", 4),)),
     Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 4),)),
     Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 2), (r"heads$|^n_head$", 2), (r"hidden_size$", 256))),
+    Profile(filled=_FILLED),
+    Profile(filled=((r"^rope_(parameters|scaling)$", {"mrope_section": [1, 1, 2]}),)),
     Profile(numbers=((r"(num_)?(hidden_)?layers$|^n_layers?$|^depth$", 6),)),
     Profile(kept=_EVERY),
 )
@@ -88,18 +101,43 @@ def _overrides(default: Any, kind: type, profile: Profile) -> dict[str, Any]:
     for name, value in default.to_dict().items():
         if name not in accepted:
             continue
-        own = getattr(default, name, value)
+        try:
+            own = getattr(default, name, value)
+        except Exception:  # configurations that differ from layer to layer refuse
+            own = value
         if hasattr(own, "to_dict") and hasattr(own, "model_type") and not isinstance(own, type):
             found[name] = {"model_type": own.model_type, **_overrides(own, type(own), profile)}
         else:
             number = _small(name, value, profile)
             if number is not None:
                 found[name] = number
+    for name in [name for name in default.to_dict() if name in accepted and name not in found]:
+        each = _for_each_layer(default.to_dict(), name, found)
+        if each is not None:
+            found[name] = each
     return found
+
+
+def _for_each_layer(default: dict[str, Any], name: str, found: dict[str, Any]) -> list[Any] | None:
+    """Of a list with an entry for each layer, as many entries as there are layers now, of every kind if that is possible."""
+    value = default[name]
+    if name == "attention_types":  # GPT-Neo's: how many times which layers follow each other
+        return [[value[0][0], 1]]
+    layers = [new for field, new in found.items() if re.search(r"layers$|^n_layers?$", field) and isinstance(new, int)]
+    before = [default[field] for field in found if re.search(r"layers$|^n_layers?$", field)]
+    if not isinstance(value, list) or not layers or len(value) not in before or isinstance(value[0], list | dict):
+        return None
+    kinds = list(dict.fromkeys(value))
+    return (kinds * layers[0])[: layers[0]] if len(kinds) <= layers[0] else [kinds[0], *kinds[1 - layers[0] :]]
 
 
 def _small(name: str, value: Any, profile: Profile) -> Any:
     """A small value for this field; None to keep its default."""
+    if value is None or (isinstance(value, dict) and profile.filled):
+        filled = next((new for pattern, new in profile.filled if re.search(pattern, name)), None)
+        return (
+            {**value, **filled} if isinstance(value, dict) and isinstance(filled, dict) else None if value else filled
+        )
     if isinstance(value, bool) or _KEPT.search(name) or (profile.kept is not None and profile.kept.search(name)):
         return None
     if isinstance(value, int) and re.search(r"_token_(id|index)$|_token$", name):

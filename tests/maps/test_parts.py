@@ -168,6 +168,17 @@ def test_sums_and_other_joins_of_whole_maps(product, count):
     torch.testing.assert_close(maps[0].weights, first if count == 2 else 0.25 * first + 0.75 * second)
 
 
+def test_kernels_that_are_merged_in_another_way_are_announced():
+    def merge(first, a, second, b):
+        return torch.lerp(second, first, torch.sigmoid(a - b))
+
+    layer = Layer(merged(with_logsumexp, merge))
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(torch.randn(2, 5, 12))
+    assert [missed.name for missed in maps.missed] == list(maps) == ["Layer", "Layer#2"]
+    assert "alone" in maps.missed[0].reason
+
+
 def test_the_budget_holds_for_parts_that_are_joined():
     layer, x = Layer(WHOLE["chunks of queries"]), torch.randn(2, 5, 12)
     with torch.no_grad(), regard.capture(layer, budget=4 * 2 * 3 * 5 * 5) as maps:

@@ -22,6 +22,10 @@ from regard.maps.sources import DIVISIONS, MULTIPLICATIONS, WeightedSum
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _STEPS = 24  # products and sums after an attention that may concern its output
+_LOOSE = (
+    "several kernels of one call gave their logsumexp to the model, which combined them in a way that regard does not follow: "
+    "its map is that of this kernel alone, and not its share of the whole"
+)
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 
 
@@ -134,7 +138,7 @@ class OutputTracker:
         tensor = new[0] if isinstance(new, tuple) else new
         same_call = bool(self._outputs) and self._outputs[0].name.partition("#")[0] == base
         if not same_call or int(number or 1) != self._number + 1:
-            self._outputs = []
+            self._end_call()
         self._number, self._steps, self._sum = int(number or 1), _STEPS, None
         if not isinstance(tensor, Tensor):
             return
@@ -150,6 +154,13 @@ class OutputTracker:
             )
         )
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
+
+    def _end_call(self) -> None:
+        """The call of a module is over. Kernels that gave their logsumexp to the model are there to be merged."""
+        loose = [output.name for output in self._outputs if output.with_logsumexp]
+        for name in loose if len(loose) > 1 else ():
+            self._apply(self.listener.missed, name, _LOOSE)
+        self._outputs = []
 
     def before_next(self) -> None:
         """Another attention is about to be recorded, or none will be."""
@@ -222,14 +233,17 @@ class OutputTracker:
         if shares.shape[0] != len(parts) or len({id(part.values) for part in parts}) != len(parts):
             return False
         names = tuple(part.name for part in parts)
-        return bool(self._apply(self.listener.added, names, tuple(shares.detach()), False))
+        done = bool(self._apply(self.listener.added, names, tuple(shares.detach()), False))
+        if done:
+            self._outputs = [output for output in self._outputs if output not in parts]
+        return done
 
     def _add(self, first: _Followed, second: _Followed, factors: tuple[Any, Any], out: Any) -> bool:
         same = first.values is second.values
         done = self._apply(self.listener.added, (first.name, second.name), factors, same)
         if done:
             first.tensor, first.factor, first.heads = weakref.ref(out), 1.0, None
-            first.values = first.values if same else _Memory(None)
+            first.values, first.with_logsumexp = first.values if same else _Memory(None), False
             self._outputs.remove(second)
         return bool(done)
 
@@ -269,12 +283,12 @@ class OutputTracker:
         known = [output.heads for output in outputs if output.heads is not None]
         along = ("batch", "heads", "queries").index(axis)
         first.heads = torch.cat(known, along) if len(known) == len(outputs) else None
-        first.tensor, first.values = weakref.ref(out), _Memory(None)
+        first.tensor, first.values, first.with_logsumexp = weakref.ref(out), _Memory(None), False
         del self._outputs[-len(parts) + 1 :]
 
     def finish(self) -> None:
         self.before_next()
-        self._outputs.clear()
+        self._end_call()
 
 
 def _factor(factor: Any, whole: Tensor, divided: bool) -> Any:
