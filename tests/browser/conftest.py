@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from playwright.sync_api import expect
 from torch import nn
 
 import regard
 
+expect.set_options(timeout=15_000)  # as for everything else that a page is waited for
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 

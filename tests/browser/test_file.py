@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
 from regard.maps import AttentionRecord, Check, Map, Maps
@@ -33,7 +34,7 @@ class TestHeads:
     def test_the_slider_moves_the_heads(self, page, look):
         last = look.pixels(page, ".rg-panels")
         slider = page.get_by_label("step")
-        assert slider.get_attribute("max") == str(len(page_steps(page)) - 1)
+        expect(slider).to_have_attribute("max", str(len(page_steps(page)) - 1))
         slider.fill("0")
         assert look.subtitle(page).startswith("before training")
         assert look.pixels(page, ".rg-panels") != last
@@ -47,14 +48,14 @@ class TestHeads:
         page.wait_for_function("() => Number(document.querySelector('input[type=range]').value) > 2")
         page.get_by_label("pause").click()
         assert look.pixels(page, ".rg-panels") != first
-        assert page.get_by_label("play").is_visible()
+        expect(page.get_by_label("play")).to_be_visible()
 
     def test_hovering_a_head_shows_its_map_and_its_way(self, page, look, run):
         heads = run.heads
-        assert page.locator(".rg-inspector canvas").count() == 1  # the legend of sharpness
+        expect(page.locator(".rg-inspector canvas")).to_have_count(1)  # the legend of sharpness
         point_at_a_head(page, look)
         text = look.subtitle(page)
-        assert page.locator(".rg-inspector canvas").count() == 3
+        expect(page.locator(".rg-inspector canvas")).to_have_count(3)
         number = int(re.search(r"head (\d+)", text)[1])
         center = heads.center[0][-1, number]
         row, column = (float(x.replace("−", "-")) for x in re.search(r"\((\S+), (\S+)\)", text).groups())
@@ -94,7 +95,7 @@ class TestHeads:
             pictures.append(look.pixels(page, ".rg-panels"))
         page.get_by_label("whole grid").check()
         assert len({*pictures, look.pixels(page, ".rg-panels")}) == 4
-        assert "4 heads spread without end" in page.locator(".rg-footer").inner_text()
+        expect(page.locator(".rg-footer")).to_contain_text("4 heads spread without end", use_inner_text=True)
         text = HeadTrajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
         page = open_file(regard.show(text))
         look.point(page, ".rg-panels", 0.5, 0.9)
@@ -368,7 +369,7 @@ class TestMergedTokens:
         before = look.pixels(page, ".rg-panels", 0)
         scale.uncheck()
         assert look.pixels(page, ".rg-panels", 0) != before
-        assert "scales of their own" in page.locator(".rg-footer").inner_text()
+        expect(page.locator(".rg-footer")).to_contain_text("scales of their own", use_inner_text=True)
 
     def heads_at(self, page, look, panel, x):
         box = page.locator(".rg-panels canvas").nth(panel).bounding_box()
@@ -577,7 +578,7 @@ class TestTokens:
         with torch.no_grad(), regard.capture(model) as maps:
             model(torch.randint(12, (1, 6)), torch.randint(12, (1, 4)))
         page = open_file(regard.show(maps, tokens=(list("source"), list("said"))))
-        assert page.locator(".rg-atlas").count() == 0
+        expect(page.locator(".rg-atlas")).to_have_count(0)
         page.locator(".rg-main canvas").focus()
         page.keyboard.press("ArrowUp")
         assert "“d” looks at" in look.subtitle(page)
@@ -616,7 +617,7 @@ class TestInteraction:
         sharp = torch.stack([torch.full((9, 9), 1 / 9), torch.eye(9).roll(4, 1), torch.eye(9)])
         page = open_file(regard.show([sharp, sharp]))
         atlas = page.locator(".rg-atlas canvas")
-        assert atlas.get_attribute("role") == "application"
+        expect(atlas).to_have_attribute("role", "application")
         page.get_by_label("head", exact=True).select_option("0")
         atlas.focus()
         page.keyboard.press("ArrowRight")
@@ -633,7 +634,7 @@ class TestInteraction:
         page.get_by_label("without uniform heads").check()
         assert look.pixels(page, ".rg-atlas") != before
         look.point(page, ".rg-atlas", 85, 40)
-        assert "bits of structure" in page.locator(".rg-atlas .rg-tip").inner_text()
+        expect(page.locator(".rg-atlas .rg-tip")).to_contain_text("bits of structure", use_inner_text=True)
 
     def test_the_weight_is_said_at_the_pointer(self, open_file, look):
         page = open_file(regard.show(torch.eye(6)[None], tokens=list("abcdef")))
@@ -656,7 +657,7 @@ class TestInteraction:
         look.settle(page)
         assert look.subtitle(page).startswith(before)
         assert "arcs of" in page.locator(".rg-main canvas").get_attribute("aria-label")
-        assert page.locator(".regard").get_attribute("data-theme") == "dark"
+        expect(page.locator(".regard")).to_have_attribute("data-theme", "dark")
 
 
 class TestEveryView:
@@ -706,7 +707,7 @@ class TestEveryView:
             assert nameless == []
             page.keyboard.press("Tab")
             page.keyboard.press("?")
-            assert "show or hide this list" in page.locator(".rg-keys").inner_text()
+            expect(page.locator(".rg-keys")).to_contain_text("show or hide this list", use_inner_text=True)
 
     def test_a_report_of_a_run_holds_its_views(self, run, new_page, look, tmp_path):
         from regard.cli import main
@@ -723,7 +724,7 @@ class TestEveryView:
         curves = look.pixels(page, "[data-view=training]")
         page.locator("[data-view=training]").get_by_label("smoothing").fill("0")
         assert look.pixels(page, "[data-view=training]") != curves
-        assert page.locator("img").count() == 0  # no figure beside the views that show the same
+        expect(page.locator("img")).to_have_count(0)  # no figure beside the views that show the same
 
     def test_a_browser_that_is_too_old_is_told(self, new_page, text_maps, tmp_path):
         path = regard.show(text_maps, tokens=WORDS).save(tmp_path / "x.html")
@@ -737,4 +738,4 @@ class TestEveryView:
         path.write_text(path.read_text().replace('"version":1', '"version":2', 1))
         page = new_page()
         page.goto(path.as_uri())
-        assert "only version 1 is known" in page.get_by_role("alert").inner_text()
+        expect(page.get_by_role("alert")).to_contain_text("only version 1 is known", use_inner_text=True)

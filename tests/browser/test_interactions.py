@@ -1,7 +1,10 @@
 """What people do with a view: heads on, off and alone, a span of tokens, the strongest patches, the wheel."""
 
+import re
+
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
 
@@ -14,13 +17,14 @@ def test_heads_of_a_layer_are_turned_off_and_shown_alone(open_file, look, text_m
     page.get_by_label("all heads of the layer").check()
     everything = look.pixels(page, ".rg-main")
     heads = page.locator(".rg-legend button[aria-pressed]")
-    assert heads.count() == 4
+    expect(heads).to_have_count(4)
     heads.nth(1).click()
     some = look.pixels(page, ".rg-main")
     assert some != everything
     assert "3 of 4 heads" in look.subtitle(page)
     heads.nth(2).dblclick()
-    assert [each.get_attribute("aria-pressed") for each in heads.all()] == ["false", "false", "true", "false"]
+    for place, pressed in enumerate(("false", "false", "true", "false")):
+        expect(heads.nth(place)).to_have_attribute("aria-pressed", pressed)
     assert look.pixels(page, ".rg-main") not in (some, everything)
     page.get_by_role("button", name="all heads", exact=True).click()
     assert look.pixels(page, ".rg-main") == everything
@@ -41,11 +45,11 @@ def test_heads_of_a_layer_are_turned_off_and_shown_alone(open_file, look, text_m
 
     # A wheel that only scrolls the page says how to zoom.
     hint = page.locator(".rg-hint-over")
-    assert not hint.is_visible()
+    expect(hint).to_be_hidden()
     look.point(page, ".rg-main", 130, 130)
     page.mouse.wheel(0, 1)
     hint.wait_for(state="visible")
-    assert "Ctrl + wheel" in hint.inner_text()
+    expect(hint).to_contain_text("Ctrl + wheel")
     page.get_by_role("button", name="clear the span").click()
     assert "of the attention of" not in look.subtitle(page)
 
@@ -62,9 +66,8 @@ def test_the_strongest_patches_are_outlined_on_the_photo(open_file, look, image_
     look.point(page, ".rg-main", 0.5, 0.6)
     outlined = look.pixels(page, ".rg-main")
     tip = page.locator(".rg-main .rg-tip")
-    assert tip.is_visible()
-    assert "→" in tip.inner_text()
-    assert "%" in tip.inner_text()
+    expect(tip).to_be_visible()
+    expect(tip).to_have_text(re.compile("→.*%"))
     # One photo per head of the layer, in color.
     tiles = look.pixels(page, ".rg-atlas")
     page.locator(".rg-legend button[aria-pressed]").first.click()
@@ -102,4 +105,4 @@ def test_a_slider_goes_through_the_steps_of_generation(open_file, look):
     page.get_by_role("application", name=name.format(7, 7)).wait_for()
     slider.fill("1")
     page.get_by_role("application", name=name.format(4, 4)).wait_for()
-    assert "1 of 4 tokens" in page.locator(".rg-controls").inner_text()
+    expect(page.locator(".rg-controls")).to_contain_text("1 of 4 tokens")

@@ -4,6 +4,7 @@ import base64
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
 
@@ -115,13 +116,13 @@ def test_new_data_are_drawn_and_cleaning_leaves_nothing(open_notebook, look):
     assert page.get_by_role("radio", name="Arcs").is_checked()  # what was picked stays picked, as far as it is there
     assert look.subtitle(page).startswith("layer 1 · head 0")
     page.evaluate("() => window.clean()")
-    assert page.locator(".regard").count() == 0
+    expect(page.locator(".regard")).to_have_count(0)
     assert page.evaluate("() => window.model.listening()") == 0
 
 
 def test_it_follows_the_notebooks_theme(open_notebook, look):
     page = open_notebook(regard.show(torch.rand(1, 3, 3).softmax(-1)), mode="light")
-    assert page.locator(".regard").get_attribute("data-theme") == "light"
+    expect(page.locator(".regard")).to_have_attribute("data-theme", "light")
     page.evaluate("() => { document.body.dataset.jpThemeLight = 'false'; }")
     page.wait_for_selector(".regard[data-theme=dark]")
 
@@ -143,7 +144,7 @@ def test_two_widgets_live_beside_each_other(open_notebook, look):
     buffer = base64.b64encode(shown.widget.buffer).decode()
     page.evaluate(HOST, {"esm": str(shown.widget._esm), "payload": shown.widget.payload, "buffer": buffer})
     look.settle(page)
-    assert page.locator(".regard").count() == 2
+    expect(page.locator(".regard")).to_have_count(2)
     before = look.pixels(page, ".regard >> nth=0 >> .rg-main")
     page.get_by_text("Arcs").nth(1).click()
     assert look.pixels(page, ".regard >> nth=0 >> .rg-main") == before

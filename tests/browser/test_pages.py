@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from PIL import Image
+from playwright.sync_api import expect
 
 import regard
 from regard.convert._bounds import shift_leak
@@ -127,7 +128,7 @@ class TestMechanism:
         assert ", q₃ gives" in look.subtitle(page)
         page.get_by_role("button", name="more keys").click()
         look.settle(page)
-        assert page.get_by_label("Values 4, first number").is_visible()
+        expect(page.get_by_label("Values 4, first number")).to_be_visible()
         for _ in range(5):
             page.get_by_role("button", name="fewer queries").click()
         assert ", q₁ gives" in look.subtitle(page)
@@ -240,7 +241,7 @@ class TestConvolution:
         page.wait_for_function("() => [...document.querySelectorAll('select')].some((one) => one.value === 'own')")
         assert self.plane(page, look, "image") != before
         page.locator("input[type=file]").set_input_files({"name": "b.png", "mimeType": "image/png", "buffer": b"no"})
-        assert "b.png is not an image" in page.get_by_role("alert").inner_text()
+        expect(page.get_by_role("alert")).to_contain_text("b.png is not an image", use_inner_text=True)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +273,7 @@ class TestClaims:
         page.get_by_label("search the statements").fill("softargmax sign")
         assert self.listed(page) == ["hw4-softargmax-sign"]
         page.get_by_label("search the statements").fill("nothing of the kind")
-        assert "No statement is left" in page.locator(".rg-claims").inner_text()
+        expect(page.locator(".rg-claims")).to_contain_text("No statement is left", use_inner_text=True)
         page.get_by_label("search the statements").fill("")
         page.get_by_label("misconceptions only").uncheck()
         page.get_by_role("button", name="those that fail").click()
@@ -282,7 +283,7 @@ class TestClaims:
     def test_a_claim_opens_with_its_derivation_and_evidence(self, page, claims):
         claim = next(claim for claim in claims.payload.meta["claims"] if claim["id"] == "hw4-softargmax-sign")
         entry = page.locator("[data-claim=hw4-softargmax-sign]")
-        assert entry.locator(".rg-body").count() == 0
+        expect(entry.locator(".rg-body")).to_have_count(0)
         entry.locator("button").press("Enter")
         text = entry.inner_text()
         assert "What is true instead" in text
@@ -301,7 +302,7 @@ class TestClaims:
         look.settle(page)
         page.mouse.click(*place)
         page.wait_for_selector(".rg-body")
-        assert page.locator(".rg-body").count() == 1
+        expect(page.locator(".rg-body")).to_have_count(1)
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
@@ -314,7 +315,7 @@ def test_it_fits_a_phone(open_file, view, mode):
         for entry in page.locator(".rg-claim > button").all():
             entry.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert page.locator(".regard").get_attribute("data-theme") == mode
+    expect(page.locator(".regard")).to_have_attribute("data-theme", mode)
 
 
 # What a notebook does, inside a shadow tree, which styles of the page do not reach.
@@ -349,7 +350,7 @@ def test_it_is_shown_in_a_notebook(new_page, look, view, holder):
         look.point(page, ".regard", 0.9, 0.9)
     assert look.pixels(page, ".regard") != before
     page.evaluate("() => window.clean()")
-    assert page.locator(".regard").count() == 0
+    expect(page.locator(".regard")).to_have_count(0)
 
 
 @pytest.mark.parametrize(("width", "side_by_side"), [(900, 2), (1200, 3)])

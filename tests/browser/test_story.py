@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from PIL import Image
+from playwright.sync_api import expect
 
 from regard.training import load_run
 from regard.views import page as pages
@@ -79,12 +80,13 @@ def test_heads_play_by_themselves_and_once(opened, scene):
     opened.wait_for_function("() => Number(document.querySelector('.rg-stage').dataset.share) > 0.1")
     assert drawn(first) != before
     first.get_by_label("training").fill("0.98")
-    assert stage.get_attribute("data-playing") == "false"
+    expect(stage).to_have_attribute("data-playing", "false")
     first.get_by_role("button", name="play").click()
     opened.wait_for_function("() => document.querySelector('.rg-stage').dataset.share === '1.00'")
-    opened.wait_for_timeout(200)
+    expect(stage).to_have_attribute("data-playing", "false")
+    opened.wait_for_timeout(200)  # once: it does not begin again
     assert (stage.get_attribute("data-playing"), stage.get_attribute("data-share")) == ("false", "1.00")
-    assert re.search(r"step \d+ · [\d.]+ % right", first.locator("output").inner_text())
+    expect(first.locator("output")).to_have_text(re.compile(r"step \d+ · [\d.]+ % right"))
 
 
 def test_contours_follow_the_pointer_the_keyboard_and_a_photo(opened, scene, payload, tmp_path):
@@ -106,7 +108,7 @@ def test_contours_follow_the_pointer_the_keyboard_and_a_photo(opened, scene, pay
     assert len(set(seen)) == len(seen)
     # What the network thinks of the second image is what torch says.
     shown = payload.meta["parts"]["images"]["meta"]["samples"][1]["guesses"][0]["label"]
-    assert photo.locator(".rg-verdict b").inner_text() == shown
+    expect(photo.locator(".rg-verdict b")).to_have_text(shown)
     Image.new("RGB", (64, 48), (250, 10, 10)).save(tmp_path / "red.png")
     photo.locator("input[type=file]").set_input_files(tmp_path / "red.png")
     opened.wait_for_selector("text=The middle of red.png.")
@@ -130,16 +132,16 @@ def test_a_sentence_is_written_as_torch_writes_it(scene, networks):
         typing.get_by_label("your sentence").fill(text)
         typing.get_by_text(choice).click()
         said = task.attend(network, task.read_text(text, variant)).answer["said"]
-        assert typing.locator(".rg-answer output").inner_text() == said
+        expect(typing.locator(".rg-answer output")).to_have_text(said)
         assert drawn(typing) != before
     # Each written letter tells its best guesses, also to the keyboard.
     typing.locator("canvas").focus()
     typing.page.keyboard.press("ArrowRight")
-    assert typing.locator(".rg-bars b").first.inner_text() == "Q"
+    expect(typing.locator(".rg-bars b").first).to_have_text("Q")
     typing.get_by_label("your sentence").fill("1 2 3!")
-    assert typing.locator(".rg-answer output").count() == 1
+    expect(typing.locator(".rg-answer output")).to_have_count(1)
     typing.get_by_label("your sentence").fill("")
-    assert "letters and spaces" in typing.inner_text()
+    expect(typing).to_contain_text("letters and spaces")
     typing.get_by_label("your sentence").fill("I am a student")
 
 
@@ -158,7 +160,8 @@ def chances(networks, text, off=()):
 
 
 def bars(place):
-    """The letters and their chances, as they are shown."""
+    """The letters and their chances, once what was asked for is drawn."""
+    place.evaluate(STILL)
     letters = place.locator(".rg-bars b").all_inner_texts()
     return [
         (letter, float(number.rstrip(" %")) / 100)
@@ -187,16 +190,16 @@ def test_a_head_that_is_off_changes_the_prediction_as_in_torch(scene, networks):
     rack = scene(4)
     text = "hello world hello w"
     rack.get_by_label("text").fill(text)
-    assert rack.locator(".rg-outcome output").inner_text() == "o"
+    expect(rack.locator(".rg-outcome output")).to_have_text("o")
     same(bars(rack), chances(networks, text), vocabulary)
     head = rack.get_by_role("button", name=re.compile("^head 1 .*layer 1,"))
     alone = chances(networks, text, [(0, 0)])[vocabulary.numbers["o"]].item()
     assert float(re.search(r"o: ([\d.]+) %", head.inner_text())[1]) == pytest.approx(100 * alone, rel=0.06, abs=1e-3)
     before = drawn(rack)
     head.press("Enter")
-    assert head.get_attribute("aria-pressed") == "true"
+    expect(head).to_have_attribute("aria-pressed", "true")
     same(bars(rack), chances(networks, text, [(0, 0)]), vocabulary)
-    assert rack.locator(".rg-outcome output").inner_text() != "o"
+    expect(rack.locator(".rg-outcome output")).not_to_have_text("o")
     assert drawn(rack) != before
     rack.get_by_role("button", name="layer 2 all").click()
     same(bars(rack), chances(networks, text, [(0, 0), (1, 0), (1, 1)]), vocabulary)
@@ -210,7 +213,7 @@ def test_sharp_heads_are_the_convolution(scene):
     soft = numbers.inner_text()
     assert drawn(sharpen, 2) != drawn(sharpen, 3)
     sharpen.get_by_label("sharpness α").fill("1")
-    assert "10⁻" in numbers.inner_text()
+    expect(numbers).to_contain_text("10⁻")
     assert "10⁻" not in soft
     assert drawn(sharpen, 2) == drawn(sharpen, 3)
     sharpen.get_by_label("kernel", exact=True).select_option("shift")
@@ -248,7 +251,8 @@ def test_dark_on_a_phone_with_little_motion(browser, file):
     page.goto(file.as_uri())
     page.wait_for_selector("[data-section='1'] canvas[data-painted]")
     stage = page.locator(".rg-stage")
-    page.wait_for_timeout(300)
+    expect(stage).to_have_attribute("data-share", "1.00")
+    page.wait_for_timeout(300)  # it stays so
     assert (stage.get_attribute("data-playing"), stage.get_attribute("data-share")) == ("false", "1.00")
     for number in range(1, 7):
         page.locator(f"[data-section='{number}']").evaluate("(e) => e.scrollIntoView({ behavior: 'instant' })")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from playwright.sync_api import expect
 
 import regard
 
@@ -26,10 +27,10 @@ def test_it_opens_on_a_run_with_its_heads_and_curves(studio, look, runs):
     page = studio()
     run = regard.load_run(runs / "gaussian")
     assert page.locator(".st-title").all_inner_texts().count("gaussian") == 1
-    assert page.locator(".st-run h1").inner_text() == "gaussian"
-    assert f"{run.summary['parameters']:,} parameters" in page.locator(".st-facts").inner_text()
+    expect(page.locator(".st-run h1")).to_have_text("gaussian", use_inner_text=True)
+    expect(page.locator(".st-facts")).to_contain_text(f"{run.summary['parameters']:,} parameters", use_inner_text=True)
     slider = page.get_by_label("step", exact=True)
-    assert slider.get_attribute("max") == str(len(run.heads.steps) - 1)
+    expect(slider).to_have_attribute("max", str(len(run.heads.steps) - 1))
     last = look.pixels(page, "[data-view=heads]", 1)
     slider.fill("0")
     assert look.pixels(page, "[data-view=heads]", 1) != last
@@ -44,7 +45,7 @@ def test_images_are_chosen_and_sent(studio, look, runs):
     page.wait_for_selector(".st-guesses")
     picture = look.pixels(page, "[data-view=image]")
     guesses = page.locator(".st-guesses").inner_text()
-    assert page.locator(".st-strip img").count() == 24
+    expect(page.locator(".st-strip img")).to_have_count(24)
     with page.expect_response(re.compile("/images/test/5/attention")):
         page.locator(".st-strip button").nth(5).click()
     page.wait_for_function("(old) => document.querySelector('.st-guesses').innerText !== old", arg=guesses)
@@ -76,12 +77,14 @@ def test_a_sentence_is_typed_and_the_alignment_follows(studio, look):
 @pytest.mark.parametrize("name", ["mechanism", "convolution", "claims"])
 def test_pages_that_need_no_run(studio, look, name):
     page = studio(name)
-    assert page.locator(f".regard[data-view={name}]").count() == 1
+    expect(page.locator(f".regard[data-view={name}]")).to_have_count(1)
     if name == "claims":
         page.locator("[data-claim=hw4-beta-zero] > button").click()
         # Evidence is computed when it is asked for, picture included.
         page.wait_for_selector("[data-claim=hw4-beta-zero] img")
-        assert "the wrong variant rejected" in page.locator("[data-claim=hw4-beta-zero]").inner_text()
+        expect(page.locator("[data-claim=hw4-beta-zero]")).to_contain_text(
+            "the wrong variant rejected", use_inner_text=True
+        )
         return
     before = look.pixels(page, ".regard", 0 if name == "mechanism" else 1)
     page.locator("input[type=range]").first.fill("0")
@@ -104,7 +107,7 @@ def test_a_run_that_is_training_is_followed(new_page, look, runs, tmp_path, serv
         page.goto(f"{address}#/runs")
         look.settle(page)
         page.wait_for_function("() => document.querySelector('.st-state')?.innerText === 'training now'")
-        assert "1 steps" in page.locator(".st-facts").inner_text()
+        expect(page.locator(".st-facts")).to_contain_text("1 steps", use_inner_text=True)
         for path in (metrics, heads):
             path.write_text("".join(rest[path]), encoding="utf-8")
         last = json.loads(rest[metrics][-1])["step"]
@@ -123,7 +126,7 @@ def test_what_goes_wrong_is_said(stray, address, runs, serving):
     stray.goto(f"{address}#/run/case-rnn")
     stray.get_by_label("sentence").fill("naïve")
     stray.wait_for_selector("[role=alert]")
-    assert "contains the character 'ï'" in stray.get_by_role("alert").inner_text()
+    expect(stray.get_by_role("alert")).to_contain_text("contains the character 'ï'", use_inner_text=True)
     stray.goto(f"{address}#/run/nothing")
     stray.wait_for_selector("text=There is no run")
     with serving(runs) as gone:
@@ -136,7 +139,7 @@ def test_what_goes_wrong_is_said(stray, address, runs, serving):
 def test_it_opens_on_the_story_and_takes_a_photo(stray, example, tmp_path):
     stray.goto(example)
     stray.locator(".rg-story h1").wait_for(timeout=60_000)
-    assert stray.get_by_role("link", name="Start").get_attribute("aria-current") == "page"
+    expect(stray.get_by_role("link", name="Start")).to_have_attribute("aria-current", "page")
     stray.locator("[data-section='2']").scroll_into_view_if_needed()
     verdict = stray.locator(".rg-verdict").inner_text()
     Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "red.png")
@@ -163,10 +166,10 @@ class TestNothingStale:
         page.route(self.ATTENTION, lambda route: held.append(route))
         page.locator(".st-strip button").nth(1).click()
         page.wait_for_selector(".st-stale .st-previous")
-        assert "Previous result" in page.locator(".st-previous").inner_text()
+        expect(page.locator(".st-previous")).to_contain_text("Previous result", use_inner_text=True)
         page.wait_for_function("() => Number(getComputedStyle(document.querySelector('.st-result')).opacity) < 0.6")
         # The bars of the image before are among what is dim.
-        assert page.locator(".st-stale .st-result .st-guesses").count() == 1
+        expect(page.locator(".st-stale .st-result .st-guesses")).to_have_count(1)
         held[0].continue_()
         page.wait_for_function("() => !document.querySelector('.st-stale')")
 
@@ -175,8 +178,8 @@ class TestNothingStale:
         page.locator(".st-strip button").nth(1).click()
         page.wait_for_selector("text=The network is broken.")
         page.wait_for_selector(".st-previous")
-        assert page.locator(".st-previous").inner_text() == "Previous result"
-        assert page.locator(".st-stale .st-guesses").count() == 1
+        expect(page.locator(".st-previous")).to_have_text("Previous result", use_inner_text=True)
+        expect(page.locator(".st-stale .st-guesses")).to_have_count(1)
 
     def test_bars_have_one_origin_and_the_truth_has_a_name(self, page):
         starts = page.locator(".st-guesses i").evaluate_all(
@@ -186,7 +189,7 @@ class TestNothingStale:
         assert len(set(starts)) == 1
         rows = page.locator(".st-guesses > div em").all_inner_texts()
         assert rows[0].startswith("prediction")
-        assert "truth" in page.locator(".st-guesses").inner_text()
+        expect(page.locator(".st-guesses")).to_contain_text("truth", use_inner_text=True)
 
     def test_a_server_that_comes_back_is_noticed_and_its_loss_is_said_once(self, stray, example):
         stray.route("**/api/**", lambda route: route.abort())
@@ -196,14 +199,14 @@ class TestNothingStale:
         assert stray.get_by_role("alert").count() == 1
         stray.unroute("**/api/**")
         stray.wait_for_selector(".st-guesses")
-        assert stray.get_by_role("alert").count() == 0
+        expect(stray.get_by_role("alert")).to_have_count(0)
         stray.route("**/api/**", lambda route: route.abort())
         stray.locator(".st-strip button").nth(1).click()
         stray.wait_for_selector("[role=alert]")
         stray.wait_for_timeout(300)
         assert stray.get_by_role("alert").count() == 1
         stray.wait_for_selector(".st-previous")
-        assert stray.locator(".st-previous").inner_text() == "Previous result"
+        expect(stray.locator(".st-previous")).to_have_text("Previous result", use_inner_text=True)
         stray.unroute("**/api/**")
         stray.wait_for_function("() => !document.querySelector('.st-stale, [role=alert]')")
 
@@ -251,7 +254,7 @@ def test_without_runs_it_says_what_to_do(new_page, tmp_path, serving):
         page = new_page(offline=False, allowed=(address,))
         page.goto(f"{address}#/runs")
         page.wait_for_selector("text=No runs yet")
-        assert "regard train demo" in page.locator(".st-welcome").inner_text()
+        expect(page.locator(".st-welcome")).to_contain_text("regard train demo", use_inner_text=True)
 
 
 def test_only_this_machine_can_reach_it():

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from PIL import Image
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -70,7 +71,7 @@ def test_an_open_claim_stands_in_the_address(stray, example):
     stray.goto(f"{example}#/claims?claims.open=hw4-beta-zero")
     opened = stray.locator(".rg-claim button[aria-expanded=true]")
     opened.first.wait_for()
-    assert opened.count() == 1
+    expect(opened).to_have_count(1)
     stray.locator(".rg-claim button[aria-expanded=false]").first.click()
     stray.wait_for_function("() => document.querySelectorAll('.rg-claim > [aria-expanded=true]').length === 2")
     stray.go_back()
@@ -89,7 +90,7 @@ def test_a_large_photo_is_scaled_down_shown_small_and_returned_to(page):
     )
     page.wait_for_selector(".st-mine[aria-selected=true] img")
     fresh(page)
-    assert page.get_by_role("alert").count() == 0
+    expect(page.get_by_role("alert")).to_have_count(0)
     note = page.locator(".st-crop").inner_text()
     assert "the middle 4,400 × 4,400 of 6,000 × 4,400 pixels" in note
     assert "scaled to 32 × 32" in note
@@ -97,10 +98,10 @@ def test_a_large_photo_is_scaled_down_shown_small_and_returned_to(page):
     assert "scaled down to 2048 × 1502 before it was sent" in note
     page.locator(".st-strip button:not(.st-mine)").first.click()
     fresh(page)
-    assert page.locator(".st-crop").count() == 0
+    expect(page.locator(".st-crop")).to_have_count(0)
     page.locator(".st-mine").click()
     fresh(page)
-    assert page.locator(".st-crop").count() == 1
+    expect(page.locator(".st-crop")).to_have_count(1)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_many_runs_are_searched_grouped_and_sorted(stray, many):
     titles = stray.locator(".st-runs .st-title")
     titles.nth(99).wait_for()
     assert titles.count() in (100, 101)  # the rest waits behind a button, or a search
-    assert stray.get_by_role("button", name="20 more").count() == 1
+    expect(stray.get_by_role("button", name="20 more")).to_have_count(1)
     stray.get_by_label("search the runs").fill("vit-3")
     stray.wait_for_function("() => document.querySelectorAll('.st-runs .st-title').length === 10")
     stray.get_by_label("order of the runs").select_option("name")
@@ -151,7 +152,7 @@ def test_runs_are_laid_over_each_other_with_their_values(stray, many, look):
     stray.get_by_label("beside", exact=True).select_option("gaussian-01")
     stray.wait_for_selector(".rg-legend button")
     stray.wait_for_function("() => !document.querySelector('.rg-legend').innerText.includes('nothing')")
-    assert "beside=gaussian-01" in stray.url
+    expect(stray).to_have_url(re.compile("beside=gaussian-01"))
     assert look.pixels(stray, "[data-view=training]") != alone
     look.point(stray, "[data-view=training]", 0.6, 0.5)
     said = stray.locator("[data-view=training] .rg-tip").first.inner_text()
@@ -163,7 +164,7 @@ def test_runs_are_laid_over_each_other_with_their_values(stray, many, look):
     canvas = stray.locator("[data-view=training] canvas").first
     canvas.focus()
     canvas.press("Home")
-    assert "step 0" in stray.locator("[data-view=training] .rg-subtitle").inner_text()
+    expect(stray.locator("[data-view=training] .rg-subtitle")).to_contain_text("step 0", use_inner_text=True)
 
 
 def test_two_steps_of_a_network_are_compared_by_their_difference(stray, address, runs, look):
@@ -175,8 +176,8 @@ def test_two_steps_of_a_network_are_compared_by_their_difference(stray, address,
     stray.get_by_label("minus").select_option(f"step {steps[0]}")
     stray.wait_for_function("() => document.querySelector('.rg-footer').innerText.includes('purple: more than')")
     assert look.pixels(stray, "[data-view=image]") != one
-    assert "minus=step" in stray.url
-    assert "the difference" in stray.locator(".st-minus").inner_text()
+    expect(stray).to_have_url(re.compile("minus=step"))
+    expect(stray.locator(".st-minus")).to_contain_text("the difference", use_inner_text=True)
     stray.get_by_label("minus").select_option("")
     stray.wait_for_function("() => !document.querySelector('.rg-footer').innerText.includes('purple')")
     assert look.pixels(stray, "[data-view=image]") == one
@@ -284,5 +285,5 @@ def test_a_model_of_ones_own_takes_a_text(stray, tmp_path, serving, look):
             stray.get_by_label("text", exact=True).fill("another sentence")
         stray.wait_for_function("() => !document.querySelector('.st-busy')")
         assert look.pixels(stray, "[data-view=tokens]") != before
-        assert "text=another" in stray.url
-        assert stray.get_by_role("link", name="Model").get_attribute("aria-current") == "page"
+        expect(stray).to_have_url(re.compile("text=another"))
+        expect(stray.get_by_role("link", name="Model")).to_have_attribute("aria-current", "page")

@@ -2,6 +2,7 @@
 
 import type { Layer, Which } from "./layer";
 import type { Rollout } from "./rollout";
+import { largestOf } from "./scale";
 
 export interface Table {
   queries: string[];
@@ -45,6 +46,12 @@ export function makeTable(
 ): Table {
   const shown = (labels: string[]) => labels.map((_, i) => i).filter((i) => !hide || !isSpecial(labels[i]));
   const [queryAt, keyAt] = [shown(queryLabels), shown(keyLabels)];
+  const about = { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, visible: Float32Array.from(queryAt, (q) => seeing?.[q] ?? columns) };
+  if (queryAt.length === queryLabels.length && keyAt.length === columns) {
+    // Nothing is left out, so nothing is copied: a large map is shown while the pointer moves.
+    const weights = matrix.subarray(0, queryAt.length * columns);
+    return { ...about, weights, max: largestOf(weights), hidden: new Float32Array(queryAt.length) };
+  }
   const weights = new Float32Array(queryAt.length * keyAt.length);
   const hidden = new Float32Array(queryAt.length);
   let max = 0;
@@ -59,7 +66,7 @@ export function makeTable(
     }
     hidden[i] = Math.max(0, sum - seen);
   });
-  return { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, weights, max, visible: Float32Array.from(queryAt, (q) => seeing?.[q] ?? columns), hidden };
+  return { ...about, weights, max, hidden };
 }
 
 /** The largest entries of a row, best first. */

@@ -43,7 +43,10 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
   const [which, setWhich] = useState(0);
   const [own, setOwn] = useState<Own | null>(null);
   const [problem, setProblem] = useState("");
-  const [only, setOnly] = useState<number | null>(null);
+  const [over, setOver] = useState<number | null>(null);
+  const [held, setHeld] = useState<number | null>(null);
+  const only = over ?? held;
+  const [busy, setBusy] = useState("");
   const maps = useMemo(() => own?.answer ?? partOf(payload, hasPart(payload, `${start}maps${which}`) ? `${start}maps${which}` : `${start}maps0`), [payload, start, which, own]);
   const layers = useMemo(() => layersOf<ImageAbout>(maps), [maps]);
   // Heads of the first layers look near, those of the last far away: between them they are told apart best.
@@ -57,6 +60,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
   const heads = Math.min(MOST_HEADS, layer.heads);
   const open = async (file: File | undefined) => {
     if (!file) return;
+    setBusy(`Looking at ${file.name} …`);
     try {
       const answer = host.more ? await host.more("attention", { image: file }) : null;
       setOwn({ picture: await squareOf(file, SIDE), name: file.name, answer });
@@ -64,6 +68,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
     } catch (error) {
       setProblem(`${file.name} cannot be shown: ${(error as Error).message}`);
     }
+    setBusy("");
   };
   const look = (x: number, y: number, _: unknown, { width, height }: Size) => setQuery({ prefix: null, y: y / height, x: x / width });
   const move = (key: string): boolean => {
@@ -80,7 +85,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
     <div class="rg-beside-photo">
       ${told?.length ? html`<p class="rg-verdict"><b>${told[0].label}</b> <span>${percent(told[0].chance)}</span>${told[1] ? html`<small>then ${told[1].label}, ${percent(told[1].chance)}</small>` : null}</p>` : own ? html`<p class="rg-verdict"><small>This file holds where the heads look, not the whole network: <code>regard studio</code> also says what it sees in your photo.</small></p>` : null}
       <ul class="rg-chips" aria-label="heads">
-        ${Array.from({ length: heads }, (_, head) => html`<li key=${head}><button type="button" aria-pressed=${only === head} style=${{ "--rg-chip": NINE[head] }} onPointerEnter=${() => setOnly(head)} onPointerLeave=${() => setOnly(null)} onFocus=${() => setOnly(head)} onBlur=${() => setOnly(null)}>head ${layer.about.heads[head]}</button></li>`)}
+        ${Array.from({ length: heads }, (_, head) => html`<li key=${head}><button type="button" aria-pressed=${held === head} style=${{ "--rg-chip": NINE[head] }} onClick=${() => setHeld(held === head ? null : head)} onPointerEnter=${() => setOver(head)} onPointerLeave=${() => setOver(null)} onFocus=${() => setOver(head)} onBlur=${() => setOver(null)}>head ${layer.about.heads[head]}</button></li>`)}
       </ul>
       ${layers.length > 1 ? html`<${Slider} label="layer" value=${at + 1} min=${1} max=${layers.length} text=${`${at + 1} of ${layers.length}`} onInput=${(to: number) => setChosen(to - 1)} />` : null}
       <div class="rg-strip" role="group" aria-label="photos">
@@ -88,6 +93,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
         ${own ? html`<${Thumbnail} picture=${own.picture} label=${own.name} on onPick=${() => {}} />` : null}
       </div>
       ${same || host.more ? html`<${OpenPhoto} onFile=${open} />` : null}
+      ${busy ? html`<p class="rg-hint" role="status">${busy}</p>` : null}
       ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
       <p class="rg-hint">${own ? `The middle of ${own.name}.` : `${samples[which].label ?? "An image"} of ${images.array("images").shape.slice(1, 3).join(" × ")} pixels, enlarged smoothly; seen by ${images.meta.name}.`} Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads look by position alone: on every photo they look at the same places." : ""}</p>
     </div>
