@@ -223,3 +223,11 @@ def test_full_covariance_keeps_its_precision(lowered):
             assert layer.sharpness.dtype == torch.float32
             assert layer(x if lowered == "autocast" else x.bfloat16()).isfinite().all()
             assert (layer.weights((9, 9)).double() - exact).abs().max().item() < 5e-3
+
+
+@pytest.mark.parametrize("tolerance", [1e-17, 1e-200, 5e-324])
+def test_tolerances_below_any_rounding_are_kept(tolerance):
+    """A share of one in 10¹⁷ was taken for none, and the logarithm of its reciprocal failed."""
+    layer = GaussianAttention(4, 4, init="grid", sharpness=9.0)
+    assert attention_to_conv(layer, tolerance=tolerance).leak <= max(tolerance, 1e-300)
+    assert conv_to_attention(nn.Conv1d(2, 2, 3, padding=1), tolerance=tolerance).leak <= tolerance

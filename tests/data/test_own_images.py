@@ -107,6 +107,13 @@ class TestFolders:
             write(tmp_path / "ab"[number % 2] / f"{number}.{ending}", number, size=(20, 12))
         assert open_data(str(tmp_path), image_size=10).shape == (3, 10, 10)
 
+    def test_a_size_beyond_any_image_is_refused(self, tmp_path):
+        """It reached the allocator, whose error no caller expects."""
+        for number in range(8):
+            write(tmp_path / "ab"[number % 2] / f"{number}.png", number)
+        with pytest.raises(ValueError, match="image_size must be at most 4096, got 9223372036854775807"):
+            open_data(str(tmp_path), image_size=2**63 - 1)
+
     def test_the_short_side_is_scaled_and_the_middle_cut_out(self, tmp_path):
         image = np.zeros((20, 60, 3), dtype=np.uint8)
         image[:, 20:40] = 200  # the middle third
@@ -169,7 +176,7 @@ class TestProblems:
             open_data(str(tmp_path))
         with pytest.raises(UnsuitableDataError, match="no such file or folder"):
             open_data(str(tmp_path / "gone"))
-        with pytest.raises(UnsuitableDataError, match="neither a data set"):
+        with pytest.raises(UnsuitableDataError, match="neither one of the data sets"):
             open_data("cifar11")
 
     def test_images_that_are_all_alike(self, tmp_path):

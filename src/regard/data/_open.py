@@ -3,10 +3,13 @@
 import os
 from pathlib import Path
 
-from regard.data._image_sets import DataSet, load
+from regard.data._image_sets import DataSet, check_validation, load
 from regard.data._sources import names
 from regard.data.own_images import OwnDataSet, UnsuitableDataError, open_images
-from regard.support.checks import check_positive, describe
+from regard.support.checks import check_path, check_positive, describe
+
+# A recipe from somebody else may ask for any size; a single image of this one takes 48 MB.
+MOST_SIDE = 4096
 
 
 def own_path(data: str) -> str | None:
@@ -19,10 +22,12 @@ def own_path(data: str) -> str | None:
         raise UnsuitableDataError(f"data must be the name of a data set or a path, got {describe(data)}")
     if data in names():
         return None
+    check_path("data", data)
     seems_path = os.sep in data or "/" in data or data.startswith((".", "~")) or Path(data).exists()
     if not seems_path:
         raise UnsuitableDataError(
-            f"data is {describe(data)}, which is neither a data set ({', '.join(names())}) nor a folder or file that exists"
+            f"data is {describe(data)}, which is neither one of the data sets ({', '.join(names())}) nor a folder or file "
+            f"that exists"
         )
     return str(Path(data).expanduser().absolute())
 
@@ -56,12 +61,13 @@ def open_data(
     path = own_path(data)
     if path is None:
         if image_size is not None:
-            raise UnsuitableDataError(f"image_size is for your own images, but data is {data!r}")
+            raise UnsuitableDataError(
+                f"image_size is {describe(image_size)}, but must be None: it is for your own images, and data is {data!r}"
+            )
         return load(data, validation=validation, download=download)
     if image_size is not None:
         check_positive("image_size", image_size)
-    if isinstance(validation, bool) or not isinstance(validation, int | float) or validation < 0:
-        raise ValueError(f"validation must be a number of images or a share in [0, 1), got {describe(validation)}")
-    if isinstance(validation, float) and validation >= 1:
-        raise ValueError(f"validation as a share must be less than 1, got {validation}; a count is a whole number")
+        if image_size > MOST_SIDE:
+            raise UnsuitableDataError(f"image_size must be at most {MOST_SIDE}, got {image_size}")
+    check_validation(validation)
     return open_images(path, validation, image_size)

@@ -4,7 +4,7 @@ import math
 
 from regard.figures.style import SEQUENTIAL, Figure, PathArgument, arrange, finish, new_figure, plain
 from regard.maps import Map
-from regard.support.checks import describe
+from regard.support.checks import check_index, describe
 
 
 def attention(found: Map, *, sample: int = 0, query: int | None = None, path: PathArgument = None) -> Figure:
@@ -24,13 +24,11 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
     if not isinstance(found, Map):
         raise TypeError(f"found must be one map, such as maps[-1], got {describe(found)}")
     weights = found.weights
-    if not -weights.shape[0] <= sample < weights.shape[0]:
-        raise ValueError(f"sample must be below the batch size {weights.shape[0]}, got {sample}")
+    check_index("sample", sample, weights.shape[0], "the batch size")
     maps = plain(weights[sample])
     title = found.name
     if query is not None:
-        if not -maps.shape[1] <= query < maps.shape[1]:
-            raise ValueError(f"query must be below the number of queries {maps.shape[1]}, got {query}")
+        check_index("query", query, maps.shape[1], "the number of queries")
         layout = found.layout()
         sides = layout.grid if len(layout.grid) == 2 else (1, math.prod(layout.grid))
         maps = maps[:, query, layout.prefix :].reshape(-1, *sides)

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from regard.data import data_folder
-from regard.support.checks import UnusableInputError
+from regard.support.checks import UnusableInputError, check_path
 from regard.support.files import write_atomic
 from regard.support.reading import read_json
 from regard.training._recipe import Recipe
@@ -51,7 +52,8 @@ def import_code(source: str) -> ModuleType:
 def load_recipe(source: str) -> Recipe:
     """The recipe of ``my_recipe.py``, which has one function that returns a :class:`Recipe`; ``my_recipe.py:name`` is one of
     several. Underscores and dashes in the name are the same."""
-    path, _, name = source.partition(".py")
+    check_path("source", source)
+    path, _, name = os.fspath(source).partition(".py")
     path, name = f"{path}.py", name.removeprefix(":")
     module = import_code(path)
     functions = recipes_in(module)
