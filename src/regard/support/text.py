@@ -74,3 +74,16 @@ def _scaled(number: int, base: int, units: tuple[str, ...]) -> str:
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     shown = f"{value:.{digits}f}"
     return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown} {units[step]}"
+
+
+def error_in_words(error: BaseException) -> str:
+    """The first line of an error and its kind; an error of the user's own may have no text, or fail to give it.
+
+    >>> error_in_words(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    try:
+        said = str(error).strip().partition("\n")[0]
+    except Exception:
+        said = ""
+    return f"{type(error).__name__}: {said:.500}" if said else type(error).__name__

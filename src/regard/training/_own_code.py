@@ -17,6 +17,7 @@ from regard.data import data_folder
 from regard.support.checks import UnusableInputError, check_path
 from regard.support.files import write_atomic
 from regard.support.reading import read_json
+from regard.support.text import error_in_words
 from regard.training._recipe import Recipe
 
 REMEMBERED = "own_code.json"
@@ -45,8 +46,8 @@ def import_code(source: str) -> ModuleType:
                 f"no module is called {source!r} ({missing}): is its folder on PYTHONPATH, or the package installed?"
             ) from missing
         raise OwnCodeError(f"{source} needs a module that is missing: {missing}") from missing
-    except Exception as error:  # whatever the user's code raises
-        raise OwnCodeError(f"{source} raises {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise OwnCodeError(f"{source} raises {error_in_words(error)}") from error
 
 
 def load_recipe(source: str) -> Recipe:
@@ -67,8 +68,8 @@ def load_recipe(source: str) -> Recipe:
         wanted = next(iter(functions))
     try:
         recipe = functions[wanted]()
-    except Exception as error:  # whatever the user's code raises
-        raise OwnCodeError(f"{wanted}() in {path} raises {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise OwnCodeError(f"{wanted}() in {path} raises {error_in_words(error)}") from error
     if not isinstance(recipe, Recipe):
         raise OwnCodeError(f"{wanted}() in {path} must return a regard.training.Recipe, not {type(recipe).__name__}")
     return recipe
