@@ -1,6 +1,7 @@
 """Your own images: what is read, how it is split, what is refused, and that streaming changes nothing."""
 
 import io
+import os
 import pickle
 import tarfile
 import zipfile
@@ -47,6 +48,15 @@ def photos(folder, counts, **options):
             number += 1
             write(folder / place / f"{number}.png", number, **options)
     return folder
+
+
+def npy_of(array):
+    np.save(content := io.BytesIO(), array)
+    return content.getvalue()
+
+
+def npy_of_text():
+    return npy_of(np.full((4, 3, 2, 2), "x"))
 
 
 class TestFolders:
@@ -106,6 +116,23 @@ class TestFolders:
         for number in range(8):
             write(tmp_path / "ab"[number % 2] / f"{number}.{ending}", number, size=(20, 12))
         assert open_data(str(tmp_path), image_size=10).shape == (3, 10, 10)
+
+    def test_pipes_and_links_to_nothing_are_left_out(self, tmp_path):
+        """Reading a pipe that nobody writes never returned."""
+        for number in range(8):
+            write(tmp_path / "ab"[number % 2] / f"{number}.png", number)
+        os.mkfifo(tmp_path / "a" / "pipe.png")
+        (tmp_path / "a" / "gone.png").symlink_to("nothing")
+        (tmp_path / "b" / "device.png").symlink_to("/dev/zero")
+        assert open_data(str(tmp_path), validation=0).train.images.shape[0] + len(open_data(str(tmp_path)).test()) == 8
+
+    @pytest.mark.parametrize("member", [b"", b"text", npy_of_text()], ids=["empty", "text", "an array of text"])
+    def test_archives_of_other_things_are_refused(self, tmp_path, member):
+        with zipfile.ZipFile(tmp_path / "images.npz", "w") as archive:
+            archive.writestr("images.npy", member)
+            archive.writestr("labels.npy", npy_of(np.array([0, 1, 0, 1])))
+        with pytest.raises(UnsuitableDataError, match=r"images\.npz|images"):
+            open_data(str(tmp_path / "images.npz"))
 
     def test_a_size_beyond_any_image_is_refused(self, tmp_path):
         """It reached the allocator, whose error no caller expects."""

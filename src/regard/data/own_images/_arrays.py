@@ -13,8 +13,9 @@ from torch import Tensor
 from regard.data._random import random_bits
 from regard.data.own_images._cache_file import hash_images
 from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts
-from regard.data.own_images._errors import UnsuitableDataError
+from regard.data.own_images._errors import UnsuitableDataError, listed
 from regard.data.own_images._pixels import TensorPixels
+from regard.support.checks import describe
 from regard.support.reading import check_regular, parse_json
 
 IMAGE_NAMES, LABEL_NAMES, CLASS_NAMES = ("images", "image", "x"), ("labels", "label", "y"), ("classes", "class_names")
@@ -107,6 +108,8 @@ def to_bytes(array: Tensor, what: str) -> Tensor:
     >>> to_bytes(torch.ones(2, 8, 8, 3), "images").shape
     torch.Size([2, 3, 8, 8])
     """
+    if not isinstance(array, Tensor):
+        raise UnsuitableDataError(f"{what} must hold bytes (uint8) or numbers from 0 to 1, got {describe(array):.100}")
     if array.ndim == 3:
         array = array[:, None]
     if array.ndim != 4:
@@ -155,6 +158,8 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
         opened.seek(0)
         with np.load(opened, allow_pickle=False) as file:  # nothing is unpickled
             named: dict[str, Any] = {name: file[name] for name in file.files}
+    if other := [name for name, array in named.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"it holds what is no array: {listed(other, most=3)}")
     classes = next((tuple(str(each) for each in named.pop(name)) for name in CLASS_NAMES if name in named), None)
     return {name: array if array.dtype.kind in "US" else _tensor(array) for name, array in named.items()}, classes
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -118,12 +119,21 @@ def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[
         for name in names:
             path = Path(place, name)
             relative = path.relative_to(root).as_posix()
-            if path.suffix.lower() in SUFFIXES and not name.startswith("."):
-                status = path.stat()
+            status = _regular(path) if path.suffix.lower() in SUFFIXES and not name.startswith(".") else None
+            if status is not None:
                 found.append((relative, status.st_size, status.st_mtime_ns))
             elif not name.startswith("."):
                 others.append(relative)
     return found, others
+
+
+def _regular(path: Path) -> os.stat_result | None:
+    """What is known of a file; None of a pipe or a device, whose first read may never return, and of a link to nothing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _key(folder: Path, files: Sequence[ImageFile]) -> str:
