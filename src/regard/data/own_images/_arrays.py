@@ -102,7 +102,7 @@ def number_labels(where: str, labels: list[Any], classes: tuple[str, ...] | None
     return found, classes or tuple(str(number) for number in range(count))
 
 
-def to_bytes(array: Tensor, what: str) -> Tensor:
+def to_bytes(array: Any, what: str) -> Tensor:
     """Images as uint8 (n, channels, height, width), from (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or 0 … 1.
 
     >>> to_bytes(torch.ones(2, 8, 8, 3), "images").shape
