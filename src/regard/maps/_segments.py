@@ -70,7 +70,8 @@ def check_segments(segments: Any, tokens: int | None = None) -> list[Segment]:
         whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sides)
         if kind not in ("text", "image") or not whole or len(sides) != (1 if kind == "text" else 2):
             raise ValueError(
-                f'segments must be pairs such as ("text", 12) or ("image", (24, 24)), got {pair!r} among {describe(segments)}'
+                f'segments must be pairs such as ("text", 12) or ("image", (24, 24)), got {pair!r} among them: '
+                f"{describe(segments):.100}"
             )
         found.append(Segment(start, math.prod(sides), None if kind == "text" else (sides[0], sides[1])))
         start += found[-1].count
