@@ -10,6 +10,8 @@ from regard.training import load_run
 from regard.views import page as pages
 from regard.views import shipped_run, story
 
+from .conftest import STILL
+
 pytestmark = pytest.mark.browser
 
 
@@ -57,7 +59,7 @@ def scene(opened):
 
 def drawn(scene, number=0):
     """What a canvas of a scene shows, once everything that was asked for is drawn."""
-    scene.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    scene.evaluate(STILL)
     return scene.locator("canvas").nth(number).evaluate("(canvas) => canvas.toDataURL()")
 
 

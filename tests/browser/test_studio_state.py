@@ -183,11 +183,9 @@ def test_two_steps_of_a_network_are_compared_by_their_difference(stray, address,
 
 
 @pytest.fixture(scope="session")
-def axe(pytestconfig):
+def axe(npm, pytestconfig):
     """axe-core as the front end's packages have it."""
     path = pytestconfig.rootpath / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
-    if not path.exists():
-        pytest.skip("axe-core is not installed: run `npm ci` in frontend/")
     return path.read_text(encoding="utf-8")
 
 
@@ -205,6 +203,7 @@ def violations(page, axe):
 PLACES = ("run/gaussian/heads", "run/vit/image", "run/case-transformer/tokens", "mechanism", "convolution", "claims")
 
 
+@pytest.mark.node
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_axe_finds_nothing_serious_on_any_page(stray, address, axe, look, mode):
     stray.emulate_media(color_scheme=mode)
@@ -217,6 +216,7 @@ def test_axe_finds_nothing_serious_on_any_page(stray, address, axe, look, mode):
     assert found == {place: [] for place in PLACES}
 
 
+@pytest.mark.node
 def test_axe_finds_nothing_serious_in_saved_files(open_file, look, axe, text_maps, image_maps):
     import regard
 

@@ -7,7 +7,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +27,9 @@ body.report { max-width: 62rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
 table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15rem 0.8rem 0.15rem 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; } table.grid { width: 100%; } table.grid td, table.grid th { padding: 0.4rem 0.8rem 0.4rem 0; }
+table.grid td { border-top: 1px solid #8883; vertical-align: top; }
+td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body { background: #090b0f; color: #e8ebef; } }
 :root[data-theme="dark"] { color-scheme: dark; } :root[data-theme="light"] { color-scheme: light; }
@@ -169,6 +171,17 @@ def table(rows: Sequence[tuple[str, Any]]) -> str:
     """Names and values."""
     cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table>{''.join(cells)}</table>"
+
+
+def grid(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
+    """A table: headings, then rows. Columns named in ``right``, by number, hold numbers."""
+    head, *body = rows
+    lines = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    for row in body:
+        kinds = (' class="number"' if number in right else "" for number in range(len(row)))
+        cells = (f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
+        lines += f"</tr><tr>{''.join(cells)}"
+    return f'<div class="wide"><table class="grid"><tr>{lines}</tr></table></div>'
 
 
 def claims(rows: Sequence[tuple[str, str]]) -> str:
