@@ -200,7 +200,16 @@ def violations(page, axe):
     ]
 
 
-PLACES = ("run/gaussian/heads", "run/vit/image", "run/case-transformer/tokens", "mechanism", "convolution", "claims")
+PLACES = (
+    "run/gaussian/heads",
+    "run/vit/image",
+    "run/vit/training",
+    "run/case-transformer/tokens",
+    "mechanism",
+    "convolution",
+    "claims",
+    "story",
+)
 
 
 @pytest.mark.node
@@ -211,6 +220,9 @@ def test_axe_finds_nothing_serious_on_any_page(stray, address, axe, look, mode):
     for place in PLACES:
         stray.goto(f"{address}#/{place}")
         stray.wait_for_selector(f".regard[data-view={place.rpartition('/')[2]}]")
+        for section in stray.locator("[data-section]").all():  # of the page that opens; each is made when it comes near
+            section.evaluate("(element) => element.scrollIntoView({ behavior: 'instant' })")
+            section.locator("canvas[data-painted]").first.wait_for()
         look.settle(stray)
         found[place] = violations(stray, axe)
     assert found == {place: [] for place in PLACES}

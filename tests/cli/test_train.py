@@ -154,9 +154,11 @@ class TestReport:
         assert main(["report", str(image_run.folder), "--output", str(output)]) == 0
         page = output.read_text()
         assert _stands_alone(page)
-        for words in ("Learning curves", "Where its heads look", "What it attends to", f"{10:,}"):
+        for words in ("Learning curves", "Heads over training", "What it attends to", f"{10:,}"):
             assert words in page
-        assert page.count("data:image/png;base64,") == 6
+        # Everything is drawn by the page itself; one figure says how many heads are needed.
+        assert page.count("data:image/png;base64,") == 1
+        assert set(re.findall(r'data-regard-payload="(\w+)"', page)) == {"story", "training", "heads", "image"}
 
     def test_accuracy_against_heads_is_drawn_on_request_of_a_number_of_images(self, image_run, tmp_path, capsys):
         output = tmp_path / "report.html"
@@ -194,7 +196,9 @@ class TestReport:
     def test_a_sequence_model_shows_its_alignment(self, case_runs, tmp_path):
         output = tmp_path / "case.html"
         assert main(["report", str(case_runs[1].folder), "--output", str(output)]) == 0
-        assert 'alt="attention/alignment_0"' in output.read_text()
+        page = output.read_text()
+        assert set(re.findall(r'data-regard-payload="(\w+)"', page)) == {"story", "training", "tokens"}
+        assert '"asks":"target","reads":"source"' in page[page.index('id="tokens-header"') :]
 
     def test_mistakes_are_messages(self, image_run, case_runs, photo, tmp_path, capsys):
         run = str(image_run.folder)

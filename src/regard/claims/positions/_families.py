@@ -84,7 +84,7 @@ def _map(profile: Profile) -> Tensor:
     return functional.separable_weights([profile], (8,))[0]
 
 
-class Order(NamedTuple):
+class VisibleKeys(NamedTuple):
     """Which keys a query sees, by the coordinates of both: (queries, keys, axes) each."""
 
     sees: Callable[[Tensor, Tensor], Tensor]
@@ -98,10 +98,10 @@ def _raster(query: Tensor, key: Tensor) -> Tensor:
 @holds(
     "regard-quadrant",
     "theory, “The family”",
-    says=Order(lambda query, key: (key <= query).all(-1)),
-    mutant=("a query sees what comes before it in raster order", Order(_raster)),
+    says=VisibleKeys(lambda query, key: (key <= query).all(-1)),
+    mutant=("a query sees what comes before it in raster order", VisibleKeys(_raster)),
 )
-def quadrant(order: Order) -> Evidence:
+def quadrant(visible: VisibleKeys) -> Evidence:
     r"""Attention that looks only back along each axis of a plane sees the quadrant above *and* to the left of the query,
     itself included, and not all that comes before it in raster order.
 
@@ -116,7 +116,7 @@ def quadrant(order: Order) -> Evidence:
         weights = functional.separable_weights([DecayProfile(rate, "before") for rate in rates], grid)[0]
         place = _places(grid)
         pairs = place[:, None].expand(len(place), -1, -1), place[None].expand(len(place), -1, -1)
-        found.true(torch.equal(weights > 0, order.sees(*pairs)), f"grid {grid}")
+        found.true(torch.equal(weights > 0, visible.sees(*pairs)), f"grid {grid}")
     weights = functional.separable_weights([_BEFORE, _BEFORE], (4, 4))[0]
     return found.evidence("grids", draw=matrices("4 × 4 tokens, one-sided along both axes", {"weights": weights}))
 
