@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_refused(user_errors):
         move(images[0], torch.zeros(3, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match="corner must be"):
         cutout(images, torch.zeros(1, 2, dtype=torch.int64), 2)
-    with pytest.raises(ValueError, match="mean has 1 and std 3 numbers"):
+    with pytest.raises(ValueError, match=r"mean is .*, 1 numbers, but must be one number for each of the 3 channels"):
         normalize(images, (0.5,), (0.5,) * 3)
     with pytest.raises(ValueError, match="others has shape"):
         mixup(images, images[:1], torch.ones(2))

@@ -50,6 +50,15 @@ def photos(folder, counts, **options):
     return folder
 
 
+def npy_of(array):
+    np.save(content := io.BytesIO(), array)
+    return content.getvalue()
+
+
+def npy_of_text():
+    return npy_of(np.full((4, 3, 2, 2), "x"))
+
+
 class TestFolders:
     def test_parts_and_classes_come_from_folder_names(self, tmp_path):
         own = open_data(str(photos(tmp_path, {"train/dog": 10, "train/cat": 10, "test/cat": 2, "test/dog": 3})))
@@ -107,6 +116,14 @@ class TestFolders:
         for number in range(8):
             write(tmp_path / "ab"[number % 2] / f"{number}.{ending}", number, size=(20, 12))
         assert open_data(str(tmp_path), image_size=10).shape == (3, 10, 10)
+
+    @pytest.mark.parametrize("member", [b"", b"text", npy_of_text()], ids=["empty", "text", "an array of text"])
+    def test_archives_of_other_things_are_refused(self, tmp_path, member):
+        with zipfile.ZipFile(tmp_path / "images.npz", "w") as archive:
+            archive.writestr("images.npy", member)
+            archive.writestr("labels.npy", npy_of(np.array([0, 1, 0, 1])))
+        with pytest.raises(UnsuitableDataError, match=r"images\.npz|images"):
+            open_data(str(tmp_path / "images.npz"))
 
     def test_the_short_side_is_scaled_and_the_middle_cut_out(self, tmp_path):
         image = np.zeros((20, 60, 3), dtype=np.uint8)
@@ -170,7 +187,7 @@ class TestProblems:
             open_data(str(tmp_path))
         with pytest.raises(UnsuitableDataError, match="no such file or folder"):
             open_data(str(tmp_path / "gone"))
-        with pytest.raises(UnsuitableDataError, match="neither a data set"):
+        with pytest.raises(UnsuitableDataError, match="neither one of the data sets"):
             open_data("cifar11")
         with pytest.raises(UnsuitableDataError, match="image_size must be at most 8,000 pixels, got 100,000"):
             open_data(str(tmp_path), image_size=100_000)

@@ -32,8 +32,14 @@ def test_each_token_is_a_linear_map_of_its_patch(patch, rows, columns, channels,
 def test_bad_input_is_named(user_errors):
     layer = PatchEmbedding((2, 3), 4, channels=1)
     for shape, message in (
-        ((1, 1, 5, 6), "image height is 5, which is not a multiple of the patch's height, 2"),
-        ((1, 1, 4, 4), "image width is 4, which is not a multiple of the patch's width, 3"),
+        (
+            (1, 1, 5, 6),
+            "height of images .image_size. is 5, but must be a multiple of the height of a patch .patch_size., 2",
+        ),
+        (
+            (1, 1, 4, 4),
+            "width of images .image_size. is 4, but must be a multiple of the width of a patch .patch_size., 3",
+        ),
         ((1, 1, 0, 3), "image height is 0"),
         ((1, 3, 4, 6), r"images has shape \(1, 3, 4, 6\), but must have 1 channels"),
         ((1, 4, 6), "images has shape"),

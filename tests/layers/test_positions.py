@@ -110,7 +110,7 @@ def test_bad_input_is_named(user_errors):
         ((4,), {}, "grid is None, but learned positions"),
         ((4, 3), {"kind": "rotary"}, "kind must be one of"),
         ((4, 3), {"combine": "multiply"}, "combine must be one of"),
-        ((4, 3), {"position_dim": 2}, "position_dim is 2, but positions that are added are as wide as dim, 4"),
+        ((4, 3), {"position_dim": 2}, "position_dim is 2, but positions that are added must be as wide as dim, 4"),
         ((4, 5), {"kind": "one-hot"}, "dim is 4, but one-hot positions of grid .5,. are 5 wide"),
         ((6, (2, 2)), {"kind": "sinusoidal"}, "dim is 6, .* multiple of 4"),
         ((4, 3), {"interpolate": True}, "interpolate is True, but needs kind 'learned' and a grid"),

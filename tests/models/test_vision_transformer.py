@@ -135,7 +135,7 @@ def test_refuses_other_models(timm, user_errors):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"image_size": 30}, "image height is 30, which is not a multiple"),
+        ({"image_size": 30}, "height of images .image_size. is 30, but must be a multiple"),
         ({"image_size": (8, 8, 8)}, "image_size must be a number or"),
         ({"pool": "max"}, "pool must be one of 'class'"),
         ({"positions": "rotary"}, "positions must be one of 'learned'"),
@@ -154,7 +154,7 @@ def test_says_what_is_wrong_with_an_image(user_errors):
     model = VisionTransformer(8, 4, 10, **SMALL)
     with pytest.raises(ValueError, match="must have 3 channels"):
         model(torch.ones(1, 1, 8, 8))
-    with pytest.raises(ValueError, match="image width is 9"):
+    with pytest.raises(ValueError, match=r"width of images .image_size. is 9"):
         model(torch.ones(1, 3, 8, 9))
     with pytest.raises(TypeError, match="layer's parameters are"):
         model(torch.ones(1, 3, 8, 8, dtype=torch.float64))

@@ -106,6 +106,9 @@ def _recipe(**fields: Any) -> Change:
 
 RECIPES: dict[str, dict[str, Any]] = {
     "a million blocks": {"network__depth": 10**6},
+    "a billion blocks": {"network__depth": 10**9},
+    "many blocks": {"network__depth": 10**4},
+    "images of any size": {"task__image_size": 2**63 - 1},
     "wide": {"network__dim": 9 * 10**9},
     "wide inside": {"network__hidden": 10**15},
     "many heads": {"network__heads": 10**9, "network__dim": 10**9},

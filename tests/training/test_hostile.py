@@ -77,11 +77,13 @@ def test_a_recipe_of_any_depth_takes_no_memory(tmp_path):
     recipe = regard.recipes.get("demo").smoke()
     regard.train(recipe, folder=tmp_path, accelerator="cpu", tensorboard=False)
     about = json.loads((tmp_path / "recipe.json").read_text())
-    about["network"]["depth"] = 10**6
-    (tmp_path / "recipe.json").write_text(json.dumps(about))
     begin = time.process_time()
-    with pytest.raises(ValueError, match="more parts than"):
-        regard.load_run(tmp_path).network()
+    # A billion blocks were a list of a billion grids before the first tensor was counted.
+    for depth, refusal in ((10_000, "more parts than"), (10**9, "depth must be 1 or more, and 10000 at most")):
+        about["network"]["depth"] = depth
+        (tmp_path / "recipe.json").write_text(json.dumps(about))
+        with pytest.raises(ValueError, match=refusal):
+            regard.load_run(tmp_path).network()
     assert time.process_time() - begin < 5
 
 

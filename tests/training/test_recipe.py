@@ -84,7 +84,7 @@ def test_differences_are_named_by_their_path():
     ("changes", "words"),
     [
         ({"epochs": 0}, "epochs must be 1 or more"),
-        ({"batch_size": 10, "accumulate": 3}, "accumulate=3 does not divide"),
+        ({"batch_size": 10, "accumulate": 3}, "accumulate=3 must divide"),
         ({"clip": 0.0}, "clip must be a positive number or None"),
         ({"average": 1.0}, "average must lie in"),
         ({"precision": "fp16"}, "precision must be one of"),

@@ -56,7 +56,7 @@ def test_a_page_of_32_by_32_heads_is_small(tmp_path):
 
 def test_what_does_not_fit_is_refused():
     maps = long_maps(1, 1, 40, batch=2)
-    with pytest.raises(ValueError, match=r"tokens has 3 entries, but 'layers\.0' attends over 40"):
+    with pytest.raises(ValueError, match=r"tokens has 3 entries .*, but needs 40, which 'layers\.0' attends over"):
         regard.show(maps, tokens=["a", "b", "c"])
     with pytest.raises(TypeError, match="tokens must be a list of strings"):
         regard.show(maps, tokens="text")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.maps import exact
-from regard.support.checks import describe
+from regard.support.checks import check_module, describe, is_iterable, taking
 
 # Inputs (a tensor, a mapping or a sequence) and class numbers.
 Batch = tuple[Any, Tensor]
@@ -54,13 +54,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def check_batches(batches: Any) -> list[Batch]:
+    """Pairs of inputs and labels, at least one."""
+    if not is_iterable(batches) or isinstance(batches, Tensor | str | bytes | nn.Module):
+        raise TypeError(f"batches must be pairs of inputs and labels, got {describe(batches)}")
+    kept = list(batches)
+    if not kept:
+        raise ValueError(f"batches is empty ({describe(batches)}): pass at least one pair of inputs and labels")
+    for pair in kept:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise TypeError(f"batches must be pairs of inputs and labels (a tensor), got {describe(batches):.200}")
+    return kept
+
+
 @torch.no_grad()
 def predictions(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """The classes that the model predicts, and the labels."""
     predicted, right = [], []
     with evaluating(model):
         for x, labels in batches:
-            predicted.append(logits_of(call(model, x)).argmax(-1).cpu())
+            with taking("batches", x, model):
+                output = call(model, x)
+            predicted.append(logits_of(output).argmax(-1).cpu())
             right.append(labels.cpu())
     if not predicted:
         raise ValueError("batches is empty: pass at least one pair of inputs and labels")
@@ -73,7 +88,8 @@ def accuracy(model: nn.Module, batches: Iterable[Batch]) -> float:
     Args:
         batches: pairs of inputs (a tensor, a mapping or a sequence) and class numbers ``(batch,)``.
     """
-    predicted, right = predictions(model, batches)
+    check_module("model", model)
+    predicted, right = predictions(model, check_batches(batches))
     return float((predicted == right).double().mean())
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps import AttentionRecord, RecordListener, intercept
-from regard.support.checks import describe
+from regard.support.checks import check_module, describe
 
 # From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
 Change = Callable[[AttentionRecord, Tensor], Tensor | None]
@@ -42,6 +42,7 @@ def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | 
     """Inside the block the output of each attention is what ``change`` returns. The model itself is not changed. It does
     not take the fast path of ``nn.TransformerEncoder``, in which heads cannot be changed. ``retract`` is called with the
     name of an attention that turns out to be a part of something else."""
+    check_module("model", model)
     changed = ChangedHeads(change, retract)
     with intercept(model, changed, keeps_path=False):
         yield changed
@@ -49,10 +50,19 @@ def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | 
 
 def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
     """The number of heads of each attention of the model, by name; ``run`` runs the model."""
+    check_module("model", model)
+    if isinstance(run, type) or not callable(run):
+        raise TypeError(f"run must be a function that runs the model, got {describe(run)}")
     with torch.no_grad(), changing(model, lambda record, output: None) as changed:
-        run()
+        try:
+            run()
+        except Exception as error:
+            raise ValueError(f"run must run the model, but {run!r:.100} raised an error: {error}") from error
     if not changed.seen:
-        raise ValueError(f"{type(model).__name__} computed no attention" + "".join(f"; {x}" for x in changed.lost))
+        raise ValueError(
+            f"{type(model).__name__} computed no attention, which model must do in run ({run!r:.100})"
+            + "".join(f"; {x}" for x in changed.lost)
+        )
     return dict(changed.seen)
 
 
@@ -73,6 +83,9 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
     if not isinstance(heads, Mapping):
         raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
 
+    if not isinstance(heads, Mapping) or not all(isinstance(name, str) for name in heads):
+        raise TypeError(f"heads must map names to numbers of heads, got {describe(heads)}")
+
     def change(record: AttentionRecord, output: Tensor) -> Tensor | None:
         silent = heads.get(record.name)
         if not silent:
@@ -89,10 +102,10 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
         raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")
 
 
-def check_heads(name: str, chosen: Sequence[int], count: int) -> None:
+def check_heads(name: str, chosen: Sequence[int], count: int, argument: str = "heads") -> None:
     """Raise an error unless ``chosen`` are different numbers below ``count``."""
     if not isinstance(chosen, Collection):
-        raise TypeError(f"heads of {name!r} must be several numbers below {count}, got {describe(chosen)}")
+        raise TypeError(f"{argument} of {name!r} must be several numbers below {count}, got {describe(chosen)}")
     wrong = [h for h in chosen if isinstance(h, bool) or not isinstance(h, int) or not 0 <= h < count]
     if wrong or len(set(chosen)) != len(chosen):
-        raise ValueError(f"heads of {name!r} must be different numbers below {count}, got {list(chosen)}")
+        raise ValueError(f"{argument} of {name!r} must be different numbers below {count}, got {list(chosen)}")

@@ -146,10 +146,11 @@ def cost(
     try:
         with tally.running(), torch.no_grad():
             model(*inputs, **options)
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, TypeError) as error:
         said = str(error).partition("\n")[0]
         raise ValueError(
-            f"input_shape is {input_shape!r:.100}, but must be what the model ({type(model).__name__}) takes: {said}"
+            f"input_shape is {input_shape!r:.100} and dtype {dtype}, but must be what the model "
+            f"({type(model).__name__}) takes: {said}"
         ) from error
     return tally.cost()
 
@@ -170,7 +171,9 @@ def _inputs(model: nn.Module, shapes: Any, dtype: Any) -> list[Tensor | None]:
         if shape is None or isinstance(shape, Tensor):
             made.append(shape)
             continue
-        if not isinstance(shape, Sequence) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        if not isinstance(shape, Sequence) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in shape
+        ):
             raise TypeError(f"input_shape must hold whole numbers of 0 or more, got {describe(shape)}")
         made.append(torch.zeros(tuple(shape), dtype=kind or like.dtype, device=like.device))
     return made

@@ -121,11 +121,12 @@ class Edit:
             found = function(part)
         except Exception as error:
             raise ValueError(
-                f"weights was called with {describe(part)} of {name!r}, and raised an error: {error}"
+                f"weights must be a function of {describe(part)} ({name!r}), but {function!r:.100} raised an error: {error}"
             ) from error
         if not isinstance(found, Tensor) or found.shape != part.shape:
             raise ValueError(
-                f"weights was called with {describe(part)} of {name!r} and must return such a tensor, got {describe(found)}"
+                f"weights ({function!r:.100}) was called with {describe(part)} of {name!r} and must return such a tensor, got "
+                f"{describe(found)}"
             )
         return found
 

@@ -200,7 +200,9 @@ def _wanted(pattern: Given, call: Any, kept: Kept, ids: Tensor | None, radius: i
         try:
             given = pattern(asked, read)
         except Exception as error:
-            raise ValueError(f"pattern was called with query and key numbers, and raised an error: {error}") from error
+            raise ValueError(
+                f"pattern must be a function of query and key numbers, but {pattern!r:.100} raised an error: {error}"
+            ) from error
         if not isinstance(given, Tensor):
             raise TypeError(
                 f"pattern ({describe(pattern)}) must return a tensor (queries, keys), got {describe(given)}"

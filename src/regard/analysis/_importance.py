@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._accuracy import Batch, Loss, accuracy, call, evaluating, sample_losses
+from regard.analysis._accuracy import Batch, Loss, accuracy, call, check_batches, evaluating, sample_losses
 from regard.analysis._changed_heads import changing, heads_in, mask_heads
 from regard.maps import AttentionRecord
-from regard.support.checks import check_choice, describe, is_iterable, taking
+from regard.support.checks import check_choice, check_module, check_positive, describe, taking
 from regard.support.tables import text_table
 
 
@@ -79,19 +79,6 @@ def importance(
     return Importance(scores, method)
 
 
-def check_batches(batches: Any) -> list[Batch]:
-    """Pairs of inputs and labels, at least one."""
-    if not is_iterable(batches) or isinstance(batches, Tensor | str | bytes | nn.Module):
-        raise TypeError(f"batches must be pairs of inputs and labels, got {describe(batches)}")
-    kept = list(batches)
-    if not kept:
-        raise ValueError(f"batches is empty ({describe(batches)}): pass at least one pair of inputs and labels")
-    for pair in kept:
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Tensor):
-            raise TypeError(f"batches must be pairs of inputs and labels (a tensor), got {describe(batches):.200}")
-    return kept
-
-
 def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
     totals: dict[str, Tensor] = {}
     samples = 0
@@ -110,7 +97,7 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
         with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
             with taking("batches", x, model):
                 output = call(model, x)
-            total = _summed(losses(output, labels), loss=losses)
+            total = _summed(output, labels, loss=losses)
             if not gates:
                 raise ValueError(f"{type(model).__name__} computed no attention")
             gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
@@ -135,7 +122,7 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
             with mask_heads(model, silent):
                 with taking("batches", x, model):
                     output = call(model, x)
-                total += float(_summed(losses(output, labels), loss=losses))
+                total += float(_summed(output, labels, loss=losses))
             samples += len(labels)
         return total / samples
 
@@ -146,7 +133,13 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
     }
 
 
-def _summed(losses: Any, loss: Loss) -> Tensor:
+def _summed(output: Any, labels: Tensor, loss: Loss) -> Tensor:
+    try:
+        losses = loss(output, labels)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        if loss is sample_losses:
+            raise
+        raise ValueError(f"loss must be a function loss(output, labels), but {loss!r:.100} raised: {error}") from error
     if not isinstance(losses, Tensor) or losses.ndim != 1:
         raise ValueError(f"loss must give one number per sample, but {loss!r:.100} gave {describe(losses)}")
     return losses.sum()
@@ -170,10 +163,16 @@ def pruning_curve(
         order: the result of :func:`importance`, or heads in the order in which they are silenced.
         points: how many points, from all heads to none.
     """
+    check_module("model", model)
+    check_positive("points", points)
     if points < 2:
         raise ValueError(f"points must be 2 or more, got {points}")
-    kept = list(batches)
-    heads = order.order() if isinstance(order, Importance) else list(order)
+    kept = check_batches(batches)
+    heads = order.order() if isinstance(order, Importance) else order
+    if not isinstance(heads, list | tuple) or any(
+        not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str) for pair in heads
+    ):
+        raise TypeError(f"order must be what importance gives, or pairs (name, head), got {describe(order)}")
     curve = []
     for i in range(points):
         gone = round(len(heads) * i / (points - 1))

@@ -170,7 +170,7 @@ def _chosen(
             raise KeyError(f"keep must name attention of the model (a {model}), but names {pattern!r}; {there}")
         for name in found:
             total = _count(prunable[name])
-            check_heads(name, heads, total)
+            check_heads(name, heads, total, "keep: heads")
             if not heads:
                 raise ValueError(f"keep names no head of {name!r}: at least one of its {total} must stay")
             chosen[name] = sorted(heads)

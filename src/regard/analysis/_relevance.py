@@ -142,7 +142,10 @@ class _Probes(RecordListener):
 
 def _score(output: Any, target: Any) -> Tensor:
     if callable(target) and not isinstance(target, type | nn.Module):
-        score = target(output)
+        try:
+            score = target(output)
+        except TypeError as error:
+            raise TypeError(f"target must be a function of the output, but {target!r:.100} raised: {error}") from error
         if not isinstance(score, Tensor):
             raise TypeError(f"target must give a tensor, but {target!r:.100} gave {describe(score)}")
         return score.sum()

@@ -17,7 +17,7 @@ from regard.analysis._edited_weights import TokenPlaces
 from regard.analysis._locality import Head, Locality
 from regard.functional import gaussian_attention
 from regard.maps import AttentionRecord, Layout, exact, given_layout, shared_heads
-from regard.support.checks import describe
+from regard.support.checks import check_count, check_grid, describe, is_iterable
 
 
 @dataclass(frozen=True)
@@ -181,12 +181,18 @@ def replace_heads(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(model)}")
-    if not isinstance(heads, Iterable):
+    if not is_iterable(heads):
         raise TypeError(f"heads must be the result of regard.locality, or a part of it, got {describe(heads)}")
+    if grid is not None:
+        grid = check_grid(grid)
+    if prefix is not None:
+        check_count("prefix", prefix)
     chosen = list(heads)
     wrong = [head for head in chosen if not isinstance(head, Head)]
     if wrong:
-        raise TypeError(f"heads must be the result of regard.locality, got {describe(wrong[0])} in it")
+        raise TypeError(
+            f"heads must be the result of regard.locality, got {describe(wrong[0])} in {describe(heads):.100}"
+        )
     layouts = dict(heads.layouts) if isinstance(heads, Locality) else {}
     for head in chosen:
         if grid is not None:

@@ -195,7 +195,10 @@ def _steps(maps: Maps | Sequence[Tensor]) -> list[_Step]:
     steps = [_Step(f"map {i}", weights, captured=False) for i, weights in enumerate(maps)]
     for step in steps:
         if not isinstance(step.weights, Tensor) or step.weights.ndim != 4:
-            raise ValueError(f"maps: {step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)}")
+            raise ValueError(
+                f"maps: {step.name} must be (batch, heads, tokens, tokens), got {describe(step.weights)} in a "
+                f"{type(maps).__name__}"
+            )
     return steps
 
 

@@ -100,7 +100,7 @@ def word_maps(
         shapes = ", ".join(sorted({f"{found.shape[2]} × {found.shape[3]}" for found in maps.values() if found.shape}))
         raise ValueError(
             f"no map has queries on a grid of {sides[0]} × {sides[1]} (or of halves of it) and keys that are words; the maps are "
-            f"{shapes or 'none'}. For joint attention pass segments="
+            f"{shapes or 'none'}. For joint attention segments are needed: pass segments="
         )
     names = tuple(map(str, range(len(total)) if tokens is None else tokens))
     if len(names) != len(total):

@@ -9,7 +9,7 @@ import torch
 from regard.claims._claim import SOURCES, TOPICS, Claim, Effort, Evidence, all_claims
 from regard.claims._row import Row
 from regard.claims._table import html_table, table
-from regard.support.checks import check_flag
+from regard.support.checks import check_flag, describe, is_iterable
 
 Report = Callable[[Claim], None]
 
@@ -69,7 +69,9 @@ def select(what: str | Sequence[str] | None = None) -> tuple[Claim, ...]:
     claims = all_claims()
     if what is None:
         return claims
-    words = [what] if isinstance(what, str) else list(what)
+    words = [what] if isinstance(what, str) else list(what) if is_iterable(what) else [what]
+    if any(not isinstance(word, str) for word in words):
+        raise TypeError(f"what must be a source, a topic or an id, or several of these, got {describe(what)}")
     for word in words:
         if not any(word in (claim.id, claim.topic, claim.source) for claim in claims):
             raise ValueError(

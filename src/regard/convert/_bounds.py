@@ -45,7 +45,7 @@ def sharpness_for(tolerance: float, axes: int) -> float:
     >>> shift_leak([sharpness_for(1e-6, 2)] * 2) <= 1e-6
     True
     """
-    low, high = 0.0, max(1.0, 2 * math.log(8 * axes / tolerance))
+    low, high = 0.0, max(1.0, 2 * (math.log(8 * axes) - math.log(tolerance)))
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if middle > 0.05 and shift_leak([middle] * axes) <= tolerance else (middle, high)

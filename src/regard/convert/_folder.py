@@ -11,6 +11,7 @@ from regard.convert._network import convert_network
 from regard.convert._report import ConversionReport
 from regard.models import Pretrained
 from regard.support.building import differing_shapes, shapes_of
+from regard.support.checks import check_path
 from regard.support.files import write_atomic
 from regard.support.reading import read_object
 
@@ -39,6 +40,7 @@ def load_converted(folder: str | os.PathLike[str]) -> nn.Module:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    check_path("folder", folder)
     path = Path(folder)
     for name in (CONVERSION, CONVERTED):
         if not (path / name).is_file():

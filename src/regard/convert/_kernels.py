@@ -1,6 +1,7 @@
 """The taps of Gaussian heads: what a head's map is as a convolution kernel, and how much of it a window cuts off."""
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[He
             kernels.append(_full_kernel(head, center[head], sharpness[head], tolerance))
             continue
         # Each axis may cut m with 2(1 − (1 − m)^axes) ≤ tolerance.
-        share = 1 - (1 - tolerance / 2) ** (1 / axes)
+        share = max(-math.expm1(math.log1p(-tolerance / 2) / axes), sys.float_info.min)
         starts, factors, kept = [], [], 0.0
         rows = []
         for axis in range(axes):
@@ -64,7 +65,7 @@ def _axis_taps(head: int, center: float, alpha: float, share: float) -> tuple[in
     """First offset, weights and cut share of one axis: the narrowest window around the center that cuts at most
     ``share``."""
     # From here on a key has less than share/1000 of the nearest one's weight: the sum is taken up to this radius.
-    far = math.ceil(math.sqrt(math.log(1e3 / share) / max(alpha, 1e-9)) + 2)
+    far = math.ceil(math.sqrt((math.log(1e3) - math.log(share)) / max(alpha, 1e-9)) + 2)
     if far > 20 * LARGEST_RADIUS:
         raise too_soft(head, alpha)
     middle = round(center)
@@ -95,7 +96,7 @@ def too_soft(head: int, alpha: float) -> ValueError:
 def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) -> HeadKernel:
     """A head with a full sharpness matrix: the smallest box around its center that cuts at most tolerance/2."""
     axes, softest = center.shape[0], torch.linalg.eigvalsh(matrix).min().item()
-    far = math.ceil(math.sqrt(math.log(1e4 * axes / tolerance) / max(softest, 1e-9)) + 2)
+    far = math.ceil(math.sqrt((math.log(1e4 * axes) - math.log(tolerance)) / max(softest, 1e-9)) + 2)
     if far > 2 * LARGEST_RADIUS:
         raise too_soft(head, softest)
     middle = center.round()

@@ -71,8 +71,10 @@ def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: floa
     conv._parameters["weight"] = nn.Parameter(weight.abs())
     absolute = conv(batch.abs())
     total = passed
-    for moved in (torch.zeros_like(passed), passed):  # the convolution's own rounding, and the attention's
-        error = summed(rules, terms, absolute + moved)
+    # The convolution's own rounding, and the attention's. A convolution may begin its sum with the bias, and then every step
+    # rounds a number that holds it; the attention adds it at the end.
+    for moved, begun in ((torch.zeros_like(passed), added), (passed, torch.zeros_like(added))):
+        error = summed(rules, terms + 1, absolute + moved + begun)
         error = error + stored(rules, exact + moved + error)
         error = error + rules.stored * (exact + moved + error + added) + rules.parameter * added
         total = total + error

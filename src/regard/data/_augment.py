@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.data._random import random_below, random_bits, random_coin
-from regard.support.checks import check_choice, check_tensor, describe, values_are_readable
+from regard.support.checks import check_choice, check_count, check_ndim, check_tensor, describe, values_are_readable
 
 Border = Literal["reflect", "zeros"]
 Flip = Literal["none", "random", "alternate"]
@@ -167,8 +167,17 @@ def cutout(
               [1., 0., 0.],
               [1., 1., 1.]]]])
     """
-    if corner.shape != (len(images), 2):
-        raise ValueError(f"corner must be (n, 2) for {len(images)} images, got {describe(corner)}")
+    check_ndim("images", images, "n channels height width")
+    check_tensor("corner", corner)
+    check_count("side", side)
+    if isinstance(fill, bool) or not isinstance(fill, int | float) or not abs(fill) < 1e38:
+        raise TypeError(f"fill must be a number, got {describe(fill)}")
+    fill = float(fill)
+    if corner.shape != (len(images), 2) or corner.is_floating_point() or corner.is_complex():
+        raise ValueError(
+            f"corner must be (n, 2), whole numbers, for {len(images)} images, got {describe(corner)}: images has shape "
+            f"{tuple(images.shape)}"
+        )
     return images.masked_fill(box(corner, corner + side, *images.shape[2:])[:, None], fill)
 
 
@@ -196,10 +205,25 @@ def normalize(
     >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), (0.5,), (0.25,)).round(decimals=4)
     tensor([[[[-2.,  2.]]]])
     """
-    if len(mean) != images.shape[1] or len(std) != images.shape[1]:
-        raise ValueError(f"mean has {len(mean)} and std {len(std)} numbers but images have {images.shape[1]} channels")
+    check_tensor("images", images)
+    if images.ndim != 4 or images.is_complex():
+        raise ValueError(f"images must be (n, channels, height, width), got {describe(images)}")
+    for name, numbers in (("mean", mean), ("std", std)):
+        _check_numbers(name, numbers, images.shape[1])
+    if not all(number > 0 for number in std):
+        raise ValueError(f"std must be positive, got {describe(std)}")
     scale, offset = _affine(tuple(mean), tuple(std), images.device)
     return torch.addcmul(offset, images.float(), scale)
+
+
+def _check_numbers(name: str, numbers: object, channels: int) -> None:
+    if not isinstance(numbers, tuple | list) or len(numbers) != channels:
+        count = f", {len(numbers)} numbers" if isinstance(numbers, tuple | list) else ""
+        raise ValueError(
+            f"{name} is {describe(numbers)}{count}, but must be one number for each of the {channels} channels of images"
+        )
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+        raise TypeError(f"{name} must be numbers, got {describe(numbers)}")
 
 
 @lru_cache(maxsize=64)

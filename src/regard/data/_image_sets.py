@@ -146,15 +146,21 @@ def load(name: str, *, validation: int | float = 0.1, download: bool = True) -> 
     tensor([60, 60, 60, 60, 60, 60, 60, 60, 60, 60])
     """
     source = source_of(name)
-    if isinstance(validation, bool) or not isinstance(validation, int | float) or validation < 0:
-        raise ValueError(f"validation must be a number of images or a share in [0, 1), got {describe(validation)}")
+    check_validation(validation)
     if isinstance(validation, float):
-        if validation >= 1:
-            raise ValueError(f"validation as a share must be less than 1, got {validation}; a count is a whole number")
         validation = round(validation * source.train_count)
     if validation >= source.train_count:
         raise ValueError(f"validation is {validation} images but {name} has only {source.train_count} for training")
     return DataSet(source, validation, download)
+
+
+def check_validation(validation: object) -> None:
+    if (
+        isinstance(validation, bool) or not isinstance(validation, int | float) or not validation >= 0
+    ):  # refuses NaN, too
+        raise ValueError(f"validation must be a number of images or a share in [0, 1), got {describe(validation)}")
+    if isinstance(validation, float) and validation >= 1:
+        raise ValueError(f"validation as a share must be less than 1, got {validation}; a count is a whole number")
 
 
 def validation_mask(labels: Int64[Tensor, "n"], count: int, classes: int) -> Bool[Tensor, "n"]:

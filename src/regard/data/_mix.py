@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.data._augment import Augmentation, box
 from regard.data._random import random_coin, random_order, random_uniform
-from regard.support.checks import describe
+from regard.support.checks import check_floating, check_ndim, check_tensor, describe
 
 _KNOTS = 4096
 
@@ -25,8 +25,10 @@ def mixup(
     >>> mixup(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0.25]))
     tensor([[[[0.2500, 0.2500]]]])
     """
-    if others.shape != images.shape:
-        raise ValueError(f"others has shape {tuple(others.shape)} but images has {tuple(images.shape)}")
+    _check_pair(images, others)
+    check_floating("weight", weight)
+    if weight.shape != images.shape[:1]:
+        raise ValueError(f"weight must be (n,), one for each of {len(images)} images, got {describe(weight)}")
     return torch.lerp(others, images, weight[:, None, None, None])
 
 
@@ -41,11 +43,20 @@ def cutmix(
     >>> cutmix(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([[[True, False]]]))
     tensor([[[[0., 1.]]]])
     """
-    if others.shape != images.shape:
-        raise ValueError(f"others has shape {tuple(others.shape)} but images has {tuple(images.shape)}")
-    if where.shape != images[:, 0].shape:
+    _check_pair(images, others)
+    check_tensor("where", where)
+    if where.dtype is not torch.bool or where.shape != images[:, 0].shape:
         raise ValueError(f"where must be (n, height, width) of images {tuple(images.shape)}, got {describe(where)}")
     return torch.where(where[:, None], others, images)
+
+
+def _check_pair(images: Tensor, others: Tensor) -> None:
+    check_ndim("images", images, "n channels height width")
+    check_ndim("others", others, "n channels height width")
+    if others.shape != images.shape:
+        raise ValueError(f"others has shape {tuple(others.shape)} but images has {tuple(images.shape)}")
+    if others.dtype != images.dtype:
+        raise TypeError(f"others has dtype {others.dtype} but images has {images.dtype}")
 
 
 def partners(count: int, seed: int, epoch: int, device: torch.device | str | None = None) -> Int[Tensor, "count"]:

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from regard.data._image_sets import DataSet, load
+from regard.data._image_sets import DataSet, check_validation, load
 from regard.data._sources import names
 from regard.data.own_images import OwnDataSet, UnsuitableDataError, open_images
-from regard.support.checks import check_positive, describe
+from regard.support.checks import check_path, check_positive, describe
 
-LARGEST_SIDE = 8_000  # of images that all are brought to, in pixels
+LARGEST_SIDE = 8_000  # pixels to which all images are brought; a recipe from somebody else may ask for any number
 
 
 def own_path(data: str) -> str | None:
@@ -21,10 +21,12 @@ def own_path(data: str) -> str | None:
         raise UnsuitableDataError(f"data must be the name of a data set or a path, got {describe(data)}")
     if data in names():
         return None
+    check_path("data", data)
     seems_path = os.sep in data or "/" in data or data.startswith((".", "~")) or Path(data).exists()
     if not seems_path:
         raise UnsuitableDataError(
-            f"data is {describe(data)}, which is neither a data set ({', '.join(names())}) nor a folder or file that exists"
+            f"data is {describe(data)}, which is neither one of the data sets ({', '.join(names())}) nor a folder or file "
+            f"that exists"
         )
     return str(Path(data).expanduser().absolute())
 
@@ -58,14 +60,13 @@ def open_data(
     path = own_path(data)
     if path is None:
         if image_size is not None:
-            raise UnsuitableDataError(f"image_size is for your own images, but data is {data!r}")
+            raise UnsuitableDataError(
+                f"image_size is {describe(image_size)}, but must be None: it is for your own images, and data is {data!r}"
+            )
         return load(data, validation=validation, download=download)
     if image_size is not None:
         check_positive("image_size", image_size)
         if image_size > LARGEST_SIDE:
             raise UnsuitableDataError(f"image_size must be at most {LARGEST_SIDE:,} pixels, got {image_size:,}")
-    if isinstance(validation, bool) or not isinstance(validation, int | float) or validation < 0:
-        raise ValueError(f"validation must be a number of images or a share in [0, 1), got {describe(validation)}")
-    if isinstance(validation, float) and validation >= 1:
-        raise ValueError(f"validation as a share must be less than 1, got {validation}; a count is a whole number")
+    check_validation(validation)
     return open_images(path, validation, image_size)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.support.checks import check_positive, describe
+from regard.support.checks import describe
 
 Key = int | str
 
@@ -58,7 +58,7 @@ def random_below(index: Int[Tensor, "*shape"], bound: int | Int[Tensor, "*#shape
     tensor([0, 1, 2])
     """
     if not isinstance(bound, Tensor):
-        check_positive("bound", bound)
+        _check_bound(bound)
     return (((random_bits(index, *key) >> 32) & 0xFFFFFFFF) * bound) >> 32
 
 
@@ -91,7 +91,7 @@ def random_number(bound: int, *key: Key) -> int:
     >>> {random_number(3, 0, "example", draw) for draw in range(20)}
     {0, 1, 2}
     """
-    check_positive("bound", bound)
+    _check_bound(bound)
     return _key_hash(key) * bound >> 64
 
 
@@ -125,3 +125,11 @@ def _key_hash(key: tuple[Key, ...]) -> int:
 def _signed(value: int) -> int:
     """The same 64 bits as a signed number, as torch expects."""
     return value - (1 << 64) if value >> 63 else value
+
+
+def _check_bound(bound: object) -> None:
+    """Any whole number of 1 or more: seeds are drawn below 2⁶³, which is no size of a tensor."""
+    if isinstance(bound, bool) or not isinstance(bound, int):
+        raise TypeError(f"bound must be a whole number of 1 or more, got {describe(bound)}")
+    if bound < 1:
+        raise ValueError(f"bound must be 1 or more, got {bound}")

@@ -12,7 +12,15 @@ from torch import Tensor
 from regard.data._chronicle import chronicle
 from regard.data._random import random_below, random_number, random_uniform
 from regard.data._vocabulary import Level, Vocabulary
-from regard.support.checks import check_choice, check_positive, check_probability, describe
+from regard.support.checks import (
+    check_choice,
+    check_device,
+    check_flag,
+    check_positive,
+    check_probability,
+    check_tensor,
+    describe,
+)
 
 IGNORE = -100
 _DAYS = 168  # six times round the seasons
@@ -120,13 +128,16 @@ class _Windows:
 
     def __init__(self, tokens: Int64[Tensor, "n"], length: int, span: int, device: torch.device | str) -> None:
         check_positive("length", length)
+        check_tensor("tokens", tokens)
         if tokens.ndim != 1 or tokens.dtype != torch.int64:
             raise ValueError(f"tokens must be an int64 tensor (n,), got {describe(tokens)}")
         self.length, self.span = length, span
         self.count = (len(tokens) - span + 1) // length
         if self.count < 1:
-            raise ValueError(f"tokens holds {len(tokens)} tokens, too few for windows of {length}")
-        self.tokens = tokens.to(device)
+            raise ValueError(
+                f"tokens holds {len(tokens)} tokens, too few for windows of {length}: it must have length + 1 at least"
+            )
+        self.tokens = tokens.to(check_device("device", device))
         # How far all windows can be shifted and still be inside the text.
         self.slack = len(tokens) - span - (self.count - 1) * length
 
@@ -165,7 +176,10 @@ class MaskedText(_Windows):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(tokens, length, length, device)
+        if not isinstance(vocabulary, Vocabulary):
+            raise TypeError(f"vocabulary must be a regard.data.Vocabulary, got {describe(vocabulary)}")
         check_probability("rate", rate)
+        check_flag("class_token", class_token)
         self.vocabulary, self.rate, self.class_token = vocabulary, rate, class_token
 
     def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> MaskedBatch:
@@ -187,6 +201,7 @@ class NextTokens(_Windows):
     """
 
     def __init__(self, tokens: Int64[Tensor, "n"], length: int, *, device: torch.device | str = "cpu") -> None:
+        check_positive("length", length)
         super().__init__(tokens, length, length + 1, device)
 
     def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> NextTokenBatch:

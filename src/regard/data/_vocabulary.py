@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from regard.support.checks import check_choice, describe
+from regard.support.checks import check_choice, check_flag, check_tensor, describe, is_functional, is_iterable
 
 Level = Literal["character", "word"]
 
@@ -34,14 +34,18 @@ class Vocabulary:
     def __init__(self, tokens: Iterable[str], *, markers: Sequence[str] = (), level: Level = "character") -> None:
         check_choice("level", level, ("character", "word"))
         self.level: Level = level
-        self.markers = tuple(markers)
-        self.tokens = (*SPECIAL, *markers, *tokens)
+        if isinstance(markers, str):
+            raise TypeError(f"markers must be several strings, such as ('<U>',), got {describe(markers)}")
+        self.markers = _strings("markers", markers)
+        self.tokens = (*SPECIAL, *self.markers, *_strings("tokens", tokens))
         self.numbers = {token: number for number, token in enumerate(self.tokens)}
         if len(self.numbers) < len(self.tokens):
             twice = sorted({token for token in self.tokens if self.tokens.count(token) > 1})
-            raise ValueError(f"tokens must be distinct, but {', '.join(map(repr, twice))} occurs more than once")
+            raise ValueError(
+                f"tokens and markers must be distinct, but {', '.join(map(repr, twice))} occurs more than once"
+            )
         ordinary = _WORD if level == "word" else "(?s:.)"
-        self._pieces = re.compile("|".join([*map(re.escape, (*SPECIAL, *markers)), ordinary]))
+        self._pieces = re.compile("|".join([*map(re.escape, (*SPECIAL, *self.markers)), ordinary]))
 
     @classmethod
     def of(cls, text: str, *, markers: Sequence[str] = (), level: Level = "character") -> "Vocabulary":
@@ -85,15 +89,24 @@ class Vocabulary:
             return [self.numbers[piece] for piece in self._split(text)]
         except KeyError as error:
             known = "".join(self.tokens[self.special_count :])
-            raise ValueError(f"text contains the character {error.args[0]!r}, which is not one of {known!r}") from None
+            raise ValueError(
+                f"text contains the character {error.args[0]!r}, which is not one of {known!r}, got {text!r:.60}"
+            ) from None
 
     def decode(self, numbers: Sequence[int] | Int64[Tensor, "n"], *, keep_special: bool = False) -> str:
         """The text of a sequence, up to ``<end>`` and without ``<pad>``, ``<begin>`` and ``<class>``, unless
         ``keep_special``. Words are joined by spaces, except before punctuation."""
+        check_flag("keep_special", keep_special)
+        if isinstance(numbers, Tensor):
+            check_tensor("numbers", numbers)  # a sparse one has no list
+        if not is_iterable(numbers) or (isinstance(numbers, Tensor) and is_functional(numbers)):
+            raise TypeError(f"numbers must be a sequence of token numbers, got {describe(numbers)}")
         sequence = numbers.tolist() if isinstance(numbers, Tensor) else list(numbers)
         for number in sequence:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise TypeError(f"numbers must be whole numbers, got {describe(numbers)}")
             if not 0 <= number < len(self):
-                raise ValueError(f"numbers must be in 0 … {len(self) - 1}, got {number}")
+                raise ValueError(f"numbers must be in 0 … {len(self) - 1}, got {number} in {describe(numbers):.60}")
         if not keep_special:
             if self.end in sequence:
                 sequence = sequence[: sequence.index(self.end)]
@@ -144,3 +157,10 @@ class Vocabulary:
             # Markers keep their capitals.
             return [p if p in self.numbers else p.lower() for p in self._pieces.findall(text)]
         return self._pieces.findall(text)
+
+
+def _strings(name: str, given: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(given) if is_iterable(given) else None
+    if found is None or any(not isinstance(piece, str) for piece in found):
+        raise TypeError(f"{name} must be strings, got {describe(given)}")
+    return found

@@ -5,7 +5,7 @@ import math
 from regard.figures._color_scale import add_color_bar, paint, pooled, scale_position
 from regard.figures.style import Figure, PathArgument, arrange, finish, frame, new_figure, plain
 from regard.maps import Map, visible_keys
-from regard.support.checks import describe
+from regard.support.checks import check_index, describe
 
 PANEL_CELLS = 128  # per side of a panel: two pixels each
 
@@ -30,15 +30,13 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
     if not isinstance(found, Map):
         raise TypeError(f"found must be one map, such as maps[-1], got {describe(found)}")
     weights = found.weights
-    if not -weights.shape[0] <= sample < weights.shape[0]:
-        raise ValueError(f"sample must be below the batch size {weights.shape[0]}, got {sample}")
+    check_index("sample", sample, weights.shape[0], "the batch size")
     visible, _ = visible_keys(weights[sample], found.latest.kind)
     signed, top = bool((weights[sample] < 0).any()), float(visible.max())
     maps = plain(weights[sample]) * plain(visible)[:, None]
     title = found.name
     if query is not None:
-        if not -maps.shape[1] <= query < maps.shape[1]:
-            raise ValueError(f"query must be below the number of queries {maps.shape[1]}, got {query}")
+        check_index("query", query, maps.shape[1], "the number of queries")
         layout = found.layout()
         sides = layout.grid if len(layout.grid) == 2 else (1, math.prod(layout.grid))
         maps = maps[:, query, layout.prefix :].reshape(-1, *sides)

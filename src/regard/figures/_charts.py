@@ -4,10 +4,21 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from regard.figures._checks import check_flags, check_labels, check_named, is_matrix, is_number, is_numbers
 from regard.figures.style import COLORS, GRAY, SEQUENTIAL, Figure, PathArgument, finish, new_figure, plain, tidy
+from regard.support.checks import describe
 
 Series = Mapping[str, tuple[Sequence[int | float], Sequence[int | float]]]
 _LINES, _MARKS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "x")
+
+
+def _is_line(pair: object) -> bool:
+    return (
+        isinstance(pair, tuple | list)
+        and len(pair) == 2
+        and all(map(is_numbers, pair))
+        and len(pair[0]) == len(pair[1])
+    )
 
 
 def curves(
@@ -27,6 +38,9 @@ def curves(
     >>> figure.axes[0].get_yscale()
     'log'
     """
+    check_labels(title=title, x=x, y=y)
+    check_flags(log_x=log_x, log_y=log_y, marks=marks)
+    check_named("series", series, "x and y values, as many of each", _is_line)
     figure, (panel,) = new_figure(1, 1, width=5.6, height=3.8)
     for number, (name, (xs, ys)) in enumerate(series.items()):
         panel.plot(
@@ -56,6 +70,8 @@ def matrices(
     >>> [panel.get_title() for panel in regard.figures.matrices("Weights", {"one head": torch.eye(3)}).axes[:1]]
     ['one head']
     """
+    check_labels(title=title, x=x, y=y)
+    check_named("values", values, "matrices (tensors)", is_matrix)
     figure, panels = new_figure(1, len(values), width=2.8, height=3.0)
     top = max(float(plain(matrix).max()) for matrix in values.values()) or 1.0
     for panel, (name, matrix) in zip(panels, values.items(), strict=True):
@@ -82,6 +98,11 @@ def bars(
     >>> regard.figures.bars("Errors", "error", {"float32": 1e-6, "float64": 1e-15}, log_y=True).axes[0].get_ylabel()
     'error'
     """
+    check_labels(title=title, y=y)
+    check_flags(log_y=log_y)
+    check_named("values", values, "numbers", is_number)
+    if limit is not None and not is_number(limit):
+        raise TypeError(f"limit must be a number or None, got {describe(limit)}")
     figure, (panel,) = new_figure(1, 1, width=max(3.6, 1.3 * len(values)), height=3.4)
     colors = [COLORS[number % len(COLORS)] for number in range(len(values))]
     panel.bar(list(values), list(values.values()), color=colors, width=0.6)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.figures._checks import is_drawable
 from regard.figures.style import (
     COLORS,
     GRAY,
@@ -61,8 +62,7 @@ def heads(
     layers = _layers(center, sharpness, grid)
     if columns is not None:
         check_positive("columns", columns)
-    if titles is not None and len(titles) != len(layers):
-        raise ValueError(f"titles has {len(titles)} entries, but there are {len(layers)} layers")
+    _check_titles(titles, len(layers))
     axes = layers[0].center.shape[-1]
     rows, columns = arrange(len(layers), columns)
     figure, panels = new_figure(rows, columns, width=4.0 if axes == 2 else 5.0, height=4.2 if axes == 2 else 3.2)
@@ -88,6 +88,15 @@ def heads(
         engine: Any = figure.get_layout_engine()
         engine.set(h_pad=0.12)
     return finish(figure, path)
+
+
+def _check_titles(titles: Any, layers: int) -> None:
+    if titles is None:
+        return
+    if not isinstance(titles, list | tuple) or not all(isinstance(title, str) for title in titles):
+        raise TypeError(f"titles must be strings, one for each layer, got {describe(titles)}")
+    if len(titles) != layers:
+        raise ValueError(f"titles has {len(titles)} entries, but there are {layers} layers, got {describe(titles)}")
 
 
 def mass_contour(
@@ -126,6 +135,9 @@ def _layers(center: Any, sharpness: Any, grid: Any) -> list[_HeadLayer]:
             f"center and sharpness must both be tensors or both lists of tensors, one per layer, got "
             f"{describe(center)} and {describe(sharpness)}"
         )
+    for name, given in (("center", center), ("sharpness", sharpness)):
+        if not isinstance(given, Tensor | list | tuple):
+            raise TypeError(f"{name} must be a tensor, or a list of tensors, one per layer, got {describe(given)}")
     centers, sharpnesses = (list(each) if not isinstance(each, Tensor) else [each] for each in (center, sharpness))
     if not centers or len(centers) != len(sharpnesses):
         raise ValueError(f"center has {len(centers)} layers but sharpness has {len(sharpnesses)}")
@@ -137,6 +149,11 @@ def _layers(center: Any, sharpness: Any, grid: Any) -> list[_HeadLayer]:
         if layers and axes != layers[0].center.shape[-1]:
             raise ValueError(f"center[{number}] has {axes} axes but center[0] has {layers[0].center.shape[-1]}")
         check_gaussian_heads(each[0], each[1], each[2] or (1,) * axes)
+        for name, values in (("center", each[0]), ("sharpness", each[1])):
+            if not is_drawable(values) or not bool(values.isfinite().all()):
+                raise ValueError(
+                    f"{name} must be finite to be drawn, got {describe(values)} with NaN, infinity or no values"
+                )
         layers.append(_HeadLayer(plain(each[0]), _matrices(plain(each[1]), axes), each[2]))
     return layers
 
@@ -146,7 +163,7 @@ def _grids(grid: Any, layers: int) -> list[tuple[int, ...] | None]:
     several = isinstance(grid, list | tuple) and any(each is None or isinstance(each, Sequence) for each in grid)
     grids = list(grid) if several else [grid] * layers
     if len(grids) != layers:
-        raise ValueError(f"grid has {len(grids)} entries, but there are {layers} layers")
+        raise ValueError(f"grid has {len(grids)} entries, but there are {layers} layers, got {describe(grid)}")
     return [None if each is None else check_grid(each) for each in grids]
 
 

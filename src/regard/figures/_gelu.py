@@ -29,7 +29,7 @@ def gelu(low: int | float = -5.0, high: int | float = 5.0, *, path: PathArgument
             raise TypeError(f"{name} must be a finite number, got {describe(value)}")
     if not low < high:
         raise ValueError(f"low must be below high, got low={low} and high={high}")
-    x = torch.linspace(low, high, 1001, dtype=torch.float64)
+    x = torch.linspace(float(low), float(high), 1001, dtype=torch.float64)
     exact, approximate = exact_gelu(x), gelu_tanh(x)
     gap = approximate - exact
 

@@ -1,11 +1,18 @@
 """The paths that heads' centers take in training."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.figures._checks import check_labels, check_named, is_drawable, is_pair_of_numbers
 from regard.figures.style import COLORS, GRAY, Figure, PathArgument, arrange, finish, new_figure, plain, tidy
+from regard.support.checks import describe
+
+
+def _is_path(value: Any) -> bool:
+    return is_drawable(value) and value.ndim == 3 and value.shape[2] == 2 and value.numel() > 0
 
 
 def head_paths(
@@ -27,6 +34,10 @@ def head_paths(
     >>> figure.axes[0].get_title()
     'layer 1'
     """
+    check_labels(title=title)
+    check_named("paths", paths, "centers (steps, heads, 2)", _is_path)
+    if not isinstance(marks, list | tuple) or not all(map(is_pair_of_numbers, marks)):
+        raise TypeError(f"marks must be pairs (row, column), got {describe(marks)}")
     rows, columns = arrange(len(paths))
     figure, panels = new_figure(rows, columns, width=3.4, height=3.5)
     for panel in panels[len(paths) :]:

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regard.figures._checks import check_named, is_number, is_pair_of_numbers
 from regard.figures.style import COLORS, PALE, Figure, PathArgument, finish, new_figure, tidy
+from regard.support.checks import describe
 
 POINTS = 60  # of the training curve, each the mean of some steps
 MARKS = (("o", 5), ("s", 8), ("^", 5), ("D", 8))
@@ -20,6 +22,8 @@ def learning_curves(metrics: Sequence[Mapping[str, Any]], *, path: PathArgument 
     >>> figure.axes[1].lines[0].get_ydata().tolist()
     [2.3, 1.9]
     """
+    if not isinstance(metrics, list | tuple) or not all(isinstance(line, Mapping) for line in metrics):
+        raise TypeError(f"metrics must be the lines of a run's metrics.jsonl, got {describe(metrics):.200}")
     figure, panels = new_figure(1, 2, width=5.2, height=3.2)
     steps = [line for line in metrics if line.get("loss") is not None]
     evaluations = [line for line in metrics if "validation_accuracy" in line]
@@ -54,6 +58,9 @@ def length_sweep(
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['case-rnn']
     """
+    check_named("results", results, "metrics by length, with characters in each", _is_sweep)
+    if trained is not None and not is_pair_of_numbers(trained):
+        raise TypeError(f"trained must be (shortest, longest), got {describe(trained)}")
     figure, [panel] = new_figure(1, 1, width=6.4, height=4.0)
     if trained is not None:
         panel.axvspan(*trained, color=PALE, linewidth=0, zorder=0)
@@ -71,6 +78,13 @@ def length_sweep(
     return finish(figure, path)
 
 
+def _is_sweep(by_length: Any) -> bool:
+    return isinstance(by_length, Mapping) and all(
+        is_number(length) and isinstance(found, Mapping) and is_number(found.get("characters"))
+        for length, found in by_length.items()
+    )
+
+
 def pruning_curve(points: Sequence[tuple[int, float]], *, path: PathArgument = None) -> Figure:
     """Accuracy against the number of heads left, where the least important are removed first.
 
@@ -81,6 +95,8 @@ def pruning_curve(points: Sequence[tuple[int, float]], *, path: PathArgument = N
     >>> figure.axes[0].lines[0].get_ydata().tolist()
     [90.0, 80.0, 10.0]
     """
+    if not isinstance(points, list | tuple) or not points or not all(map(is_pair_of_numbers, points)):
+        raise TypeError(f"points must be pairs (heads left, accuracy), got {describe(points)}")
     figure, [panel] = new_figure(1, 1, width=5.2, height=3.2)
     heads, accuracy = zip(*points, strict=True)
     panel.plot(heads, [100 * x for x in accuracy], "o-", color=COLORS[0], ms=4)

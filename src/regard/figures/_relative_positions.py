@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.figures._checks import is_drawable
 from regard.figures.style import (
     COLORS,
     GRAY,
@@ -21,7 +22,7 @@ from regard.figures.style import (
     whole_ticks,
 )
 from regard.reference import gaussian_scores, softargmax
-from regard.support.checks import check_gaussian_heads, describe
+from regard.support.checks import TEXT, check_gaussian_heads, describe
 
 Query = Sequence[int | float]
 Limits = list[tuple[float, float]]
@@ -54,6 +55,11 @@ def relative_positions(
     'head 0, query (4, 4)'
     """
     check_gaussian_heads(center, sharpness, grid)
+    for name, values in (("center", center), ("sharpness", sharpness)):
+        if not is_drawable(values) or not bool(values.isfinite().all()):
+            raise ValueError(
+                f"{name} must be finite to be drawn, got {describe(values)} with NaN, infinity or no values"
+            )
     if len(grid) not in (1, 2):
         raise ValueError(f"grid must have one or two axes to be drawn, got {tuple(grid)}")
     if not len(center):
@@ -102,7 +108,7 @@ def relative_positions(
 def _places(queries: Any, grid: Sequence[int]) -> list[tuple[int | float, ...]]:
     if queries is None:
         return list(dict.fromkeys((tuple(0 for _ in grid), tuple(n // 2 for n in grid), tuple(n - 1 for n in grid))))
-    if not isinstance(queries, Sequence) or not queries:
+    if not isinstance(queries, Sequence) or isinstance(queries, TEXT) or not len(queries):
         raise ValueError(f"queries must be a list of coordinates, as in [(0, 0), (4, 4)], got {describe(queries)}")
     places = []
     for query in queries:

@@ -6,9 +6,11 @@ from typing import Any
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from regard.figures._checks import is_drawable, is_matrix, is_pair_of_numbers
 from regard.figures._color_scale import add_color_bar, paint, scale_position
 from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain
-from regard.maps import Maps
+from regard.maps import Maps, check_maps
+from regard.support.checks import check_sides, describe
 
 MOST_LAYERS, MOST_HEADS = 12, 12
 
@@ -42,10 +44,19 @@ def image_attention(
     >>> len(figure.axes)  # for both layers the image and two heads; a color bar
     7
     """
+    check_maps(maps)
+    if not is_drawable(image) or image.ndim != 3 or image.shape[0] not in (1, 3) or not image.numel():
+        raise ValueError(f"image must be (channels, height, width) with 1 or 3 channels, got {describe(image)}")
+    if query is not None and (not is_pair_of_numbers(query) or any(not isinstance(at, int) for at in query)):
+        raise TypeError(f"query must be (row, column), got {describe(query)}")
+    if grid is not None:
+        grid = check_sides("grid", grid)
     shown = [found for found in maps.values() if _is_on_grid(found, grid)][:MOST_LAYERS]
     if not shown:
         return None
     first = shown[0].layout(grid).grid
+    if query is not None and not all(0 <= at < size for at, size in zip(query, first, strict=True)):
+        raise ValueError(f"query is {query}, but must lie on the grid {first} of the first layer")
     heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
     figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
     for panel in panels:
@@ -109,6 +120,13 @@ def alignment(
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['a', '␣']
     """
+    if not is_matrix(weights):
+        raise ValueError(f"weights must be a matrix (written, read), got {describe(weights)}")
+    for name, tokens, count in (("read", read, weights.shape[1]), ("written", written, weights.shape[0])):
+        if not isinstance(tokens, str | list | tuple) or not all(isinstance(token, str) for token in tokens):
+            raise TypeError(f"{name} must be strings, got {describe(tokens)}")
+        if len(tokens) != count:
+            raise ValueError(f"{name} is {describe(tokens)}, but must have {count} tokens, as weights has")
     size = max(4.8, 0.16 * max(len(read), len(written)) + 1.6)  # the title fits
     figure, [panel] = new_figure(1, 1, width=size, height=size)
     top = float(weights.shape[1])

@@ -114,7 +114,9 @@ def _name(squared: float, number: int, count: int) -> str:
 def _center(center: Any, grid: Any) -> list[float]:
     check_grid(grid)
     if not isinstance(center, Sequence) or len(center) != len(grid):
-        raise ValueError(f"center must hold {len(grid)} number(s), one per axis of grid {tuple(grid)}, got {center!r}")
+        raise ValueError(
+            f"center must hold {len(grid)} number(s), one per axis of grid {tuple(grid)}, got {describe(center)}"
+        )
     if not all(isinstance(x, int | float) and math.isfinite(x) for x in center):
         raise ValueError(f"center must hold finite numbers, got {center!r}")
     return [float(x) for x in center]

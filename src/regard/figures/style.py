@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from regard.support.checks import check_path
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
@@ -37,6 +39,7 @@ def new_figure(rows: int, columns: int, *, width: float, height: float, **option
 def finish(figure: Figure, path: PathArgument) -> Figure:
     """Save the figure if a path is given (its suffix is the format), and return it."""
     if path is not None:
+        check_path("path", path)
         figure.savefig(Path(path), dpi=150)
     return figure
 

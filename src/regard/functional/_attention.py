@@ -15,10 +15,13 @@ from regard.functional._softargmax import below_best, finite_number, hard_logits
 from regard.support.checks import (
     check_beta,
     check_broadcastable,
+    check_count,
+    check_device,
     check_flag,
     check_floating,
     check_probability,
     describe,
+    is_exporting,
     under_autocast,
     values_are_readable,
 )
@@ -151,6 +154,11 @@ def causal_keep(queries: int, keys: int, device: torch.device | None = None) -> 
     tensor([[ True,  True, False],
             [ True,  True,  True]])
     """
+    if not torch.compiler.is_compiling() and not is_exporting():
+        check_count("queries", queries)
+        check_count("keys", keys)
+        if device is not None:
+            device = check_device("device", device)
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 

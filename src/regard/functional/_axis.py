@@ -1,5 +1,6 @@
 """Axis matrices: the attention of Gaussian heads along one axis of a grid. Everything Gaussian is built from them."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Literal, NamedTuple, get_args
 
@@ -172,9 +173,13 @@ def check_axis(targets: Tensor, sharpness: Tensor, size: int, border: str, paddi
 def check_border(border: str, *paddings: tuple[int, int]) -> None:
     check_choice("border", border, get_args(Border))
     for padding in paddings:
-        if len(padding) != 2 or any(not isinstance(p, int) or p < 0 for p in padding):
+        if (
+            not isinstance(padding, Sequence)
+            or len(padding) != 2
+            or any(not isinstance(p, int) or p < 0 for p in padding)
+        ):
             raise ValueError(
-                f"padding must be (before, after) whole numbers of 0 or more for each axis, got {padding!r}"
+                f"padding must be (before, after) whole numbers of 0 or more for each axis, got {describe(padding)}"
             )
         if border == "native" and any(padding):
             raise ValueError(f"border 'native' attends to existing inputs only and takes no padding, got {padding!r}")

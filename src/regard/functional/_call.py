@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.functional._axis import Border, build_dtype, check_border, check_sharpness
-from regard.support.checks import check_floating, check_grid, check_ndim, describe, values_are_readable
+from regard.support.checks import TEXT, check_floating, check_grid, check_ndim, describe, values_are_readable
 
 
 class GaussianCall(NamedTuple):
@@ -58,7 +58,7 @@ class GaussianCall(NamedTuple):
             sizes = " × ".join(map(str, self.grid))
             raise ValueError(f"value has {value.shape[2]} tokens but grid {self.grid} has {sizes} = {tokens}")
         if value.device != self.center.device:
-            raise ValueError(f"value is on {value.device} but center is on {self.center.device}")
+            raise ValueError(f"value is on {value.device} but must be on {self.center.device}, as center is")
 
 
 def resolve(
@@ -70,7 +70,9 @@ def resolve(
     padding: Sequence[tuple[int, int]] | None,
 ) -> GaussianCall:
     """Check the arguments that describe the heads and the grid, and fill in the defaults."""
-    plain = queries is None and border == "native" and padding is None and type(grid) is tuple
+    plain = (
+        queries is None and isinstance(border, str) and border == "native" and padding is None and type(grid) is tuple
+    )
     if plain and isinstance(center, Tensor) and isinstance(sharpness, Tensor) and center.is_cuda:
         # On a GPU values are not looked at: what was found right once is right for every call of these shapes. While a
         # training step waits for the host this is a tenth of the time.
@@ -138,7 +140,7 @@ def check_arguments(
 
 def check_queries(queries: object, grid: tuple[int, ...]) -> None:
     wanted = f"queries must be one 1-D tensor of coordinates, at least one, for each axis of grid {grid}"
-    if isinstance(queries, Tensor) or not isinstance(queries, Sequence):
+    if isinstance(queries, (Tensor, *TEXT)) or not isinstance(queries, Sequence):
         raise TypeError(f"{wanted}, got {describe(queries)}")
     if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 or not q.shape[0] for q in queries):
         said = ", ".join(describe(q) for q in queries)

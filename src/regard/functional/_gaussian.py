@@ -82,9 +82,9 @@ def gaussian_attention(
 def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:
     """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
+    check_plan(plan)
     if plan != "dense" and not dropout and suits_kernel(value, call):
         # The kernels find out on the device which heads are local: a frozen plan tells them nothing new.
-        check_plan(plan)
         if isinstance(plan, GaussianPlan):
             check_plan_holds(plan, call)
         if kernels.is_small_plane(call.grid):

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from regard.functional._attention import attention
 from regard.functional._call import resolve
-from regard.support.checks import check_flag, check_ndim, check_tensor, describe, is_exporting, under_autocast
+from regard.support.checks import (
+    check_flag,
+    check_grid,
+    check_ndim,
+    check_tensor,
+    describe,
+    is_exporting,
+    under_autocast,
+)
 
 # Sums of so many numbers of the dtype hold a coefficient to 24 bits; more would be lost in the kernel's float32 sum.
 PIECES = {torch.bfloat16: 3, torch.float16: 3}
@@ -187,6 +195,11 @@ def check_placed(
     """Returns the number of tokens, those without a position included."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_ndim(name, x, "batch heads tokens width")
+    for name, x in (("query", query), ("key", key)):
+        if x.device != value.device:
+            raise ValueError(f"{name} is on {x.device}, but must be on {value.device}, as value is")
+    check_ndim("center", center, "heads axes")
+    check_grid(grid)
     if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0:
         raise ValueError(f"prefix must be a whole number of 0 or more, got {describe(prefix)}")
     if beta is not None and (isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 < beta < math.inf):
@@ -195,7 +208,7 @@ def check_placed(
     if query.shape[2] != tokens or key.shape[2] != tokens:
         raise ValueError(
             f"query and key have {query.shape[2]} and {key.shape[2]} tokens, but prefix {prefix} and grid {tuple(grid)} "
-            f"make {tokens}"
+            f"make {tokens}: x must have as many"
         )
     if query.shape[1] != center.shape[0] or key.shape[1] != center.shape[0]:
         raise ValueError(

@@ -244,9 +244,9 @@ def band_blocks(call: GaussianCall, axis: int, centers: list[float], window: int
 
 
 def check_plan(plan: object) -> None:
-    if isinstance(plan, GaussianPlan) or plan in ("auto", "dense", "separable"):
+    if isinstance(plan, GaussianPlan) or (isinstance(plan, str) and plan in ("auto", "dense", "separable")):
         return
-    if plan in get_args(Way):
+    if isinstance(plan, str) and plan in get_args(Way):
         raise ValueError(
             f"plan={plan!r} depends on the heads' values or shape: make a plan with "
             f"regard.functional.plan_for(center, sharpness, grid, dtype) and pass it"

@@ -37,7 +37,9 @@ class GaussianProfile(NamedTuple):
         check_vector(f"{name}.center", self.center)
         check_vector(f"{name}.sharpness", self.sharpness)
         if self.center.shape != self.sharpness.shape:
-            raise ValueError(f"{name} has {self.center.shape[0]} centers but {self.sharpness.shape[0]} sharpnesses")
+            raise ValueError(
+                f"{name}.center has {self.center.shape[0]} heads but {name}.sharpness has {self.sharpness.shape[0]}"
+            )
         check_sharpness(self.sharpness)
 
     def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:
@@ -120,7 +122,8 @@ class TableProfile(NamedTuple):
             raise ValueError(f"{name}.scores must be (heads, 2 · extent − 1), got {describe(self.scores)}")
         if size > (self.scores.shape[1] + 1) // 2:
             raise ValueError(
-                f"{name}.scores reaches offsets of {(self.scores.shape[1] - 1) // 2}, but its axis has {size} tokens"
+                f"{name}.scores has shape {tuple(self.scores.shape)}, which reaches offsets of "
+                f"{(self.scores.shape[1] - 1) // 2}, but its axis has {size} tokens"
             )
 
     def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:

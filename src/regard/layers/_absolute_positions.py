@@ -9,7 +9,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_choice, check_flag, check_ndim, check_positive, check_width, describe
+from regard.support.checks import (
+    TEXT,
+    check_choice,
+    check_flag,
+    check_ndim,
+    check_positive,
+    check_tensor,
+    check_width,
+    describe,
+)
 
 KINDS = ("sinusoidal", "learned", "one-hot")
 COMBINATIONS = ("add", "concatenate")
@@ -81,7 +90,9 @@ class AbsolutePositionalEmbedding(nn.Module):
                 f"grid {self.grid}"
             )
         if combine == "add" and position_dim not in (None, dim):
-            raise ValueError(f"position_dim is {position_dim}, but positions that are added are as wide as dim, {dim}")
+            raise ValueError(
+                f"position_dim is {position_dim}, but positions that are added must be as wide as dim, {dim}"
+            )
         self.dim, self.kind, self.combine, self.interpolate = dim, kind, combine, interpolate
         self.position_dim = self._width(position_dim)
         self.out_dim = dim if combine == "add" else dim + self.position_dim
@@ -123,6 +134,8 @@ class AbsolutePositionalEmbedding(nn.Module):
             raise ValueError(f"start is {start}, but only a sequence has a start, not a grid")
         if start < 0:
             raise ValueError(f"start must be 0 or more, got {start}")
+        if like is not None:
+            check_tensor("like", like)
         if self.kind != "sinusoidal":
             self._check_size(wanted, start)
         if self.kind == "learned":
@@ -221,7 +234,7 @@ def _side_by_side(rows: Tensor, columns: Tensor) -> Tensor:
 
 def _as_grid(grid: Any) -> tuple[int, ...]:
     sizes = (grid,) if isinstance(grid, int | torch.SymInt) else grid
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str | bytes) or len(sizes) not in (1, 2):
+    if not isinstance(sizes, Sequence) or isinstance(sizes, TEXT) or len(sizes) not in (1, 2):
         raise TypeError(f"grid must be a number of tokens or (rows, columns), got {describe(grid)}")
     for size in sizes:
         check_positive("grid", size)

@@ -38,7 +38,7 @@ class BlockLinear(nn.Module):
         for name, size in (("blocks", blocks), ("in_features", in_features), ("out_features", out_features)):
             check_positive(name, size)
             if size % blocks:
-                raise ValueError(f"{name} is {size}, which {blocks} blocks do not divide")
+                raise ValueError(f"{name} is {size}, but must be divisible by blocks, {blocks}")
         self.in_features, self.out_features, self.blocks = in_features, out_features, blocks
         self.weight = nn.Parameter(torch.empty(blocks, out_features // blocks, in_features // blocks))
         self.bias = nn.Parameter(torch.empty(blocks, out_features // blocks)) if bias else None
@@ -71,4 +71,4 @@ def block_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out = torch.bmm(split, weight.mT)
     else:
         out = torch.baddbmm(bias[:, None], split, weight.mT)
-    return out.transpose(0, 1).reshape(*x.shape[:-1], blocks, -1)
+    return out.transpose(0, 1).reshape(*x.shape[:-1], blocks, weight.shape[1])

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -10,7 +11,15 @@ from regard.layers._cache import KeyValueCache
 from regard.layers._feed_forward import FeedForward
 from regard.layers._layer_norm import LayerNorm
 from regard.layers._multi_head import MultiHeadAttention
-from regard.support.checks import check_choice, check_flag, check_ndim, check_positive, check_width, describe
+from regard.support.checks import (
+    check_choice,
+    check_flag,
+    check_ndim,
+    check_positive,
+    check_tensor,
+    check_width,
+    describe,
+)
 
 NORMS = ("pre", "post")
 
@@ -187,6 +196,20 @@ class DecoderBlock(_Block):
         check_flag("causal", causal)
         check_flag("return_weights", return_weights)
         self._check_tokens("x", x)
+        check_ndim("memory", memory, "batch keys memory_dim")
+        if isinstance(self.cross_attention, MultiHeadAttention):
+            check_width("memory", memory, self.cross_attention.context_dim)
+        if memory_keep is not None:
+            check_tensor("memory_keep", memory_keep)
+            if memory_keep.dtype is not torch.bool:
+                raise TypeError(f"memory_keep must be a boolean tensor (True = attend), got {describe(memory_keep)}")
+            if memory_keep.ndim == 0 or memory_keep.shape[-1] not in (1, memory.shape[1]):
+                raise ValueError(
+                    f"memory_keep has shape {tuple(memory_keep.shape)}, but its last axis must be {memory.shape[1]}, as many "
+                    f"as memory has tokens"
+                )
+        if cache is not None and not isinstance(cache, DecoderCache):
+            raise TypeError(f"cache must be a DecoderCache, got {describe(cache)}")
         own, cross = (None, None) if cache is None else cache
         own_options = {**options, **_given(causal=causal or None, cache=own)}
         change, weights = _attend(self.attention, self._before(x, self.attention_norm), return_weights, **own_options)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_choice, check_positive, describe
+from regard.support.checks import check_choice, check_floating, check_positive, describe, is_functional
 
 Covariance = Literal["isotropic", "diagonal", "full"]
 Init = Literal["normal", "grid"]
@@ -89,11 +89,18 @@ class GaussianHeads(nn.Module):
     def set(self, center: Tensor, sharpness: Tensor) -> None:
         """Set the centers and the sharpness, which is positive and has the shape of :attr:`sharpness`."""
         current = self.sharpness
+        check_floating("center", center)
+        check_floating("sharpness", sharpness)
         if tuple(center.shape) != tuple(self.center.shape) or tuple(sharpness.shape) != tuple(current.shape):
             raise ValueError(
                 f"center and sharpness must have shapes {tuple(self.center.shape)} and {tuple(current.shape)}, got "
                 f"{describe(center)} and {describe(sharpness)}"
             )
+        for name, values in (("center", center), ("sharpness", sharpness)):
+            if is_functional(values):
+                raise ValueError(f"{name} must have values, got {describe(values)} on {values.device}")
+            if not bool(values.isfinite().all()):
+                raise ValueError(f"{name} must be finite, got {describe(values)} with NaN or infinity")
         self.center.copy_(center)
         if self.covariance == "full":
             values, vectors = torch.linalg.eigh(sharpness.double())

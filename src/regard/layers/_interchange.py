@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.support.checks import check_flag, replaced_method
+from regard.support.checks import check_flag, describe, replaced_method
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 TIMM_NAMES = {
@@ -51,7 +51,7 @@ class LayerParts:
 def from_torch(module: nn.MultiheadAttention) -> LayerParts:
     """The parts of our layer that equals ``module``."""
     if not isinstance(module, nn.MultiheadAttention):
-        raise TypeError(f"module must be a torch.nn.MultiheadAttention, got {type(module).__name__}")
+        raise TypeError(f"module must be a torch.nn.MultiheadAttention, got {describe(module)}")
     if replaced_method(module, nn.MultiheadAttention, "forward"):
         raise TypeError(f"module is a {type(module).__name__}, which replaces forward, so its computation is unknown")
     if module.bias_k is not None or module.bias_v is not None:

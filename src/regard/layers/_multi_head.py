@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         for name in ("head_dim", "context_dim", "value_dim", "out_dim", "key_value_heads"):
             check_positive(name, getattr(self, name))
         if heads % self.key_value_heads:
-            raise ValueError(f"key_value_heads is {self.key_value_heads}, which does not divide heads, {heads}")
+            raise ValueError(f"key_value_heads is {self.key_value_heads}, but must divide heads, {heads}")
         check_probability("dropout", dropout)
         if beta is not None:
             check_beta(beta)

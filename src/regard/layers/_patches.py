@@ -39,7 +39,10 @@ class PatchEmbedding(nn.Module):
         """Rows and columns of patches in an image of this size."""
         for name, size, step in zip(("height", "width"), (height, width), self.patch_size, strict=True):
             if size % step or size < step:
-                raise ValueError(f"image {name} is {size}, which is not a multiple of the patch's {name}, {step}")
+                raise ValueError(
+                    f"the {name} of images (image_size) is {size}, but must be a multiple of the {name} of a patch "
+                    f"(patch_size), {step}"
+                )
         return height // self.patch_size[0], width // self.patch_size[1]
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:

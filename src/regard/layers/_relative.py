@@ -32,7 +32,9 @@ class RelativePositionalEmbedding(nn.Module):
         check_positive("width", width)
         self.extent = check_grid(extent, "extent")
         if width % len(self.extent):
-            raise ValueError(f"width {width} is not divisible by the {len(self.extent)} axes of extent {self.extent}")
+            raise ValueError(
+                f"width (position_width) {width} is not divisible by the {len(self.extent)} axes of extent {self.extent}"
+            )
         self.width = width
         part = width // len(self.extent)
         self.tables = nn.ParameterList([nn.Parameter(torch.empty(2 * size - 1, part)) for size in self.extent])
@@ -43,6 +45,7 @@ class RelativePositionalEmbedding(nn.Module):
             nn.init.normal_(table)
 
     def check(self, grid: Sequence[int]) -> None:
+        check_grid(grid)
         if len(grid) != len(self.extent) or any(n > size for n, size in zip(grid, self.extent, strict=True)):
             raise ValueError(
                 f"grid {tuple(grid)} does not fit into extent {self.extent}: offsets beyond it have no vector"

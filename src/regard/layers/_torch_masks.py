@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.support.checks import check_tensor, describe
+from regard.support.checks import check_positive, check_tensor, describe
 
 
 def keep_from_torch(
@@ -56,7 +56,8 @@ def _attention_axes(mask: Tensor, heads: int | None) -> Tensor:
         )
     if heads is None:
         raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: pass heads, to tell its batch from its heads")
-    if heads < 1 or mask.shape[0] % heads:
+    check_positive("heads", heads)
+    if mask.shape[0] % heads:
         raise ValueError(f"attn_mask has {mask.shape[0]} = batch · heads maps, which {heads} heads do not divide")
     return mask.unflatten(0, (-1, heads))
 

@@ -158,7 +158,13 @@ class Capture(Revisions):
         if self.reduce is not None and name in self._waiting:
             found, weights = self.maps[name], self._waiting.pop(name)
             more = (slice(0, weights.shape[2]),) if self.by_rows else ()
-            found.reduced = self.reduce(found.reduced, weights, *more)
+            try:
+                found.reduced = self.reduce(found.reduced, weights, *more)
+            except (TypeError, ValueError, RuntimeError) as error:  # NotImplementedError is one
+                asked = "(state, weights, rows)" if more else "(state, weights)"
+                raise TypeError(
+                    f"reduce must be a function of {asked}, but {self.reduce!r:.100} raised: {error}"
+                ) from error
 
     def _layout(self, record: AttentionRecord) -> Layout | None:
         """How the keys lie: the grid that the caller gave is for attention that fits it."""

@@ -18,7 +18,7 @@ from regard.maps._layout import Layout, given_layout
 from regard.maps._long_map import LongMap
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._segments import ImageTokens
-from regard.support.checks import check_count
+from regard.support.checks import check_count, check_path, describe
 from regard.support.tables import text_table
 
 
@@ -212,6 +212,11 @@ class Maps(Mapping[str, Map]):
                 if found:
                     return found
             raise KeyError(f"no map is named {key!r}; there are {', '.join(self._maps) or 'none'}")
+        if not isinstance(key, slice):
+            if isinstance(key, bool) or not isinstance(key, int):
+                raise TypeError(f"key must be a name, a number or a slice, got {describe(key)}")
+            if not -len(self._maps) <= key < len(self._maps):
+                raise IndexError(f"key is {key}, but there are {len(self._maps)} maps")
         chosen = list(self._maps.values())[key]
         return self._some(chosen) if isinstance(chosen, list) else chosen
 
@@ -296,6 +301,7 @@ class Maps(Mapping[str, Map]):
     @classmethod
     def load(cls, path: str | Path) -> "Maps":
         """Read the file that :meth:`save` wrote, or the folder that ``capture(stream=…)`` wrote."""
+        check_path("path", path)
         maps = cls()
         records, maps.missed, maps.notes = read_records(Path(path))
         for record in records:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import is_iterable
+from regard.support.checks import TEXT, describe, is_iterable
 
 # Prefix tokens of Hugging Face vision models, by model_type.
 _PREFIX = {
@@ -67,16 +67,16 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
 def check_grid(grid: Any, prefix: Any) -> None:
     """Raise an error unless both are valid or None."""
     if prefix is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
-        raise ValueError(f"prefix must be the number of tokens before the grid's, 0 or more, got {prefix!r}")
+        raise ValueError(f"prefix must be the number of tokens before the grid's, 0 or more, got {describe(prefix)}")
     if grid is not None:
         _sides(grid)
 
 
 def _sides(grid: Any) -> tuple[int, ...]:
-    plain = is_iterable(grid) and not isinstance(grid, str | bytes)
+    plain = is_iterable(grid) and not isinstance(grid, TEXT)
     sides = (grid,) if isinstance(grid, int) else tuple(grid) if plain else ()
     if not sides or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
-        raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {grid!r}")
+        raise ValueError(f"grid must be whole numbers of 1 or more, one per axis, as in (14, 14), got {describe(grid)}")
     return sides
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.support.checks import describe, is_iterable
+from regard.support.checks import TEXT, describe, is_iterable
 
 Grid = tuple[int, int]
 
@@ -58,7 +58,7 @@ def check_segments(segments: Any, tokens: int | None = None) -> list[Segment]:
     >>> [segment.kind for segment in check_segments([("text", 2), ("image", (2, 3))], 8)]
     ['text', 'image']
     """
-    if not is_iterable(segments, Sequence) or isinstance(segments, str) or not len(segments):
+    if not is_iterable(segments, Sequence) or isinstance(segments, TEXT) or not len(segments):
         raise TypeError(f'segments must be pairs such as ("text", 12) or ("image", (24, 24)), got {describe(segments)}')
     found: list[Segment] = []
     start = 0
@@ -70,7 +70,8 @@ def check_segments(segments: Any, tokens: int | None = None) -> list[Segment]:
         whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sides)
         if kind not in ("text", "image") or not whole or len(sides) != (1 if kind == "text" else 2):
             raise ValueError(
-                f'segments must be pairs such as ("text", 12) or ("image", (24, 24)), got {pair!r} among them'
+                f'segments must be pairs such as ("text", 12) or ("image", (24, 24)), got {pair!r} among them: '
+                f"{describe(segments):.100}"
             )
         found.append(Segment(start, math.prod(sides), None if kind == "text" else (sides[0], sides[1])))
         start += found[-1].count

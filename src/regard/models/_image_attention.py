@@ -1,7 +1,7 @@
 """Which attention an image encoder has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from jaxtyping import Float
@@ -41,7 +41,9 @@ class AttentionSettings:
     second_output: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("attention", self.kind, KINDS)
+        check_choice("the kind of attention", self.kind, KINDS)
+        check_flag("full_width", self.full_width)
+        check_flag("second_output", self.second_output)
         check_choice("init", self.init, ("normal", "grid"))
         if self.head_dim is not None:
             check_positive("head_dim", self.head_dim)
@@ -62,6 +64,9 @@ class AttentionSettings:
         if isinstance(given, AttentionSettings):
             return given
         if isinstance(given, Mapping):
+            known = {field.name for field in fields(cls)}
+            if not known.issuperset(given):
+                raise TypeError(f"attention has the settings {', '.join(sorted(known))}, got {describe(given)}")
             return cls(**given)
         if isinstance(given, str):
             return cls(given)

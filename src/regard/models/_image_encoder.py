@@ -8,12 +8,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.layers import AbsolutePositionalEmbedding, AveragePooling, EncoderBlock, LayerNorm
-from regard.models._image_attention import AttentionSettings
+from regard.models._image_attention import KINDS, AttentionSettings
 from regard.models._merging import TokenMerging, checked_merge, grids_of_blocks
 from regard.models._pretrained import Pretrained
 from regard.observation import on_grid
 from regard.support.checks import (
+    check_choice,
     check_count,
+    check_depth,
     check_dtype,
     check_flag,
     check_ndim,
@@ -90,9 +92,10 @@ class ImageEncoder(Pretrained):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = {"channels": channels, "patch_size": patch_size, "dim": dim, "depth": depth, "heads": heads}
+        sizes = {"channels": channels, "patch_size": patch_size, "dim": dim, "heads": heads}
         for name, size in sizes.items():
             check_positive(name, size)
+        check_depth("depth", depth)
         check_count("num_classes", num_classes)
         check_probability("dropout", dropout)
         settings = AttentionSettings.of(attention)
@@ -209,6 +212,7 @@ def paper_image_encoder(
     >>> sum(parameter.numel() for parameter in paper_image_encoder().parameters())
     12086844
     """
+    check_choice("attention", attention, KINDS)
     by_position = attention.startswith("gaussian") or attention == "relative"
     return ImageEncoder(
         image_size,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.functional import attention
 from regard.layers import AbsolutePositionalEmbedding, PatchEmbedding
 from regard.models._pretrained import Pretrained
-from regard.support.checks import check_positive, check_sides
+from regard.support.checks import check_depth, check_positive, check_sides
 
 Tokens = Float[Tensor, "batch tokens dim"]
 
@@ -69,7 +69,7 @@ class PlainVisionTransformer(Pretrained):
     ) -> None:
         super().__init__()
         check_positive("dim", dim)
-        check_positive("depth", depth)
+        check_depth("depth", depth)
         check_positive("num_classes", num_classes)
         self.patches = PatchEmbedding(patch_size, dim, channels=channels, bias=False)
         self.grid = self.patches.grid(*check_sides("image_size", image_size))

@@ -14,6 +14,8 @@ from regard.observation import on_grid
 from regard.support.checks import (
     check_choice,
     check_count,
+    check_depth,
+    check_dtype,
     check_flag,
     check_ndim,
     check_positive,
@@ -134,7 +136,7 @@ class AttentionPyramid(Pretrained):
     ) -> None:
         super().__init__()
         check_count("num_classes", num_classes)
-        check_positive("depth", depth)
+        check_depth("depth", depth)
         check_choice("mixing", mixing, MIXINGS)
         if not isinstance(widths, list | tuple) or not widths:
             raise TypeError(f"widths must be a list of numbers, one for each stage, got {describe(widths)}")
@@ -181,6 +183,7 @@ class AttentionPyramid(Pretrained):
     def forward_features(self, images: Images) -> Tokens:
         """Tokens of the last stage, ``(batch, tokens, dim)``, row-major."""
         check_ndim("images", images, "batch channels height width")
+        check_dtype("images", images, self.embedding.weight)
         grids = self.grids_for(tuple(images.shape[2:]))
         x = first = self.embedding(images)
         for number, block in enumerate(self.blocks):

@@ -10,8 +10,15 @@ from regard.functional import attention as dot_product_attention
 from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
 from regard.models._padded_sequences import State, run_padded
 from regard.models._pretrained import Pretrained
-from regard.models._tokens import check_keep, check_token_numbers, greedy
-from regard.support.checks import check_choice, check_flag, check_positive, check_probability, values_are_readable
+from regard.models._tokens import check_end, check_keep, check_token_numbers, greedy
+from regard.support.checks import (
+    check_choice,
+    check_depth,
+    check_flag,
+    check_positive,
+    check_probability,
+    values_are_readable,
+)
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 ATTENTIONS = ("none", "dot", "additive")
@@ -94,8 +101,9 @@ class Seq2SeqRNN(Pretrained):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in (("vocab_size", vocab_size), ("dim", dim), ("hidden", hidden), ("depth", depth)):
+        for name, size in (("vocab_size", vocab_size), ("dim", dim), ("hidden", hidden)):
             check_positive(name, size)
+        check_depth("depth", depth)
         for name, given in (
             ("source_vocab_size", source_vocab_size),
             ("length", length),
@@ -201,6 +209,7 @@ class Seq2SeqRNN(Pretrained):
             return_weights: also return the alignment ``(batch, t, s)``.
         """
         check_flag("return_weights", return_weights)
+        check_keep("source_keep", source_keep, source)
         states, state = self.encode(source, keep=source_keep)
         scores, _, weights = self.decode(target, states, state, keep=source_keep, return_weights=return_weights)
         return scores if weights is None else (scores, weights)
@@ -227,6 +236,9 @@ class Seq2SeqRNN(Pretrained):
             return_weights: also return the alignment of each new token, ``(batch, new, s)``.
         """
         check_flag("return_weights", return_weights)
+        check_keep("source_keep", source_keep, source)
+        check_token_numbers("prompt", prompt, self.embedding.num_embeddings)
+        check_end(end, self.embedding.num_embeddings)
         states, state = self.encode(source, keep=source_keep)
         seen, alignment = 0, []
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.layers import AbsolutePositionalEmbedding, EncoderBlock, LayerNorm
 from regard.models._pretrained import Pretrained
 from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers
-from regard.support.checks import check_choice, check_count, check_flag, check_positive, check_probability
+from regard.support.checks import check_choice, check_count, check_depth, check_flag, check_positive, check_probability
 
 HEADS = ("tokens", "classes")
 Vectors = Float[Tensor, "batch tokens dim"]
@@ -64,7 +64,7 @@ class TextEncoder(Pretrained):
         check_positive("length", length)
         check_positive("dim", dim)
         check_count("num_classes", num_classes)
-        check_positive("depth", depth)
+        check_depth("depth", depth)
         check_probability("dropout", dropout)
         self.vocab_size, self.dim, self.num_classes = vocab_size, dim, num_classes
         self.embedding = nn.Embedding(vocab_size, dim)

@@ -29,10 +29,21 @@ def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
     if keep is None:
         return
     check_tensor(name, keep)
+    check_tensor("source" if name in ("keep", "source_keep") else "tokens", tokens)
     if keep.dtype is not torch.bool:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(keep)}")
     if keep.shape != tokens.shape[:2]:
         raise ValueError(f"{name} has shape {tuple(keep.shape)}, but the tokens are {tuple(tokens.shape[:2])}")
+
+
+def check_end(end: Any, vocab_size: int) -> None:
+    """The number of the token that ends a row, or None."""
+    if end is None:
+        return
+    if isinstance(end, bool) or not isinstance(end, int):
+        raise TypeError(f"end must be the number of a token or None, got {describe(end)}")
+    if not 0 <= end < vocab_size:
+        raise ValueError(f"end is {end}, but the vocabulary has 0 to {vocab_size - 1}")
 
 
 def as_attention_keep(keep: Bool[Tensor, "batch tokens"] | None) -> Bool[Tensor, "batch 1 1 tokens"] | None:

@@ -17,15 +17,16 @@ from regard.layers import (
     LayerNorm,
 )
 from regard.models._pretrained import Pretrained
-from regard.models._tokens import as_attention_keep, check_keep, check_token_numbers, greedy
+from regard.models._tokens import as_attention_keep, check_end, check_keep, check_token_numbers, greedy
 from regard.models._torch import fill, read_torch
 from regard.support.checks import (
     check_choice,
-    check_count,
+    check_depth,
     check_flag,
     check_ndim,
     check_positive,
     check_probability,
+    check_tensor,
     check_width,
     describe,
 )
@@ -109,6 +110,8 @@ class Transformer(Pretrained):
         encoder_depth, decoder_depth = _depths(depth)
         if positions == "learned" and length is None:
             raise ValueError("length is needed for learned positions: the longest sequence")
+        if length is not None:
+            check_positive("length", length)
         if not encoder_depth and source_vocab_size is not None:
             raise ValueError(f"source_vocab_size is {source_vocab_size}, but depth {depth} has no encoder")
         self.dim, self.vocab_size = dim, vocab_size
@@ -165,6 +168,9 @@ class Transformer(Pretrained):
         """
         if not len(self.encoder):
             raise ValueError("this model has no encoder: it takes no source")
+        if maps is not None and not isinstance(maps, list):
+            raise TypeError(f"maps must be a list, to which maps are appended, got {describe(maps)}")
+        check_tensor("source", source)
         check_keep("keep", keep, source)
         table = self.embedding if self.source_embedding is None else self.source_embedding
         x = self._embed("source", source, table, 0)
@@ -195,7 +201,9 @@ class Transformer(Pretrained):
             maps: a list to which the attention maps of the blocks are appended.
         """
         if (memory is None) is bool(len(self.encoder)):
-            raise ValueError("memory is needed: encode(source)" if memory is None else "this model has no encoder")
+            raise ValueError(
+                "memory is needed: pass source, or encode(source)" if memory is None else "this model has no encoder"
+            )
         if memory is not None:
             check_ndim("memory", memory, "batch source_tokens dim")
             check_keep("memory_keep", memory_keep, memory)
@@ -234,6 +242,8 @@ class Transformer(Pretrained):
         check_flag("return_weights", return_weights)
         encoder: list[Tensor] | None = [] if return_weights else None
         decoder: list[Any] | None = [] if return_weights else None
+        if source is not None:
+            check_keep("source_keep", source_keep, source)
         memory = None if source is None else self.encode(source, keep=source_keep, maps=encoder)
         scores = self.scores(self.decode(target, memory, memory_keep=source_keep, maps=decoder))
         if encoder is None or decoder is None:
@@ -271,8 +281,10 @@ class Transformer(Pretrained):
             use_cache: keep the keys and values of earlier steps. The tokens are the same without.
         """
         check_flag("use_cache", use_cache)
-        if end is not None and not 0 <= end < self.vocab_size:
-            raise ValueError(f"end is {end}, but the vocabulary has 0 to {self.vocab_size - 1}")
+        check_end(end, self.vocab_size)
+        check_token_numbers("prompt", prompt, self.vocab_size)
+        if source is not None:
+            check_keep("source_keep", source_keep, source)
         memory = None if source is None else self.encode(source, keep=source_keep)
         cache = self.empty_cache() if use_cache else None
 
@@ -322,8 +334,8 @@ def _depths(depth: Any) -> tuple[int, int]:
     pair = (depth, depth) if isinstance(depth, int) else depth
     if not isinstance(pair, Sequence) or len(pair) != 2:
         raise TypeError(f"depth must be a number of blocks or a pair (encoder, decoder), got {describe(depth)}")
-    check_count("depth of the encoder", pair[0])
-    check_positive("depth of the decoder", pair[1])
+    check_depth("depth of the encoder", pair[0], least=0)
+    check_depth("depth of the decoder", pair[1])
     return pair[0], pair[1]
 
 

@@ -20,7 +20,14 @@ from regard.layers import (
 from regard.models._pretrained import Pretrained
 from regard.models._relative_bias import RelativeBias
 from regard.models._timm import read_timm
-from regard.support.checks import check_choice, check_count, check_flag, check_positive, check_probability, check_sides
+from regard.support.checks import (
+    check_choice,
+    check_count,
+    check_depth,
+    check_flag,
+    check_probability,
+    check_sides,
+)
 
 POOLS = ("class", "average", "attention")
 EPSILON = 1e-6  # of the layer norms, as in timm
@@ -84,7 +91,7 @@ class VisionTransformer(Pretrained):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_positive("depth", depth)
+        check_depth("depth", depth)
         check_choice("pool", pool, POOLS)
         check_choice("positions", positions, POSITIONS)
         check_probability("dropout", dropout)

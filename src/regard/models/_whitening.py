@@ -54,7 +54,7 @@ class WhitenedPatches(nn.Module):
             check_positive(name, size)
         if stride > patch_size:
             raise ValueError(f"stride is {stride}, which skips pixels between patches of size {patch_size}")
-        self.patch_size, self.stride, self.epsilon = patch_size, stride, epsilon
+        self.channels, self.patch_size, self.stride, self.epsilon = channels, patch_size, stride, epsilon
         features = channels * patch_size**2
         directions = features if directions is None else directions
         check_positive("directions", directions)
@@ -77,6 +77,8 @@ class WhitenedPatches(nn.Module):
     def patches(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens features"]:
         """The pixels of each patch in the order (channel, row, column)."""
         check_ndim("images", images, "batch channels height width")
+        if images.shape[1] != self.channels:
+            raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
         height, width = images.shape[2:]
         more = self.patch_size - self.stride
         padded = F.pad(images, (0, more, 0, more), mode="replicate") if more else images
@@ -86,7 +88,11 @@ class WhitenedPatches(nn.Module):
             for i in range(self.patch_size)
             for j in range(self.patch_size)
         ]
-        return torch.stack(parts, -1).permute(0, 2, 3, 1, 4).reshape(len(images), len(rows) * len(columns), -1)
+        return (
+            torch.stack(parts, -1)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(len(images), len(rows) * len(columns), self.weight.shape[1])
+        )
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens out"]:
         return F.gelu(F.linear(self.patches(images), self.weight, self.bias))

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 
+from regard.support.checks import check_text
 from regard.training import Recipe
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
@@ -26,6 +27,7 @@ def get(name: str) -> Recipe:
     Traceback (most recent call last):
     ValueError: no recipe is called 'ex06-vit'; did you mean 'ex05-vit'?
     """
+    check_text("name", name)
     if name not in _RECIPES:
         import difflib
 

@@ -1,6 +1,7 @@
 """A model of the user's own in the studio: what opens it, what it takes, and what it attends to."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from regard.maps import Maps, capture
 from regard.studio._errors import Refused
 from regard.support.checks import describe
+from regard.support.text import error_in_words
 from regard.training import import_code
 from regard.views import Payload, show
 
@@ -50,7 +52,7 @@ def open_model(source: str) -> OwnModel:
     """
     if source.endswith(".safetensors") or Path(source).is_dir():
         maps = Maps.load(source)
-        return OwnModel(Path(source).name, "nothing", None, lambda nothing: show(maps).payload)
+        return OwnModel(Path(source).name, "nothing", None, lambda nothing: _shown(maps))
     module, colon, function = source.rpartition(":")
     if not colon or not function.isidentifier():
         raise ValueError(
@@ -59,7 +61,10 @@ def open_model(source: str) -> OwnModel:
     make = getattr(import_code(module), function, None)
     if not callable(make):
         raise ValueError(f"--model is {source!r}, but {module} has no function {function!r}")
-    made = make()
+    try:
+        made = make()
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{source} gives no model: it raises {error_in_words(error)}; {FITS}") from error
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])):
         raise TypeError(f"{source} returned {_kind(made)}; {FITS}")
     model, read = made
@@ -71,7 +76,10 @@ def open_model(source: str) -> OwnModel:
 def _takes(source: str, read: Any) -> Takes:
     if hasattr(read, "convert_ids_to_tokens"):
         return "text"
-    names = {*inspect.signature(read).parameters}
+    try:
+        names = {*inspect.signature(read).parameters}
+    except ValueError:  # built in
+        names = set()
     if "image" in names or "images" in names:
         return "image"
     if "text" in names:
@@ -86,17 +94,22 @@ class _Looker:
     takes: Takes
 
     def __call__(self, given: Any) -> Payload:
+        # The model is the user's own code: whatever it raises is a message, and no error of the studio.
         try:
             inputs, tokens = self._input(given)
-            with torch.no_grad(), capture(self.model) as maps:
+            with torch.no_grad(), warnings.catch_warnings(), capture(self.model) as maps:
+                warnings.simplefilter("ignore", UserWarning)  # what capture warns of is said below
                 output = _call(self.model, inputs)
-        except (ValueError, TypeError, RuntimeError, KeyError, IndexError) as error:
-            raise Refused(400, f"the model cannot take this: {str(error).strip().partition(chr(10))[0]}") from error
+        except (Exception, SystemExit) as error:
+            raise Refused(400, f"the model cannot take this: {error_in_words(error)}") from error
         if not len(maps):
             missed = "; ".join(map(str, maps.missed))
             raise Refused(409, f"no attention was captured{f': {missed}' if missed else ''}")
-        shown = self._view(maps, given, tokens)
-        return replace(shown, meta={**shown.meta, "studio": {"run": "", "step": 0, **self._answer(output)}})
+        try:
+            shown = self._view(maps, given, tokens)
+            return replace(shown, meta={**shown.meta, "studio": {"run": "", "step": 0, **self._answer(output)}})
+        except Exception as error:
+            raise Refused(409, f"the attention of the model cannot be shown: {error_in_words(error)}") from error
 
     def _input(self, given: Any) -> tuple[Any, list[str] | None]:
         if hasattr(self.read, "convert_ids_to_tokens"):
@@ -125,6 +138,8 @@ class _Looker:
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or not logits.is_floating_point():
             return {}
+        if not logits.numel() or not bool(logits.isfinite().all()):
+            return {}  # no scores; and JSON has no NaN
         chances = logits[0].float().softmax(-1) if logits.ndim == 2 else logits[0, -1].float().softmax(-1)
         best = chances.topk(min(GUESSES, len(chances)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -138,6 +153,13 @@ class _Looker:
     def _token_name(self, index: int) -> str:
         decode = getattr(self.read, "decode", None)
         return repr(decode([index]))[1:-1] if callable(decode) else f"token {index}"
+
+
+def _shown(maps: Maps) -> Payload:
+    try:
+        return show(maps).payload
+    except (ValueError, TypeError) as error:
+        raise Refused(409, f"the saved maps cannot be shown: {error_in_words(error)}") from error
 
 
 def _call(model: nn.Module, inputs: Any) -> Any:

@@ -10,6 +10,13 @@ import torch
 from torch import Tensor, nn
 
 LONGEST = 300  # characters of a value in an error
+# Sequences of letters or of bytes, which are no sequences of numbers.
+TEXT = (str, bytes, bytearray, memoryview)
+
+
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+MOST_BLOCKS = 10_000
 
 
 class UnusableInputError(ValueError):
@@ -22,8 +29,9 @@ def describe(value: Any) -> str:
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     if getattr(value, "ndim", 0) and hasattr(value, "dtype"):  # an array of NumPy or another library
         return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
-    text = repr(value)
-    return f"{text if len(text) <= LONGEST else text[:LONGEST] + ' …'} ({type(value).__name__})"
+    said = repr(value)
+    said = " ".join(said.split()) if "\n" in said else said
+    return f"{said if len(said) <= LONGEST else said[:LONGEST] + ' …'} ({type(value).__name__})"
 
 
 def is_iterable(value: Any, kind: Any = Iterable) -> bool:
@@ -34,6 +42,8 @@ def is_iterable(value: Any, kind: Any = Iterable) -> bool:
 def check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {describe(value)}")
+    if not torch.compiler.is_compiling() and value.layout in SPARSE:
+        raise TypeError(f"{name} must be a dense tensor, got {describe(value)} that is sparse")
 
 
 def check_floating(name: str, value: Any) -> None:
@@ -82,7 +92,7 @@ def check_dtype(name: str, value: Tensor, parameter: Any) -> None:
     if not isinstance(parameter, Tensor):
         return
     if value.dtype != parameter.dtype and not under_autocast(value):
-        raise TypeError(f"{name} is {describe(value)}, but the layer's parameters are {parameter.dtype}")
+        raise TypeError(f"{name} is {describe(value)}, but must be {parameter.dtype}: the layer's parameters are")
 
 
 def under_autocast(value: Tensor) -> bool:
@@ -128,11 +138,26 @@ def check_positive(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a whole number of 1 or more, got {describe(value)}")
     if not torch.compiler.is_compiling() and value < 1:
         raise ValueError(f"{name} must be 1 or more, got {value}")
+    _check_has_64_bits(name, value)
 
 
 def check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name} must be a whole number of 0 or more, got {describe(value)}")
+    _check_has_64_bits(name, value)
+
+
+def check_depth(name: str, value: Any, least: int = 1) -> None:
+    """The number of a network's blocks. Files may ask for any number, and a list of a billion grids takes minutes."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number of {least} or more, got {describe(value)}")
+    if not least <= value <= MOST_BLOCKS:
+        raise ValueError(f"{name} must be {least} or more, and {MOST_BLOCKS} at most, got {describe(value):.60}")
+
+
+def _check_has_64_bits(name: str, value: Any) -> None:
+    if isinstance(value, int) and not torch.compiler.is_compiling() and value >= 2**63:
+        raise ValueError(f"{name} must be below 2⁶³, got {describe(value):.100}")
 
 
 def check_sides(name: str, value: Any) -> tuple[int, int]:
@@ -142,7 +167,7 @@ def check_sides(name: str, value: Any) -> tuple[int, int]:
     ((4, 4), (32, 48))
     """
     sides = (value, value) if isinstance(value, int) else value
-    if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) != 2:
+    if not isinstance(sides, Sequence) or isinstance(sides, TEXT) or len(sides) != 2:
         raise TypeError(f"{name} must be a number or (height, width), got {describe(value)}")
     for side in sides:
         check_positive(name, side)
@@ -169,13 +194,44 @@ def check_values(name: str, value: Any, channels: int, axis: int, axes: tuple[in
 def check_path(name: str, value: Any) -> None:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise TypeError(f"{name} must be a path, got {describe(value)}")
-    if not os.fspath(value):
+    try:
+        is_path = bool(os.fsencode(value)) and "\0" not in os.fspath(value)
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
         raise ValueError(f"{name} must be a path, got {describe(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    if not isinstance(value, str) or value not in choices:
+        given = repr(value) if isinstance(value, str) else describe(value)
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {given}")
+
+
+def check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {describe(value)}")
+
+
+def check_module(name: str, value: Any) -> None:
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"{name} must be an nn.Module, got {describe(value)}")
+
+
+def check_index(name: str, value: Any, count: int, what: str) -> None:
+    """A whole number that counts from the beginning, or from the end if it is negative."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number below {what} {count}, got {describe(value)}")
+    if not -count <= value < count:
+        raise ValueError(f"{name} must be below {what} {count}, got {value}")
+
+
+def check_device(name: str, value: Any) -> torch.device:
+    """A device that this machine has."""
+    try:
+        return torch.empty(0, device=value).device
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"{name} must be a device of this machine, such as 'cpu', got {describe(value)}") from error
 
 
 def check_broadcastable(
@@ -307,7 +363,7 @@ def check_grid(grid: Any, name: str = "grid") -> tuple[int, ...]:
     >>> check_grid([16, 8])
     (16, 8)
     """
-    if isinstance(grid, int | str | bytes) or not isinstance(grid, Sequence):
+    if isinstance(grid, (int, *TEXT)) or not isinstance(grid, Sequence):
         raise TypeError(f"{name} must be a sequence of sizes such as (rows, columns), got {describe(grid)}")
     sizes = tuple(grid)
     if not sizes or any(isinstance(size, bool) or not isinstance(size, int | torch.SymInt) for size in sizes):

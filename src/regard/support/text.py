@@ -86,3 +86,16 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def error_in_words(error: BaseException) -> str:
+    """The first line of an error and its kind; an error of the user's own may have no text, or fail to give it.
+
+    >>> error_in_words(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    try:
+        said = str(error).strip().partition("\n")[0]
+    except Exception:
+        said = ""
+    return f"{type(error).__name__}: {said:.500}" if said else type(error).__name__

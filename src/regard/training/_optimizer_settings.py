@@ -75,6 +75,8 @@ class AdamWSettings(OptimizerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise TypeError(f"betas must be two numbers in [0, 1), got {describe(self.betas)}")
         for beta in self.betas:
             check_probability("betas", beta)
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,9 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from regard.data import data_folder
-from regard.support.checks import UnusableInputError
+from regard.support.checks import UnusableInputError, check_path
 from regard.support.files import write_atomic
 from regard.support.reading import read_json
+from regard.support.text import error_in_words
 from regard.training._recipe import Recipe
 
 REMEMBERED = "own_code.json"
@@ -45,13 +47,14 @@ def import_code(source: str) -> ModuleType:
             ) from missing
         raise OwnCodeError(f"{source} needs a module that is missing: {missing}") from missing
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise OwnCodeError(f"{source} raises {type(error).__name__}: {error}") from error
+        raise OwnCodeError(f"{source} raises {error_in_words(error)}") from error
 
 
 def load_recipe(source: str) -> Recipe:
     """The recipe of ``my_recipe.py``, which has one function that returns a :class:`Recipe`; ``my_recipe.py:name`` is one of
     several. Underscores and dashes in the name are the same."""
-    path, _, name = source.partition(".py")
+    check_path("source", source)
+    path, _, name = os.fspath(source).partition(".py")
     path, name = f"{path}.py", name.removeprefix(":")
     module = import_code(path)
     functions = recipes_in(module)
@@ -66,7 +69,7 @@ def load_recipe(source: str) -> Recipe:
     try:
         recipe = functions[wanted]()
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise OwnCodeError(f"{wanted}() in {path} raises {type(error).__name__}: {error}") from error
+        raise OwnCodeError(f"{wanted}() in {path} raises {error_in_words(error)}") from error
     if not isinstance(recipe, Recipe):
         raise OwnCodeError(f"{wanted}() in {path} must return a regard.training.Recipe, not {type(recipe).__name__}")
     return recipe

@@ -63,7 +63,7 @@ class Recipe:
         for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
             check_positive(name, getattr(self, name))
         if self.batch_size % self.accumulate:
-            raise ValueError(f"batch_size is {self.batch_size}, which accumulate={self.accumulate} does not divide")
+            raise ValueError(f"batch_size is {self.batch_size}, but accumulate={self.accumulate} must divide it")
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"clip must be a positive number or None, got {describe(self.clip)}")
         check_probability("average", self.average)

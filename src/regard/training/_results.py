@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.support.checks import check_path
 from regard.support.files import write_atomic
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
@@ -41,6 +42,7 @@ def evaluate_run(
     ``"characters"`` and ``"sentences"``, the accuracy in free running.
     """
     if not isinstance(run, Run):
+        check_path("run", run)
         run = load_run(run)
     found = measure_run(run, which=which, accelerator=accelerator, batch_size=batch_size)
     save_evaluation(run, found)

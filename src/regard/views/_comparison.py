@@ -129,7 +129,7 @@ def _pairs(first: list[Sheet], second: list[Sheet]) -> tuple[list[tuple[Sheet, S
     if not fitting:
         one, other = pairs[0]
         raise ValueError(
-            f"{one.about['name']!r} has the heads {one.about['heads']} and {other.about['name']!r} has "
+            f"{one.about['name']!r} has the heads {one.about['heads']} and, in other, {other.about['name']!r} has "
             f"{other.about['heads']}: a difference needs the same heads"
         )
     used = {id(sheet) for pair in fitting for sheet in pair}

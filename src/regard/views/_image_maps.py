@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.maps import Layout, Maps
-from regard.support.checks import describe
+from regard.support.checks import check_tensor, describe, is_functional
 from regard.views._head_statistics import opening
 from regard.views._payload import Payload
 from regard.views._sheets import Sheet, arrays, notes, place_on_grid, rolls_out, sheets
@@ -44,7 +44,9 @@ def payload(
 def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> Sheet:
     layout = sheet.found.layout(grid, prefix)
     if len(layout.grid) != 2:
-        raise ValueError(f"{sheet.found.name!r} attends over a grid of {len(layout.grid)} axes; an image has 2")
+        raise ValueError(
+            f"grid must have 2 axes, those of an image, got {describe(grid or layout.grid)} for {sheet.found.name!r}"
+        )
     asked = sheet.found.latest.query_layout or layout
     rows = sheet.about["rows"]
     queries = sheet.about["queries"] if rows is None else None
@@ -68,6 +70,11 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
     torch.Size([4, 5, 3])
     """
     pixels = _tensor(image)
+    check_tensor("image", pixels)
+    if is_functional(pixels):
+        raise ValueError(f"image must have values, got {describe(image)} on {pixels.device}")
+    if pixels.is_complex():
+        raise TypeError(f"image must be real numbers, got {describe(image)}")
     if pixels.ndim == 4:
         if not -len(pixels) <= sample < len(pixels):
             raise ValueError(f"image has shape {tuple(pixels.shape)}, but sample is {sample}")

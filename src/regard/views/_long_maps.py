@@ -122,7 +122,8 @@ def _tokens(tokens: Any, shown: dict[str, Map]) -> list[str] | None:
     for name, found in shown.items():
         if len(tokens) not in (found.latest.shape[2], found.latest.shape[3]):
             raise ValueError(
-                f"tokens has {len(tokens)} entries, but {name!r} attends over {found.latest.shape[3]} tokens"
+                f"tokens has {len(tokens)} entries ({', '.join(map(repr, tokens[:3]))}), but needs "
+                f"{found.latest.shape[3]}, which {name!r} attends over"
             )
     return list(tokens)
 

@@ -93,19 +93,21 @@ def _sheet(found: Map, sample: int) -> Sheet:
     if not found.calls or found.latest.stored is None:
         raise ValueError(f"{found.name!r} was reduced by reduce=, so there is no map to show")
     batch = found.shape[0]
+    if not batch:
+        raise ValueError(f"what must hold a sample, but {found.name!r} has shape {tuple(found.shape)}")
     if not -batch <= sample < batch:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
     calls = found.calls if _is_generation(found) else found.calls[-1:]
     weights = _joined([call.weights[sample].detach().float().cpu() for call in calls])
     if not weights.numel():
         raise ValueError(
-            f"a map needs a head, a query and a key at least, got {describe(weights)} (heads, queries, keys) as "
-            f"{found.name!r}"
+            f"what must have a head, a query and a key at least, but {found.name!r} is {describe(weights)} (heads, queries, "
+            f"keys)"
         )
     # A sum is finite only if all of it is: one pass, and no array of answers.
     if not bool(weights.sum().isfinite()):
         raise ValueError(
-            f"what must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
+            f"what (or other) must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
         )
     shown = Map(found.name, list(calls))
     latest = found.latest

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.analysis import WordMaps
 from regard.maps import Maps, Segment, find_segments
-from regard.support.checks import check_choice, check_flag, describe
+from regard.support.checks import check_choice, check_flag, check_path, check_text, describe
 from regard.views import (
     _comparison,
     _convolution,
@@ -87,6 +87,9 @@ class Show:
             figure: what a figure shows: ``layer`` (a name or a number), ``head`` (a number or ``"mean"``; default: the
                 most structured one), ``query`` (on an image) and ``width`` in inches (default: 3.4, one column).
         """
+        check_path("path", path)
+        if title is not None:
+            check_text("title", title)
         path = Path(path)
         if path.suffix in _static_figure.FORMATS:
             drawn = _static_figure.figure(self.payload, title=title, **figure)
@@ -170,6 +173,8 @@ def show(
     >>> regard.show(weights, tokens=["so", "it", "goes", "."])
     Show('tokens', 64 bytes); .save('tokens.html') writes it as a file
     """
+    if isinstance(what, str | Path):
+        check_path("what", what)
     if isinstance(what, str) and (what in NAMED or not Path(what).is_dir()):
         if what not in NAMED and ("/" in what or "\\" in what):
             raise FileNotFoundError(f"what is {what!r}, but there is no such folder of a run")
@@ -191,7 +196,8 @@ def show(
             raise TypeError(f"what must be maps where image or tokens are given, got {describe(what)}")
         if other is not None:
             raise TypeError(
-                f"show(what, other) compares maps (from regard.capture) or tensors of weights, but what is {describe(what)}"
+                f"show(what, other) compares maps, and needs those of regard.capture or tensors of weights, but what is "
+                f"{describe(what)}"
             )
         return Show(_without_maps(what))
     if tokens is None and tokenizer is not None:

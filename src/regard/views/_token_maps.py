@@ -83,7 +83,10 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
     if "text" in lists:
         count = len(lists["text"])
         if keys != count and queries != count:
-            raise ValueError(f"tokens has {count} entries, but {about['name']!r} attends over {keys} tokens")
+            raise ValueError(
+                f"tokens {'has' if count else 'is empty: it has'} {count} entries "
+                f"({', '.join(map(repr, lists['text'][:3]))}), but needs {keys}, which {about['name']!r} attends over"
+            )
         return "text" if queries in (None, count) else None, "text" if keys == count else None
     source, target = len(lists["source"]), len(lists["target"])
     likely = _likely(about["name"], queries is not None and queries != keys)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.maps import AttentionRecord, Map, Maps
-from regard.support.checks import describe
+from regard.support.checks import describe, is_functional
 
 _STARTS = ("Ġ", "▁", "Ċ")  # with which byte-level BPE and SentencePiece mark the beginning of a word
 
@@ -33,8 +33,8 @@ def one_sample(ids: Any, sample: int) -> list[int]:
         numbers = torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"ids must be whole numbers (batch, tokens), got {describe(ids)}") from error
-    if numbers.ndim not in (1, 2) or numbers.is_floating_point():
-        raise ValueError(f"ids must be whole numbers (tokens,) or (batch, tokens), got {describe(numbers)}")
+    if numbers.ndim not in (1, 2) or numbers.is_floating_point() or numbers.is_complex() or is_functional(numbers):
+        raise ValueError(f"ids must be whole numbers (tokens,) or (batch, tokens), got {describe(ids)}")
     if numbers.ndim == 2:
         if not -len(numbers) <= sample < len(numbers):
             raise ValueError(f"ids has shape {tuple(numbers.shape)}, but sample is {sample}")

@@ -17,6 +17,7 @@ from regard.data.own_images._collection import PART_NAMES, Collection, Part, com
 from regard.data.own_images._decode import fit
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import TensorPixels
+from regard.support.checks import describe
 from regard.support.reading import check_regular, parse_json
 from regard.support.text import listed
 
@@ -106,12 +107,14 @@ def number_labels(where: str, labels: list[Any], classes: tuple[str, ...] | None
     return found, classes or tuple(str(number) for number in range(count))
 
 
-def to_bytes(array: Tensor, what: str) -> Tensor:
+def to_bytes(array: Any, what: str) -> Tensor:
     """Images as uint8 (n, channels, height, width), from (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or 0 … 1.
 
     >>> to_bytes(torch.ones(2, 8, 8, 3), "images").shape
     torch.Size([2, 3, 8, 8])
     """
+    if not isinstance(array, Tensor):
+        raise UnsuitableDataError(f"{what} must hold bytes (uint8) or numbers from 0 to 1, got {describe(array):.100}")
     if array.ndim == 3:
         array = array[:, None]
     if array.ndim != 4:
@@ -149,6 +152,8 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
         opened.seek(0)
         with np.load(opened, allow_pickle=False) as file:  # nothing is unpickled
             named: dict[str, Any] = {name: file[name] for name in file.files}
+    if other := [name for name, array in named.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"it holds what is no array: {listed(other, most=3)}")
     classes = next((tuple(str(each) for each in named.pop(name)) for name in CLASS_NAMES if name in named), None)
     return {name: array if array.dtype.kind in "US" else _tensor(array) for name, array in named.items()}, classes
 

@@ -14,6 +14,7 @@ from regard.data.own_images._decode import read_headers
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._folder import shape_of
 from regard.data.own_images._pixels import DecodedPixels
+from regard.support.text import error_in_words
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -28,7 +29,10 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
         raise UnsuitableDataError(
             f"{folder} was written by Hugging Face's datasets, which is not installed: pip install 'regard[hf]'"
         ) from missing
-    found: Any = datasets.load_from_disk(str(folder))
+    try:
+        found: Any = datasets.load_from_disk(str(folder))
+    except Exception as error:  # of JSON, of Arrow, or of datasets itself
+        raise UnsuitableDataError(f"{folder} cannot be read as a saved data set: {error_in_words(error)}") from error
     whole = dict(found.items()) if isinstance(found, dict) else {"train": found}
     tables: dict[Part, Any] = {PART_NAMES[name]: table for name, table in whole.items() if name in PART_NAMES}
     if "train" not in tables:
@@ -47,7 +51,10 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
     def open_file(number: int) -> Path | BytesIO:
         column, row = places[number]
         stored = column[row].as_py()
-        return BytesIO(stored["bytes"]) if stored["bytes"] is not None else Path(stored["path"])
+        if stored["bytes"] is not None:
+            return BytesIO(stored["bytes"])
+        place = Path(stored["path"] or "")
+        return place if place.is_file() else BytesIO()  # a pipe, a device or nothing is no image
 
     def name(number: int) -> str:
         part = next(part for part, rows in spans.items() if number <= int(rows[-1]))
