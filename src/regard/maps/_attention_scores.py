@@ -61,6 +61,11 @@ def largest_magnitude(x: Tensor) -> Tensor:
     return torch.maximum(smallest.neg_(), largest).abs_()  # abs: the maximum of two zeros may be −0
 
 
+def _items(x: Tensor, batch: slice) -> Tensor:
+    """Some items of a batch, without a call of torch if these are all."""
+    return x if batch == ALL else x[batch]
+
+
 @dataclass(frozen=True)
 class AttentionScores:
     """softmax(scale · q·kᵀ + bias) over the kept keys, for any selection of rows and heads.
@@ -96,8 +101,7 @@ class AttentionScores:
     @property
     def may_be_empty(self) -> bool:
         """Whether a query may have no key to attend to."""
-        causal = self.band is not None and (self.band.left is not None or self.band.shifts[0] < 0)
-        return causal or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
+        return (self.band is not None and self.band.may_hide_all) or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
 
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         """Weights and the logsumexp of the scores."""
@@ -106,12 +110,12 @@ class AttentionScores:
     def scores(self, rows: Selection, heads: Selection, columns: Selection = ALL, batch: slice = ALL) -> Tensor:
         """The scores of these rows, heads and keys; −∞ for a key that is not kept."""
         _, count, queries, keys = self.shape
-        query = exact(selected(selected(self.query[batch], 1, heads), 2, rows))
-        key = exact(selected(shared_heads(self.key[batch], heads, count), 2, columns))
+        query = exact(selected(selected(_items(self.query, batch), 1, heads), 2, rows))
+        key = exact(selected(shared_heads(_items(self.key, batch), heads, count), 2, columns))
         if key.shape[1] != query.shape[1]:
             key = key.expand(-1, query.shape[1], -1, -1)
         if query.numel() <= _SMALL:
-            scores = torch.matmul(query * self.scale, key.mT)
+            scores = torch.matmul(query, key.mT).mul_(self.scale)
         else:
             flat = query.flatten(0, 1), key.flatten(0, 1).mT
             # With beta=0 the first argument is not read.
@@ -208,19 +212,13 @@ def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
         logsumexp = scores.logsumexp(-1)
         empty = (logsumexp == -math.inf).unsqueeze(-1)
         return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
-    if scores.numel() <= _SMALL:
-        logsumexp = scores.logsumexp(-1)
-        weights = torch.softmax(scores, -1, out=scores)
-        if may_be_empty:
-            weights.masked_fill_((logsumexp == -math.inf).unsqueeze(-1), 0.0)
-        return weights, logsumexp
     largest = scores.amax(-1)
     weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
     if may_be_empty:
         weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
     # At the largest score s the weight is exp(s − logsumexp): cheaper than exponentials once more.
-    total = largest - weights.amax(-1).log()
-    return weights, total.masked_fill(largest == -math.inf, -math.inf)
+    total = largest - weights.amax(-1).log_()
+    return weights, total.masked_fill_(largest == -math.inf, -math.inf) if may_be_empty else total
 
 
 def _part(mask: Tensor, rows: Selection, heads: Selection, columns: Selection, batch: slice) -> Tensor:

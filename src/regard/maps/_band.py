@@ -32,6 +32,11 @@ class Band:
         return kept
 
     @property
+    def may_hide_all(self) -> bool:
+        """Whether a query may see no key at all. The values of a tensor are not read: that would wait for its device."""
+        return self.left is not None or not isinstance(self.shift, int) or self.shift < 0
+
+    @property
     def shifts(self) -> tuple[int, int]:
         """The smallest and the largest shift."""
         if isinstance(self.shift, int):

@@ -1,5 +1,6 @@
 """Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,8 +10,10 @@ from torch import Tensor
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
 from regard.maps._record import AttentionRecord, Check, difference
+from regard.maps._selection import chosen_count
 from regard.maps._threads import each_in_a_thread
 
+_AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
 TILE = 2**19  # scores at a time on a CPU: they fit into its cache
 
 
@@ -34,9 +37,13 @@ class Room:
 
 def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room, chunk_bytes: int) -> Tensor:
     """The selected weights, written into room for them."""
-    everything = isinstance(rows, slice) and rows == ALL
-    if everything and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
+    every_row = isinstance(rows, slice) and rows == ALL
+    if every_row and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
+    if every_row and isinstance(record.running.weights, AttentionScores) and 0 < math.prod(record.shape) <= _AT_ONCE:
+        heads = heads.to(record.running.device) if isinstance(heads, Tensor) else heads
+        weights = record.build(ALL, heads).to(room.dtype)
+        return weights if room.new else room(len(weights)).copy_(weights)
     if _fits_tiles(record, rows, heads):
         return _in_tiles(record, room)
     made = None
@@ -54,7 +61,7 @@ def chunks(
     batch, heads_count, queries, keys = record.shape
     device = record.running.device
     numbers = torch.arange(queries)[rows]
-    step = max(1, chunk_bytes // max(1, 4 * batch * len(torch.arange(heads_count)[heads]) * keys))
+    step = max(1, chunk_bytes // max(1, 4 * batch * chosen_count(heads, heads_count) * keys))
     heads = heads.to(device) if isinstance(heads, Tensor) else heads
     whole = isinstance(rows, slice) and rows == ALL
     for start in range(0, len(numbers), step):
@@ -94,7 +101,8 @@ def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
                 error = product_error(weights, value[part, :, columns], expected[part], rows, chosen)
                 log_error = None
                 if running.logsumexp is not None:
-                    log_error = difference(logsumexp, running.logsumexp[part, chosen, rows])
+                    theirs = running.logsumexp[part, chosen, rows]
+                    log_error = difference(logsumexp, theirs, scores.may_be_empty)
                 check.add(error, log_error)
 
     parts = [

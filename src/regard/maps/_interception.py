@@ -2,9 +2,8 @@
 
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -13,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.maps._axes import MapAxes
 from regard.maps._contributions import PROJECTIONS
 from regard.maps._differences import SUBTRACTIONS, OutputPairs
-from regard.maps._layout import Layout, inferred_layout
+from regard.maps._layout import Layout, inferred_layout, states_layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._patches import compiled_as_called, outer_interceptors, overrides, patched, paused
@@ -26,6 +26,7 @@ from regard.maps._silent_modules import SilentModules
 from regard.maps._windows import windows_of
 from regard.maps.sources import (
     DIVISIONS,
+    DROPOUTS,
     MULTIPLICATIONS,
     PYTHON_FUNCTIONS,
     TORCH_FUNCTIONS,
@@ -43,6 +44,11 @@ from regard.observation import current_grid, is_hidden, listen, unobserved
 
 _ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
+
+# Functions that matter only if a tensor is followed that enters them; the handlers of others may begin to follow one.
+_FOLLOWING = MULTIPLICATIONS | DIVISIONS | SUBTRACTIONS | DROPOUTS | {"sum"}
+# Of a function: its name, its handler, whether it is called as an operator, and whether it only follows tensors.
+_Known = tuple[str, Callable[..., Any] | None, bool, bool]
 
 
 class Interceptor(TorchFunctionMode):
@@ -66,7 +72,12 @@ class Interceptor(TorchFunctionMode):
         # Outputs of kernels that also gave their logsumexp to the model, with their names, and whether tokens are first.
         self._rescalable: list[tuple[weakref.ref[Tensor], str, bool]] = []
         self._pairs = OutputPairs()
-        self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
+        self._functions: dict[Any, _Known] = {}
+        # What is waited for: if all are empty, most functions need no look at their arguments.
+        history = self.handwritten.history
+        self._followed: tuple[Collection[Any], ...] = (
+            history.origins, history.random.known, self.silent.waiting, self._rescalable, self._pairs.waiting
+        )  # fmt: skip
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -80,17 +91,16 @@ class Interceptor(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        # Every operator of the model comes here: what can be said of it is looked up once, and most need nothing else.
         kwargs = kwargs or {}
-        if is_hidden():
+        known = self._functions.get(func)
+        if known is None:
+            known = self._functions[func] = self._know(func)
+        name, handler, operator, follows = known
+        if (follows and not any(self._followed)) or is_hidden():
             return func(*args, **kwargs)
         if self.silent.waiting:
             self.silent.used(args, kwargs)
-        known = self._functions.get(func)  # every operator of the model comes here: its name is looked up once
-        if known is None:
-            name = getattr(func, "__name__", "")
-            operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
-            known = self._functions[func] = (name, self._handlers.get(name), operator)
-        name, handler, operator = known
         if self.listener.projections is not None and name in PROJECTIONS and not _in_backward():
             self.listener.projections.saw(name, args, kwargs)
         if handler is not None and not _in_backward():
@@ -102,6 +112,13 @@ class Interceptor(TorchFunctionMode):
         if operator:
             self._operator(func)
         return out
+
+    def _know(self, func: Any) -> "_Known":
+        name = getattr(func, "__name__", "")
+        operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+        handler = self._handlers.get(name)
+        follows = (handler is None and name not in PROJECTIONS) or name in _FOLLOWING
+        return name, handler, operator, follows and not operator
 
     def _operator(self, func: Any) -> None:
         """An operator ran that is called as such, not as a function of torch."""
@@ -144,20 +161,19 @@ class Interceptor(TorchFunctionMode):
 
         An error in a source is reported as missed attention: the model must not fail because it is intercepted.
         """
-        try:
-            with torch._C.DisableTorchFunction(), paused():
-                record = source()
-        except Exception as error:
-            record = f"it is not understood ({type(error).__name__}: {error})"
-        if isinstance(record, str):
-            self._missed(site.name, record)
-            return out
-        self._add_layout(record, site)
-        record.moment = (self.names.run, self._count)
-        self._count += 1
-        self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
-        self._apply_edits(record)
         with torch._C.DisableTorchFunction(), paused():
+            try:
+                record = source()
+            except Exception as error:
+                record = f"it is not understood ({type(error).__name__}: {error})"
+            if isinstance(record, str):
+                self._missed(site.name, record)
+                return out
+            self._add_layout(record, site)
+            record.moment = (self.names.run, self._count)
+            self._count += 1
+            self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
+            self._apply_edits(record)
             restore = record.running.restore
             new = unobserved(self.listener.attended, record)  # which may compute attention itself
             if new is None or restore is None:
@@ -169,8 +185,11 @@ class Interceptor(TorchFunctionMode):
 
     def _apply_edits(self, record: AttentionRecord) -> None:
         """If an interceptor around this one replaced the output, the map is the one that gives the new output."""
+        outside = outer_interceptors(self)
+        if not outside:
+            return
         last = self._last_output() if self._last_output is not None else None
-        around = [outer._replaced for outer in outer_interceptors(self) if isinstance(outer, Interceptor)]
+        around = [outer._replaced for outer in outside if isinstance(outer, Interceptor)]
         edited = next((found[1] for found in around if found is not None and found[0]() is last), None)
         if edited is not None and last is not None:
             record.computation = record.running.with_weights(edited)
@@ -180,7 +199,8 @@ class Interceptor(TorchFunctionMode):
         around, keys, grid = self.names.parents(site.name), record.shape[3], current_grid()
         record.windows = windows_of(record.shape, around, site)
         if record.windows is None and record.axes.over == "tokens":
-            record.axes = replace(record.axes, positions=positions_of(record.shape, site))
+            known = record.axes
+            record.axes = MapAxes(known.certainty, known.over, known.query_layout, positions_of(record.shape, site))
         if record.windows is not None:
             record.layout = Layout(record.windows.grid, 0)
         elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:
@@ -189,7 +209,10 @@ class Interceptor(TorchFunctionMode):
         if record.layout is None:
             at = (site.name, keys, self._patches)
             if at not in site.remembered:
-                site.remembered[at] = inferred_layout(keys, around, self._patches)
+                stating = site.remembered.get((site.name, "stating"))
+                if stating is None:  # in a text none does, and each call of generate has other keys
+                    stating = site.remembered[site.name, "stating"] = [x for x in around if states_layout(x)]
+                site.remembered[at] = inferred_layout(keys, stating, self._patches)
             record.layout = site.remembered[at]
 
     # -- functions of torch ------------------------------------------------------------------------------------
@@ -337,7 +360,7 @@ class Interceptor(TorchFunctionMode):
         with _without_interceptors():
             new = self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call))
         if isinstance(new, tuple):
-            self._rescalable = [entry for entry in self._rescalable if entry[0]() is not None]
+            self._rescalable[:] = [entry for entry in self._rescalable if entry[0]() is not None]
             self._rescalable.append((weakref.ref(new[0]), site.name, "flex" not in name))
         return new
 

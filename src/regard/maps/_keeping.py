@@ -16,7 +16,7 @@ from regard.maps._listener import RecordListener
 from regard.maps._overview import overview_size
 from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
-from regard.maps._selection import Rows
+from regard.maps._selection import Rows, chosen_count
 from regard.maps._storage import Storage
 from regard.support.text import format_size
 
@@ -65,7 +65,7 @@ class Keeping(RecordListener):
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
         batch, heads_count, queries, keys = record.shape
         value = record.running.value
-        shape = (batch, len(torch.arange(heads_count)[heads]), len(torch.arange(queries)[rows]), keys)
+        shape = (batch, chosen_count(heads, heads_count), chosen_count(rows, queries), keys)
         dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
@@ -102,7 +102,7 @@ class Keeping(RecordListener):
         if record.windows is not None or record.axes.over == "samples":
             which = "windows" if record.windows is not None else "queries with keys of their own"
             return f"there is no overview of {which}: capture it without overview="
-        count = len(torch.arange(record.shape[1])[heads])
+        count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
         size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
         scores = record.running.weights

@@ -9,6 +9,7 @@ from regard.maps.sources._flex import flex
 from regard.maps.sources._function_call import FunctionCall as FunctionCall
 from regard.maps.sources._function_call import KernelWitness as KernelWitness
 from regard.maps.sources._function_call import Source as Source
+from regard.maps.sources._handwritten import DROPOUTS as DROPOUTS
 from regard.maps.sources._handwritten import HandwrittenAttention as HandwrittenAttention
 from regard.maps.sources._handwritten import LinearAttention as LinearAttention
 from regard.maps.sources._handwritten import handwritten as handwritten
