@@ -107,26 +107,44 @@ class AttentionScores:
         """Weights and the logsumexp of the scores."""
         return weights_of(self.scores(rows, heads), self.may_be_empty)
 
-    def scores(self, rows: Selection, heads: Selection, columns: Selection = ALL, batch: slice = ALL) -> Tensor:
-        """The scores of these rows, heads and keys; −∞ for a key that is not kept."""
+    def scores(
+        self,
+        rows: Selection,
+        heads: Selection,
+        columns: Selection = ALL,
+        batch: slice = ALL,
+        work: Tensor | None = None,
+    ) -> Tensor:
+        """The scores of these rows, heads and keys; −∞ for a key that is not kept.
+
+        Args:
+            work: memory for them, if there is some to be used again.
+        """
         _, count, queries, keys = self.shape
         query = exact(selected(selected(_items(self.query, batch), 1, heads), 2, rows))
         key = exact(selected(shared_heads(_items(self.key, batch), heads, count), 2, columns))
         if key.shape[1] != query.shape[1]:
             key = key.expand(-1, query.shape[1], -1, -1)
-        if query.numel() <= _SMALL:
+        if query.numel() <= _SMALL and work is None:
             scores = torch.matmul(query, key.mT).mul_(self.scale)
         else:
             flat = query.flatten(0, 1), key.flatten(0, 1).mT
+            shape = (*query.shape[:3], key.shape[2])
+            room = None if work is None else work[: math.prod(shape)].view(-1, *shape[2:])
             # With beta=0 the first argument is not read.
-            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
+            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale, out=room).view(shape)
         if self.softcap:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
             scores = scores.add_(_part(self.bias, rows, heads, columns, batch).to(scores.dtype))
         if self.keep is not None:
             scores = scores.masked_fill_(~_part(self.keep, rows, heads, columns, batch), -math.inf)
-        if any(x is not None for x in (self.band, self.present, self.slopes, self.change, self.mask)):
+        others = any(x is not None for x in (self.present, self.slopes, self.change, self.mask))
+        if not others and self.band is not None and isinstance(self.band.shift, int) and scores.device.type == "cpu":
+            spans = _range(rows, queries), _range(columns, keys)
+            if None not in spans:
+                return self.band.hide(scores, *spans)  # type: ignore[arg-type]
+        if others or self.band is not None:
             row, head, column = (
                 torch.arange(size, device=scores.device)[chosen]
                 for size, chosen in ((queries, rows), (count, heads), (keys, columns))
@@ -195,6 +213,14 @@ class AttentionScores:
         query, key = (place(x.detach().to("cpu", copy=True)) for x in (self.query, self.key))
         keep, bias, slopes = map(copied, (self.keep, self.bias, self.slopes))
         return replace(self, query=query, key=key, keep=keep, bias=bias, band=band, present=present, slopes=slopes)
+
+
+def _range(chosen: Selection, count: int) -> tuple[int, int] | None:
+    """The range of a slice without steps; None for anything else."""
+    if not isinstance(chosen, slice) or chosen.step not in (None, 1):
+        return None
+    start, stop, _ = chosen.indices(count)
+    return start, stop
 
 
 def _span(numbers: Tensor) -> tuple[int, int] | None:

@@ -1,13 +1,14 @@
 """Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, product_error, weights_of
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
 from regard.maps._record import AttentionRecord, Check, difference
 from regard.maps._selection import chosen_count
@@ -85,18 +86,22 @@ def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
     if not isinstance(scores, AttentionScores) or value is None or expected is None:
         raise TypeError(f"{record.name!r} is not computed from scores")
     made = room(batch)
+    here = threading.local()
     height = max(1, min(queries, TILE // keys))
     heads = max(1, min(count, TILE // (height * keys)))
     items = max(1, min(batch, TILE // (height * keys * heads))) if heads == count else 1
 
     def one(where: tuple[slice, slice, Check]) -> None:
         part, chosen, check = where
+        if not hasattr(here, "work"):  # one tile after the other uses the same memory, which stays in the cache
+            here.work = torch.empty(items * heads * height * keys, dtype=exact(scores.query[:0]).dtype)
         with torch.no_grad():
             for start in range(0, queries, height):
                 rows = slice(start, min(start + height, queries))
                 first, last = scores.reach(rows.start, rows.stop)
                 columns = slice(first, max(last, first + 1))
-                weights, logsumexp = weights_of(scores.scores(rows, chosen, columns, part), scores.may_be_empty)
+                found = scores.scores(rows, chosen, columns, part, here.work)
+                weights, logsumexp = weights_of(found, scores.may_be_empty)
                 made[part, chosen, rows, columns] = weights
                 error = product_error(weights, value[part, :, columns], expected[part], rows, chosen)
                 log_error = None

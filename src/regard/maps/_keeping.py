@@ -17,7 +17,7 @@ from regard.maps._overview import overview_size
 from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows, chosen_count
-from regard.maps._storage import Storage
+from regard.maps._storage import Storage, zeros
 from regard.support.text import format_size
 
 SUGGESTED = 128  # cells a side of the overview that is offered where a map does not fit
@@ -75,7 +75,7 @@ class Keeping(RecordListener):
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
             self.storage.used -= size if size > self.chunk_bytes else 0
             device = record.running.device
-            whole = Room(lambda items: torch.zeros(items, *shape[1:], dtype=dtype, device=device), dtype)
+            whole = Room(lambda items: zeros((items, *shape[1:]), dtype, device), dtype)
             record.stored = build(record, rows, heads, whole, self.chunk_bytes)
             return None
         room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * self.chunk_bytes)
@@ -84,8 +84,7 @@ class Keeping(RecordListener):
         device, file = record.running.device, room.tensor
 
         def make(items: int) -> Tensor:
-            # Memory of zeros is not touched until something else is written to it.
-            return torch.zeros(items, *shape[1:], dtype=dtype, device=device) if file is None else file
+            return zeros((items, *shape[1:]), dtype, device) if file is None else file
 
         made = build(record, rows, heads, Room(make, dtype, file is None), self.chunk_bytes)
         record.stored = made if file is not None else room.keep(made)

@@ -258,10 +258,7 @@ class _PlainHead:
             self.work = self.query.new_empty(shape[0] * shape[1])
         found = self.work[: shape[0] * shape[1]].view(shape)
         torch.mm(self.query[slice(*rows)], self.key[slice(*columns)].T, out=found)
-        for part in [] if self.band is None else self.band.edges(rows, columns):
-            row, column = (torch.arange(*span, device=found.device) for span in (rows, columns))
-            found[:, part].masked_fill_(~self.band.keeps(row, column[part]), MASKED)  # type: ignore[union-attr]
-        return found
+        return found if self.band is None else self.band.hide(found, rows, columns, MASKED)
 
 
 def _logits(found: Tensor, total: Tensor | None, width: int) -> Tensor:
