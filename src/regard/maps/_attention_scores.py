@@ -101,7 +101,8 @@ class AttentionScores:
     @property
     def may_be_empty(self) -> bool:
         """Whether a query may have no key to attend to."""
-        return (self.band is not None and self.band.may_hide_all) or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
+        by_distance = self.band is not None and self.band.may_hide_all
+        return by_distance or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
 
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         """Weights and the logsumexp of the scores."""

@@ -58,9 +58,7 @@ class Band:
         last = keys if self.right is None else min(keys, stop + high + self.right)
         return min(first, keys), max(min(first, keys), last)
 
-    def hide(
-        self, scores: Tensor, rows: tuple[int, int], columns: tuple[int, int], value: float = -math.inf
-    ) -> Tensor:
+    def hide(self, scores: Tensor, rows: tuple[int, int], columns: tuple[int, int], value: float = -math.inf) -> Tensor:
         """``value`` where a key is not kept, in scores ``(…, rows, columns)`` of these ranges, if all shifts are equal."""
         for part in self.edges(rows, columns):
             first, last, _ = part.indices(columns[1] - columns[0])

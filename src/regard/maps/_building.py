@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
 from regard.maps._record import AttentionRecord, Check, difference
-from regard.maps._selection import chosen_count
+from regard.maps._selection import chosen_count, on_device
 from regard.maps._threads import each_in_a_thread
 
 _AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
@@ -42,7 +42,7 @@ def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room
     if every_row and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
     if every_row and isinstance(record.running.weights, AttentionScores) and 0 < math.prod(record.shape) <= _AT_ONCE:
-        heads = heads.to(record.running.device) if isinstance(heads, Tensor) else heads
+        heads = on_device(heads, record.running.device)
         weights = record.build(ALL, heads).to(room.dtype)
         return weights if room.new else room(len(weights)).copy_(weights)
     if _fits_tiles(record, rows, heads):
@@ -63,11 +63,11 @@ def chunks(
     device = record.running.device
     numbers = torch.arange(queries)[rows]
     step = max(1, chunk_bytes // max(1, 4 * batch * chosen_count(heads, heads_count) * keys))
-    heads = heads.to(device) if isinstance(heads, Tensor) else heads
+    heads = on_device(heads, device)
     whole = isinstance(rows, slice) and rows == ALL
     for start in range(0, len(numbers), step):
         stop = min(start + step, len(numbers))
-        yield start, record.build(slice(start, stop) if whole else numbers[start:stop].to(device), heads)
+        yield start, record.build(slice(start, stop) if whole else on_device(numbers[start:stop], device), heads)
 
 
 def _fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bool:

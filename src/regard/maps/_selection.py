@@ -47,6 +47,11 @@ def chosen_count(chosen: Selection, count: int) -> int:
     return len(range(count)[chosen]) if isinstance(chosen, slice) else len(chosen)
 
 
+def on_device(chosen: Selection, device: torch.device) -> Selection:
+    """A selection for tensors on this device. The copy does not wait for what the device computes."""
+    return chosen if isinstance(chosen, slice) else chosen.to(device, non_blocking=True)
+
+
 def select(chosen: Rows, count: int) -> Selection | str:
     """A selection along an axis of size ``count``, or the reason why there is none."""
     if chosen is None:

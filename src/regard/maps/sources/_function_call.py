@@ -30,6 +30,10 @@ _WITH_LOGSUMEXP = {
         "_scaled_dot_product_fused_attention_overrideable",
     )
 } - {None}
+# Those of them that leave the logsumexp out unless their fifth argument asks for it. The output is the same.
+_ON_REQUEST = {
+    _overload(name) for name in ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+} - {None}
 _WITHOUT = {_overload("_scaled_dot_product_attention_math_for_mps"), _overload("_safe_softmax"), _overload("_softmax")}
 _WHOLE = _overload("scaled_dot_product_attention")
 
@@ -58,6 +62,8 @@ class KernelWitness(TorchDispatchMode):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
+        if func in _ON_REQUEST:  # without gradients torch does not ask for it
+            args = (*args[:4], True, *args[5:])
         out = func(*args, **kwargs)
         if func in _WITH_LOGSUMEXP:
             self.kernel = func.overloadpacket.__name__
