@@ -62,7 +62,8 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt scripts/release/lowest_vers
 	@touch $@
 
 test-lowest: $(LOWEST)/.installed
-	$(TEST_ENV) REGARD_TYPECHECK=0 $(LOWEST)/bin/python -m pytest -q --numprocesses $(WORKERS) -W ignore::DeprecationWarning \
+	$(TEST_ENV) REGARD_TYPECHECK=0 $(LOWEST)/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal \
+	  -W ignore::DeprecationWarning -m 'not slow and not node' \
 	  tests/studio tests/training tests/views tests/cli tests/figures
 
 # A coverage-guided fuzzer over every loader, in an environment of its own. Findings are written to build/fuzz.

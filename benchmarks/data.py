@@ -6,7 +6,7 @@ Two questions, each with a bar:
   later epochs   batches from the memory-mapped cache, against copying the same shuffled images out of the map (0.8 ×)
   first epoch    decoding every photo once into the cache and reading one epoch from it, against one epoch of Pillow in
                  the worker processes of torch's DataLoader (1 ×). Both have as many workers.
-And one without: the memory that decoding in every epoch takes, against what is stated.
+And the memory by which a process grows that decodes in every epoch, which may not exceed what is stated.
 """
 
 import os
@@ -120,7 +120,7 @@ def raw_torch(images: Any, size: int, epoch: int) -> Iterator[Tensor]:
     """The same images in the same order, copied out of the map by torch alone."""
     from regard.data import random_order
 
-    mapped = images.source.images
+    mapped = images.reader.source.images
     for index in random_order(len(images), 0, epoch, "order").split(size):
         yield torch.index_select(mapped, 0, images.rows[index])
 
@@ -129,7 +129,7 @@ def raw_numpy(images: Any, size: int, epoch: int) -> Iterator[Any]:
     """And by NumPy alone."""
     from regard.data import random_order
 
-    mapped = images.source.images.numpy()
+    mapped = images.reader.source.images.numpy()
     for index in random_order(len(images), 0, epoch, "order").split(size):
         yield mapped[images.rows[index].numpy()]
 
@@ -160,6 +160,7 @@ import sys, torch
 sys.path.insert(0, {here!r})
 import data
 from regard.data import open_data
+from regard.data.own_images import decoding_memory
 torch.set_num_threads(1)
 images = open_data({folder!r}, validation=0, image_size={size}).train
 images.pixels(torch.tensor([0]))  # Pillow's decoders are loaded
@@ -167,7 +168,7 @@ before = most = data.resident()
 for epoch in (0, 1):
     for _ in data.batches(images, {batch}, epoch):
         most = max(most, data.resident())
-print(most - before)
+print(most - before, decoding_memory(images.reader.source))
 """
 
 
@@ -178,8 +179,9 @@ def resident() -> int:
 
 def decoding_memory(folder: Path, options: Any) -> tuple[int, int]:
     """Bytes by which a process grows while it decodes two epochs, and the bytes that are stated, the two batches in use
-    included. REGARD_DATA_MEMORY is set to what the batches that may wait take, so that none of it is unused."""
-    memory = min(8 * options.batch, options.images // 2) * 3 * options.size**2
+    included. REGARD_DATA_MEMORY is set to the three batches that a loader announces, so that none of it is unused."""
+    batch = options.batch * 3 * options.size**2
+    memory = 3 * batch
     settings = {
         "REGARD_DATA_CACHE": "off", "REGARD_DATA_MEMORY": str(memory), "REGARD_DATA_WORKERS": str(options.workers)
     }  # fmt: skip
@@ -187,9 +189,8 @@ def decoding_memory(folder: Path, options: Any) -> tuple[int, int]:
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env={**os.environ, **settings}
     )
-    used = 2 * options.batch * 3 * options.size**2
-    decoders = options.workers * 4 * 3 * WIDTH * HEIGHT + 32 * 2**20  # as it is printed before training
-    return int(done.stdout.split()[-1]), memory + used + decoders
+    grown, decoders = map(int, done.stdout.split()[-2:])
+    return grown, memory + 2 * batch + decoders  # as it is printed before training
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ NEEDS = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run; ``REGARD_REQUIRE=browser,node,coq`` turns such a skip into a failure."""
     for item in items:
         if TYPECHECK and "compiled" in item.path.parts:
@@ -64,6 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 pytest.exit(f"{len(marked)} tests cannot run: {reason}, and REGARD_REQUIRE asks for it", returncode=1)
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+    if config.pluginmanager.hasplugin("rerunfailures"):  # a real browser on a busy machine; the summary names repeats
+        for item in items:
+            if item.get_closest_marker("browser"):
+                item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +95,27 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=options)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def npm(tmp_path_factory, pytestconfig):
+    """``npm("run", "check")`` in the front end, with the packages of its lock file installed once for all processes."""
+    from filelock import FileLock
+
+    frontend = pytestconfig.rootpath / "frontend"
+
+    def run(*words, **environment):
+        options = {"cwd": frontend, "env": {**os.environ, **environment}, "timeout": 300}
+        done = subprocess.run(["npm", *words], capture_output=True, text=True, **options)
+        assert done.returncode == 0, f"npm {' '.join(words)}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    lock, installed = frontend / "package-lock.json", frontend / "node_modules" / ".package-lock.json"
+    with FileLock(tmp_path_factory.getbasetemp().parent / "regard-npm.lock"):
+        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+            run("ci", "--no-audit", "--no-fund")
+            installed.touch()
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,21 @@ def folded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return by_hand(*(y.flatten(0, 1) for y in (q, k, v))).unflatten(0, q.shape[:2])
 
 
+def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    flat = (y.transpose(0, 1).flatten(0, 1) for y in (q, k, v))
+    return by_hand(*flat).unflatten(0, (q.shape[1], q.shape[0])).transpose(0, 1)
+
+
+def merged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The first tokens and the others."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    (first, a), (second, b) = (
+        kernel(q, key, value)[:2] for key, value in zip(k.split(3, 2), v.split(3, 2), strict=True)
+    )
+    share = torch.sigmoid(a - b).unsqueeze(-1)
+    return share * first + (1 - share) * second
+
+
 def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Each query has keys of its own."""
     near = _near(q.shape[2])
@@ -141,10 +156,6 @@ def _all() -> dict[str, Callable[[], tuple[nn.Module, Tensor, Callable[[], dict[
 
         return build
 
-    def heads(model: Attention, x: Tensor) -> dict[str, Tensor | None]:
-        names = ["Attention", *(f"Attention#{n}" for n in range(2, 5))]
-        return {name: model.weights(x)[:, n : n + 1] for n, name in enumerate(names)}
-
     def near(model: Attention, x: Tensor) -> dict[str, Tensor | None]:
         q, k, _ = model.split(x)
         scores = torch.einsum("bhqd,bhqkd->bhqk", q, k[:, :, _near(x.shape[1])])
@@ -162,8 +173,10 @@ def _all() -> dict[str, Callable[[], tuple[nn.Module, Tensor, Callable[[], dict[
 
     return {
         "as many windows as heads": layer(windows_first, flat, (2, 4, 6, 16)),
-        "heads one after the other": layer(one_head_at_a_time, heads, (8, 5, 16)),
+        "heads one after the other": layer(one_head_at_a_time, None, (8, 5, 16)),
         "heads folded into the batch": layer(folded),
+        "heads folded before the batch": layer(heads_first, None, (4, 5, 16)),
+        "two kernels merged by their logsumexp": layer(merged),
         "keys gathered for each query": layer(gathered, near),
         "channels attend to channels": layer(channels, across, (2, 9, 16)),
         "dropout by hand": layer(dropped_by_hand),

@@ -120,7 +120,8 @@ def _compare(maps: Any, seen: list[Seen]) -> Comparison:
             near = [part for part in found.left if _near(part.name, name.partition("#")[0])]
             pairs = [(part, d) for part in near if (d := difference(record.stored, part.weights)) is not None]
             if not pairs:
-                found.unseen.append(name)
+                if not _in_parts(found, record.stored, [part for part in near if part.name == name.partition("#")[0]]):
+                    found.unseen.append(name)
                 continue
             part, distance = min(pairs, key=lambda pair: pair[1])
             if distance < 1e-3:
@@ -129,6 +130,19 @@ def _compare(maps: Any, seen: list[Seen]) -> Comparison:
             elif record.kind in ("softmax", "sdpa"):
                 found.wrong.append(name)
     return found
+
+
+def _in_parts(found: Comparison, ours: Tensor, parts: list[Seen]) -> bool:
+    """Whether the weights are those of several products of the module, which are joined: the same numbers, in any order."""
+    if not parts:
+        return False
+    theirs = torch.cat([part.weights.flatten() for part in parts]).double()
+    one, other = (x[x > 0].sort().values for x in (ours.flatten().double(), theirs))
+    if one.shape != other.shape or float((one - other).abs().max()) > TOLERANCE:
+        return False
+    found.worst = max(found.worst, float((one - other).abs().max()))
+    found.left = [part for part in found.left if part not in parts]
+    return True
 
 
 def _near(one: str, other: str) -> bool:

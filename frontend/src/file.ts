@@ -2,7 +2,7 @@
 
 import { download, fileHost, type Host } from "./core/host";
 import { fail, mount } from "./core/mount";
-import { decode, inflate } from "./core/payload";
+import { decode, inflate, joined } from "./core/payload";
 
 /** Shows every payload of the page. On a page that is not a saved file there is none. */
 export function startFile(): void {
@@ -11,11 +11,24 @@ export function startFile(): void {
     // On a page of others (the documentation) the styles of both stay apart, and the address is theirs.
     const apart = "regardApart" in place.dataset;
     const host: Host = apart ? { kind: "notebook", save: download } : fileHost;
-    inflate(find("buffer"))
-      .then((buffer) => mount(apart ? inside(place) : place, decode(find("header"), buffer), host))
-      .catch((error) => fail(place, error as Error));
+    const show = async () => {
+      const first = await inflate(find("buffer"));
+      const el = apart ? inside(place) : place;
+      mount(el, decode(find("header"), first), host);
+      if (!("regardLate" in place.dataset)) return;
+      await painted();
+      await read();
+      mount(el, decode(find("header"), joined(first, await inflate(find("rest")))), host);
+    };
+    show().catch((error) => fail(place, error as Error));
   }
 }
+
+/** Until what was asked for can be seen, or would be if the page were. */
+const painted = () => new Promise<void>((done) => (requestAnimationFrame(() => requestAnimationFrame(() => done())), setTimeout(done, 300)));
+
+/** Until the whole file has been read. */
+const read = () => new Promise<void>((done) => (document.readyState === "loading" ? document.addEventListener("DOMContentLoaded", () => done(), { once: true }) : done()));
 
 function inside(place: HTMLElement): HTMLElement {
   const root = document.createElement("div");

@@ -1,5 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { Layer, type LayerAbout } from "../src/maps/layer";
+import { joined, Payload } from "../src/core/payload";
+import { Layer, type LayerAbout, layersOf, type Opening } from "../src/maps/layer";
+import { apart, difference, secondOf, secondOptions } from "../src/maps/second";
+import type { Table } from "../src/maps/table";
 import { flow, wordAt } from "../src/maps/textflow";
 import { cellOn, type ComparedLayer } from "../src/views/compare";
 import { weightsOf, wordsOf } from "../src/views/mixed";
@@ -41,5 +44,40 @@ describe("text with an image in it", () => {
     expect([...weightsOf(layer(null), 0, 1, "to")!]).toEqual([1, 4, 7]);
     expect(weightsOf(layer([0, 2, 5]), 0, 1, "from")).toBeNull();
     expect([...weightsOf(layer([0, 2, 5]), 0, 1, "to")!]).toEqual([1, 0, 4, 0, 0, 7]);
+  });
+});
+
+describe("a second head", () => {
+  const about = (name: string, heads: number, queries: number, keys: number) => ({ name, heads: Array.from({ length: heads }, (_, i) => i + 1), queries, keys, rows: null }) as unknown as LayerAbout;
+  const layer = (name: string, heads: number, queries: number, keys: number) => new Layer(about(name, heads, queries, keys), null);
+  const layers = [layer("a", 2, 3, 3), layer("b", 1, 3, 3), layer("c", 2, 2, 3)];
+  it("is any of a layer with maps of the same size, by its number", () => {
+    expect(secondOptions(layers, { layer: 0, which: 1 })).toEqual([["", "no other head"], ["0.0", "a · head 1"], ["0.mean", "a · mean over heads"], ["1.0", "b · head 1"]]);
+    expect(secondOptions(layers.slice(0, 1), { layer: 0, which: "mean" })).toEqual([["", "no other head"], ["0.0", "head 1"], ["0.1", "head 2"]]);
+  });
+  it("is read from an address, if it is there and fits", () => {
+    expect(secondOf("1.0", layers, layers[0])).toEqual({ layer: 1, which: 0 });
+    expect(secondOf("0.mean", layers, layers[0])).toEqual({ layer: 0, which: "mean" });
+    for (const wrong of ["1.1", "2.0", "9.0", "0.x", "0.-1", "", null]) expect(secondOf(wrong, layers, layers[0])).toBeNull();
+  });
+  it("differs by as much as lies elsewhere", () => {
+    const table = (weights: number[]) => ({ queries: ["q", "r"], weights: Float32Array.from(weights) }) as unknown as Table;
+    const less = difference(Float32Array.from([0, 1, 0.5, 0.5]), Float32Array.from([1, 0, 0.5, 0.5]));
+    expect([...less]).toEqual([-1, 1, 0, 0]);
+    expect(apart(table([...less]))).toBe(0.5);
+  });
+});
+
+describe("maps that are still being read", () => {
+  it("are empty, but for the head that the view opens on", () => {
+    const meta = { layers: [{ name: "a", heads: [0, 1], queries: 1, keys: 2, visible: 2 }], opening: { layer: 0, head: 1, why: "" } };
+    const arrays = { opening: { dtype: "float32", shape: [1, 2], offset: 0, length: 8 }, map0: { dtype: "float32", shape: [2, 1, 2], offset: 8, length: 16 } };
+    const numbers = Float32Array.from([0.25, 0.75, 0.5, 0.5, 0.25, 0.75]);
+    const payload = (bytes: number) => new Payload({ view: "tokens", version: 1, meta, arrays } as never, numbers.buffer.slice(0, bytes)) as unknown as Payload<{ layers: LayerAbout[]; opening: Opening }>;
+    const [early] = layersOf(payload(8));
+    expect([early.complete, [...early.matrix(1)], [...early.matrix(0)], [...early.row(1, 0)]]).toEqual([false, [0.25, 0.75], [0, 0], [0.25, 0.75]]);
+    const [whole] = layersOf(payload(24));
+    expect([whole.complete, [...whole.matrix(0)]]).toEqual([true, [0.5, 0.5]]);
+    expect(new Uint8Array(joined(numbers.buffer.slice(0, 8), numbers.buffer.slice(8)))).toEqual(new Uint8Array(numbers.buffer));
   });
 });

@@ -5,7 +5,7 @@ import { recalled, remember } from "../src/core/memory";
 import { type Header, Payload } from "../src/core/payload";
 import type { RunSummary } from "../src/studio/api";
 import { difference } from "../src/studio/compare";
-import { valueAt } from "../src/studio/curves";
+import { valueAt } from "../src/views/chart";
 import { chosenOf } from "../src/studio/image";
 import { parse } from "../src/studio/route";
 import { found, grouped } from "../src/studio/runs";

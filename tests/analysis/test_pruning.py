@@ -311,13 +311,20 @@ FAMILIES = {
     "Qwen3": {"vocab_size": 50, **SMALL, "num_key_value_heads": 2, "head_dim": 8},
     "Bart": {"vocab_size": 50, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
              "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
+    # Queries, keys and values in one projection, head by head; with ALiBi, and with heads that share keys.
+    "GPTNeoX": {"vocab_size": 50, **SMALL},
+    "Bloom": {"vocab_size": 50, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "Falcon": {"vocab_size": 50, **SMALL, "new_decoder_architecture": True, "num_kv_heads": 2, "num_hidden_layers": 3},
+    "Falcon, one key": {"vocab_size": 50, **SMALL},
+    "Falcon, ALiBi": {"vocab_size": 50, **SMALL, "multi_query": False, "alibi": True},
 }  # fmt: skip
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_pruning_transformers_is_masking_them(transformers, family, tokens, images):
-    model = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**FAMILIES[family]))
+    name = family.partition(",")[0]
+    model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**FAMILIES[family]))
     model, vision = model.double().eval(), "image_size" in FAMILIES[family]
     given = {"pixel_values": images.double()} if vision else {"input_ids": tokens}
     with regard.capture(model) as maps:
@@ -331,9 +338,9 @@ def test_pruning_transformers_is_masking_them(transformers, family, tokens, imag
     with regard.capture(small) as after:
         small(**given)
     assert [found.shape[1] for found in after.values()] == [len(heads) for heads in kept.values()]
-    if family in ("GPT2", "Llama"):
+    if family in ("GPT2", "Llama", "Bloom"):
         small = regard.prune_heads(
-            transformers.AutoModelForCausalLM.from_config(model.config).eval(), {"*attn": [0, 2]}
+            transformers.AutoModelForCausalLM.from_config(model.config).eval(), {"*att*n": [0, 2]}
         )
         options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
         assert torch.equal(small.generate(tokens, **options), small.generate(tokens, use_cache=False, **options))

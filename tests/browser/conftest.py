@@ -83,12 +83,23 @@ def open_file(new_page, tmp_path):
     return open_it
 
 
+# Until no canvas was painted during two frames, or a second has passed, as it does where something moves.
+STILL = """() => new Promise((done) => {
+  const painted = () => [...document.querySelectorAll("canvas")].map((canvas) => canvas.dataset.painted).join();
+  const begin = performance.now();
+  const wait = (before, frames) => requestAnimationFrame(() => setTimeout(() => {
+    const now = painted();
+    const same = now === before ? frames + 1 : 0;
+    same >= 2 || performance.now() - begin > 1000 ? done() : wait(now, same);
+  }));
+  wait(painted(), 0);
+})"""
+
+
 def settle(page):
     """Until what was asked for is drawn."""
     page.wait_for_selector(".regard canvas[data-painted]")
-    page.evaluate(
-        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-    )
+    page.evaluate(STILL)
 
 
 def pixels(page, selector, number=0):

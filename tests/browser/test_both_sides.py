@@ -1,9 +1,13 @@
 """Comparisons, and text with images in it: what is pointed at on one side is shown on the other."""
 
+import re
+
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
+from regard.views import _token_maps
 
 pytestmark = pytest.mark.browser
 
@@ -42,3 +46,71 @@ def test_a_word_shows_its_patches_and_a_patch_its_words(open_file, look):
     look.point(page, ".rg-image", 8, 8, 1)  # the first word
     assert "“see” is looked at by" in look.subtitle(page)
     assert look.pixels(page, ".rg-image", 0) != patches
+
+
+def test_two_heads_are_compared_with_their_difference(open_file, look):
+    ways = torch.stack([torch.eye(4), torch.full((4, 4), 0.25), torch.eye(4).roll(1, 1)])
+    page = open_file(regard.show(ways, tokens=list("wxyz")))
+    subtitle = page.locator(".rg-subtitle")
+    page.get_by_label("compare with").select_option("head 1")
+    expect(subtitle).to_have_text("head 0 and head 1 · 75 % of the attention lies elsewhere")
+    expect(page.locator(".rg-three canvas")).to_have_count(3)
+    before = [look.pixels(page, ".rg-three", side) for side in range(3)]
+    look.point(page, ".rg-three", 0.22, 0.5)  # the first column, in the first map
+    expect(subtitle).to_have_text(re.compile("“.” → “w” (100 % and 25 %, −75 %|0 % and 25 %, \\+25 %)$"))
+    assert all(look.pixels(page, ".rg-three", side) != before[side] for side in range(3))
+    expect(page.locator(".rg-tip:visible")).to_have_count(1)  # only where the pointer is
+    # The address says so, and Escape ends it. A click with Shift on a thumbnail begins it again.
+    expect(page).to_have_url(re.compile("tokens.beside=0.1"))
+    page.reload()
+    expect(page.locator(".rg-three canvas")).to_have_count(3)
+    page.locator(".rg-atlas canvas").focus()
+    page.keyboard.press("Escape")
+    expect(page.locator(".rg-three")).to_have_count(0)
+    look.settle(page)
+    box = page.locator(".rg-atlas canvas").bounding_box()
+    page.keyboard.down("Shift")
+    page.mouse.click(box["x"] + 300, box["y"] + 60)
+    page.keyboard.up("Shift")
+    expect(page.get_by_label("compare with")).to_have_value("0.2")
+
+
+def test_two_heads_are_compared_on_the_photo(open_file, look, image_maps):
+    maps, image = image_maps
+    page = open_file(regard.show(maps, image=image), width=390, height=844)
+    page.get_by_label("compare with").select_option(index=2)
+    expect(page.locator(".rg-three canvas")).to_have_count(3)
+    assert len({look.pixels(page, ".rg-three", side) for side in range(3)}) == 3
+    expect(page.locator(".rg-subtitle")).to_have_text(re.compile("of the attention lies elsewhere"))
+    page.locator(".rg-three canvas").nth(1).scroll_into_view_if_needed()
+    look.point(page, ".rg-three", 0.9, 0.6, 1)
+    expect(page.locator(".rg-tip:visible")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390  # the tip stays inside
+
+
+def test_a_large_page_is_shown_before_it_is_read(open_file, look, monkeypatch, tmp_path):
+    """Thumbnails and one head come first, and look as they do when everything has been read."""
+    monkeypatch.setattr(_token_maps, "MANY", 0)
+    torch.manual_seed(0)
+    maps = {f"blocks.{i}.attn": torch.randn(3, 60, 60).mul(2).softmax(-1) for i in range(2)}
+    shown = regard.show(maps)
+    page = open_file(shown)
+    subtitle = page.locator(".rg-subtitle")
+    expect(subtitle).to_contain_text("the most structured head")
+    whole = [look.pixels(page, place) for place in (".rg-atlas", ".rg-main")]
+    text, early = shown.html(), tmp_path / "early.html"
+    early.write_text(text.replace(" data-regard-late", ""), "utf-8")  # the rest is not asked for
+    page.goto(early.as_uri())
+    expect(subtitle).to_contain_text("the other heads are being read")
+    assert [look.pixels(page, place) for place in (".rg-atlas", ".rg-main")] == whole
+    # Colors that the thumbnails were not made for are worked out from the maps.
+    page.goto(shown.save(tmp_path / "whole.html").as_uri())
+    expect(subtitle).to_contain_text("the most structured head")
+    page.get_by_label("colors").select_option("row")
+    page.wait_for_function("(old) => document.querySelector('.rg-atlas canvas').toDataURL() !== old", arg=whole[0])
+    # A file that ends too early says so.
+    early.write_text(text[: text.index('id="view-0-rest">') + 40], "utf-8")
+    page.goto(early.as_uri())
+    expect(page.get_by_role("alert")).to_have_text(
+        "The data of this page cannot be read: the file is incomplete or damaged."
+    )

@@ -720,7 +720,10 @@ class TestEveryView:
         before = look.pixels(page, "[data-view=heads] .rg-panels")
         page.locator("[data-view=heads] input[type=range]").fill("0")
         assert look.pixels(page, "[data-view=heads] .rg-panels") != before
-        assert page.locator("img").count() >= 4
+        curves = look.pixels(page, "[data-view=training]")
+        page.locator("[data-view=training]").get_by_label("smoothing").fill("0")
+        assert look.pixels(page, "[data-view=training]") != curves
+        assert page.locator("img").count() == 0  # no figure beside the views that show the same
 
     def test_a_browser_that_is_too_old_is_told(self, new_page, text_maps, tmp_path):
         path = regard.show(text_maps, tokens=WORDS).save(tmp_path / "x.html")

@@ -85,7 +85,7 @@ def report(tmp_path_factory):
     """A page with 1,900 of them in its text."""
     some = STRINGS[8000:9900]
     sections = [pages.Section(text, pages.paragraph(text) + pages.table([(text, text)])) for text in some]
-    sections.append(pages.Section("log", pages.preformatted("\n".join(some))))
+    sections.append(pages.Section("log", pages.preformatted("\n".join(some)) + pages.grid([some, some])))
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(pages.report(some[0], sections), encoding="utf-8")
     return path

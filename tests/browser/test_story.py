@@ -10,6 +10,8 @@ from regard.training import load_run
 from regard.views import page as pages
 from regard.views import shipped_run, story
 
+from .conftest import STILL
+
 pytestmark = pytest.mark.browser
 
 
@@ -57,7 +59,7 @@ def scene(opened):
 
 def drawn(scene, number=0):
     """What a canvas of a scene shows, once everything that was asked for is drawn."""
-    scene.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    scene.evaluate(STILL)
     return scene.locator("canvas").nth(number).evaluate("(canvas) => canvas.toDataURL()")
 
 
@@ -187,7 +189,7 @@ def test_a_head_that_is_off_changes_the_prediction_as_in_torch(scene, networks):
     rack.get_by_label("text").fill(text)
     assert rack.locator(".rg-outcome output").inner_text() == "o"
     same(bars(rack), chances(networks, text), vocabulary)
-    head = rack.get_by_role("button", name="layer 1, head 1")
+    head = rack.get_by_role("button", name=re.compile("^head 1 .*layer 1,"))
     alone = chances(networks, text, [(0, 0)])[vocabulary.numbers["o"]].item()
     assert float(re.search(r"o: ([\d.]+) %", head.inner_text())[1]) == pytest.approx(100 * alone, rel=0.06, abs=1e-3)
     before = drawn(rack)
@@ -259,3 +261,21 @@ def test_dark_on_a_phone_with_little_motion(browser, file):
     page.wait_for_selector("[data-section='6'] .regard[data-theme=light]")
     assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     context.close()
+
+
+def test_paper_shows_everything_and_is_light(opened):
+    """Also what has not been scrolled to, at once: the browser does not wait for frames."""
+    opened.reload()
+    opened.wait_for_selector("[data-section='1'] canvas[data-painted]")
+    opened.emulate_media(color_scheme="dark")
+    opened.wait_for_selector(".rg-story[data-theme=dark]")
+    painted = """() => {
+        window.dispatchEvent(new Event("beforeprint"));
+        const parts = [...document.querySelectorAll("[data-section]")];
+        const found = parts.map((one) => one.querySelectorAll("canvas[data-painted]").length > 0);
+        return [found, document.querySelector(".rg-story").dataset.theme];
+    }"""
+    assert opened.evaluate(painted) == [[True] * 6, "light"]
+    opened.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    opened.wait_for_selector(".rg-story[data-theme=dark]")
+    opened.emulate_media(color_scheme="light")

@@ -183,11 +183,9 @@ def test_two_steps_of_a_network_are_compared_by_their_difference(stray, address,
 
 
 @pytest.fixture(scope="session")
-def axe(pytestconfig):
+def axe(npm, pytestconfig):
     """axe-core as the front end's packages have it."""
     path = pytestconfig.rootpath / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
-    if not path.exists():
-        pytest.skip("axe-core is not installed: run `npm ci` in frontend/")
     return path.read_text(encoding="utf-8")
 
 
@@ -202,9 +200,19 @@ def violations(page, axe):
     ]
 
 
-PLACES = ("run/gaussian/heads", "run/vit/image", "run/case-transformer/tokens", "mechanism", "convolution", "claims")
+PLACES = (
+    "run/gaussian/heads",
+    "run/vit/image",
+    "run/vit/training",
+    "run/case-transformer/tokens",
+    "mechanism",
+    "convolution",
+    "claims",
+    "story",
+)
 
 
+@pytest.mark.node
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_axe_finds_nothing_serious_on_any_page(stray, address, axe, look, mode):
     stray.emulate_media(color_scheme=mode)
@@ -212,11 +220,15 @@ def test_axe_finds_nothing_serious_on_any_page(stray, address, axe, look, mode):
     for place in PLACES:
         stray.goto(f"{address}#/{place}")
         stray.wait_for_selector(f".regard[data-view={place.rpartition('/')[2]}]")
+        for section in stray.locator("[data-section]").all():  # of the page that opens; each is made when it comes near
+            section.evaluate("(element) => element.scrollIntoView({ behavior: 'instant' })")
+            section.locator("canvas[data-painted]").first.wait_for()
         look.settle(stray)
         found[place] = violations(stray, axe)
     assert found == {place: [] for place in PLACES}
 
 
+@pytest.mark.node
 def test_axe_finds_nothing_serious_in_saved_files(open_file, look, axe, text_maps, image_maps):
     import regard
 

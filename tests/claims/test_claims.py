@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard import functional, reference
-from regard.claims import SOURCES, TOPICS, Evidence, Verification, all_claims, examine, select, verify
+from regard.claims import SOURCES, TOPICS, Evidence, all_claims, examine, select, verify
 from regard.claims._shifts import shifts
 from regard.claims.convolution import _moving
 
@@ -24,14 +24,14 @@ c182-data-scale c182-cross-attention ex05-scale ex05-map ex05-self ex05-graph ex
 a6-query-form a6-permutation a6-absolute a6-relative a6-gaussian-simplify a6-cost a6-sum-of-heads a6-theorem-1
 a6-limit a6-constant a6-main-theorem a6-padding a6-dilation a6-stride a6-gelu a6-heads-move e182-inference-fixed
 e182-gradient-path e182-bottleneck e182-attention-bypass e182-position-and-counter e182-one-hot e182-sine
-e182-scores e182-argmax e182-many-heads
-""".split()  # noqa: SIM905 (a list would take 74 lines)
+e182-scores e182-argmax e182-many-heads regard-separable regard-quadrant regard-placed
+""".split()  # noqa: SIM905 (a list would take 77 lines)
 SLOW = {"c182-head-pruning", "c182-cnn-bias", "a6-heads-move", "e182-bottleneck", "e182-attention-bypass"}
 QUICK = [name for name in IDS if name not in SLOW]
 
 
 def test_every_listed_statement_is_there_exactly_once() -> None:
-    assert len(IDS) == len(set(IDS)) == 74
+    assert len(IDS) == len(set(IDS)) == 77
     assert sorted(claim.id for claim in all_claims()) == sorted(IDS)
     assert {claim.id for claim in all_claims() if claim.slow} == SLOW
 
@@ -47,8 +47,8 @@ def test_claims_are_filed_by_topic_and_source() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_evidence_decides_as_recorded(found: Verification, name: str) -> None:
-    row = found[name]
+def test_the_evidence_decides_as_recorded(examined, name: str) -> None:
+    row = examined(name)
     assert row.says is not None
     assert row.computed == row.claim.verdict, row.evidence
     if row.claim.verdict != "holds":
@@ -60,17 +60,17 @@ def test_the_evidence_decides_as_recorded(found: Verification, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_same_check_rejects_the_mutant(found: Verification, name: str) -> None:
-    mutant = found[name].mutant
+def test_the_same_check_rejects_the_mutant(examined, name: str) -> None:
+    mutant = examined(name).mutant
     assert mutant is not None
     assert not mutant.broke, f"rejected only because its check broke down: {mutant.line}"
     assert not mutant.accepted
 
 
-def test_evidence_is_the_same_every_time(found: Verification) -> None:
+def test_evidence_is_the_same_every_time(examined) -> None:
     torch.manual_seed(12345)
     for name in ("hw4-identity", "c182-variance-exact", "c182-split-heads", "hw4-vit-position"):
-        again, before = examine(select(name)[0]), found[name]
+        again, before = examine(select(name)[0]), examined(name)
         assert [e and (e.accepted, e.line) for e in (again.says, again.true, again.mutant)] == [
             e and (e.accepted, e.line) for e in (before.says, before.true, before.mutant)
         ]
@@ -166,14 +166,14 @@ def test_select_takes_sources_topics_and_ids() -> None:
     assert {claim.source for claim in select("c182")} == {"c182"}
     assert {claim.topic for claim in select("convolution")} == {"convolution"}
     assert [claim.id for claim in select(["a6-gelu", "e182-sine"])] == ["e182-sine", "a6-gelu"]
-    assert len(select()) == 74
+    assert len(select()) == 77
     with pytest.raises(ValueError, match=r"no claim is called 'c183'.*source.*hw4"):
         select("c183")
 
 
-def test_slow_ones_are_listed_but_not_run(found: Verification) -> None:
+def test_slow_ones_are_listed_but_not_run(examined) -> None:
     for name in SLOW:
-        row = found[name]
+        row = examined(name)
         assert not row.ran
         assert row.verdict == row.claim.verdict
         assert row.agrees

@@ -14,11 +14,11 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import regard.data.own_images._cache_file as cache_file
-import regard.data.own_images._streamed as streamed_set
 from regard.data import Augmentation, AugmentedImages, Loader, StreamedSet, UnsuitableDataError, open_data
 from regard.data.own_images import open_images
 from regard.data.own_images._cifar_copies import COPIES
 from regard.data.own_images._collection import hold_out
+from regard.data.own_images._decode import fit
 from regard.support.text import format_size
 
 
@@ -250,11 +250,11 @@ class TestStreaming:
         images = streamed[1].train
         for number in range(40):
             images.read_ahead(torch.tensor([number]))
-        assert len(images._waiting) == most
+        assert len(images.reader.waiting) == most
         for number in range(5):  # those that came first are still there, and are taken
             expected = streamed[0].train.images[number]
             assert torch.equal(images.pixels(torch.tensor([number]))[0], expected)
-        assert len(images._waiting) == max(most - 5, 0)
+        assert len(images.reader.waiting) == max(most - 5, 0)
 
     def test_batches_that_nobody_wants_any_more_make_room(self, streamed, monkeypatch):
         monkeypatch.setenv("REGARD_DATA_MEMORY", "0")
@@ -263,7 +263,52 @@ class TestStreaming:
         for number in range(5):
             images.pixels(torch.tensor([number]))
         images.read_ahead(torch.tensor([8]))
-        assert list(images._waiting) == [streamed_set._key(torch.tensor([8]))]
+        assert list(images.reader.waiting) == [images.rows[[8]].numpy().tobytes()]
+
+    def test_sets_share_the_memory_for_what_is_read_ahead(self, streamed, monkeypatch):
+        monkeypatch.setenv("REGARD_DATA_MEMORY", "0")
+        train, test = streamed[1].train, streamed[1].test()
+        train.read_ahead(torch.tensor([7]))
+        test.read_ahead(torch.tensor([0]))
+        assert len(train.reader.waiting) == 1
+        assert train.reader is test.reader
+
+    def test_the_memory_of_a_batch_is_used_again_when_nobody_holds_it(self, streamed, monkeypatch):
+        monkeypatch.setenv("REGARD_DATA_MEMORY", "1MB")
+        images, expected = streamed[1].train, streamed[0].train.images
+
+        def read(*index):
+            images.read_ahead(torch.tensor(index))
+            return images.pixels(torch.tensor(index))
+
+        part = read(0, 1, 2)[1:]  # shares the memory of its batch
+        place = part.untyped_storage().data_ptr()
+        others = [read(number, number + 1) for number in range(5)]
+        assert torch.equal(part, expected[1:3])
+        assert all(torch.equal(other, expected[number : number + 2]) for number, other in enumerate(others))
+        del part
+        again = read(9, 8)
+        assert again.untyped_storage().data_ptr() == place
+        assert torch.equal(again, expected[[9, 8]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.tuples(*[st.integers(1, 60)] * 2, *[st.integers(1, 30)] * 2),
+    channels=st.sampled_from([1, 3]),
+    seed=st.integers(0, 99),
+)
+def test_scaling_is_that_of_pillow_up_to_rounding(sizes, channels, seed):
+    rows, columns, height, width = sizes
+    image = np.random.default_rng(seed).integers(0, 256, (rows, columns, channels), dtype=np.uint8)
+    scaled = fit(image.transpose(2, 0, 1)[None], height, width)[0].permute(1, 2, 0).numpy()
+    high = min(rows, max(1, round(columns * height / width)))
+    wide = min(columns, max(1, round(rows * width / height)))
+    top, left = (rows - high) // 2, (columns - wide) // 2
+    middle = image[top : top + high, left : left + wide]
+    middle = Image.fromarray(middle[:, :, 0] if channels == 1 else middle)
+    theirs = np.asarray(middle.resize((width, height), Image.Resampling.BILINEAR)).reshape(scaled.shape)
+    assert np.abs(scaled.astype(int) - theirs).max() <= 1
 
 
 def test_a_set_that_is_opened_while_a_network_is_built_on_meta_has_its_pixels(tmp_path):
@@ -322,9 +367,7 @@ class TestDecodedInEveryEpoch:
         open_data(str(tmp_path), image_size=8)
         text = capfd.readouterr().err
         assert "REGARD_DATA_CACHE is off: images are decoded in every epoch, by 3 workers" in text
-        decoders = (
-            3 * 4 * 40 * 30 * 3 + 2**25
-        )  # four times the largest image for each of three workers, and the allocator's
+        decoders = 3 * (24 * 40 * 30 + 2 * 3 * 8 * 8) + 2**25  # for each of three workers, and the allocator's
         assert f"in at most {format_size(1000 + decoders)} of memory besides the two batches in use" in text
         assert not (cache_file.data_folder() / "images").exists()
 

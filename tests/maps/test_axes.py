@@ -92,10 +92,14 @@ def test_samples_of_heads_one_after_the_other_are_no_heads(product):
     layer, x = Loop(product=PRODUCTS[product]), torch.randn(8, 5, 16)
     maps = captured(layer, x)
     expected = layer.expected(x)
-    assert list(maps) == ["Loop", "Loop#2", "Loop#3", "Loop#4"]
-    for head, found in enumerate(maps.values()):
-        assert found.axes == "known"
-        torch.testing.assert_close(found.weights, expected[:, head : head + 1])
+    assert list(maps) == ["Loop"]  # the heads' outputs are concatenated, so that their maps are one
+    assert maps[0].axes == "known"
+    torch.testing.assert_close(maps[0].weights, expected)
+    with torch.no_grad(), regard.capture(layer, rows=[1, 2]) as parts:
+        layer(x)
+    assert list(parts) == ["Loop", "Loop#2", "Loop#3", "Loop#4"]
+    for head, found in enumerate(parts.values()):
+        torch.testing.assert_close(found.weights, expected[:, head : head + 1, 1:3])
 
 
 class Folded(Projected):
@@ -112,6 +116,43 @@ def test_heads_that_are_folded_into_the_batch_are_heads(product, batch):
     found = captured(layer, x)["Folded"]
     assert found.axes == "known"
     torch.testing.assert_close(found.weights, layer.expected(x))
+
+
+class HeadsFirst(Projected):
+    """Heads and samples are one axis, in which heads come first, as many a port of the first transformers writes it."""
+
+    gated = False
+
+    def forward(self, x):
+        q, k, v = (y.transpose(0, 1).flatten(0, 1) for y in self.split(x))
+        out = self.product(q, k, v).unflatten(0, (self.heads, -1))
+        out = out * out.sigmoid() if self.gated else out
+        return self.proj(out.permute(1, 2, 0, 3).flatten(2))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize(("batch", "gated"), [(1, False), (2, False), (4, False), (8, False), (2, True)])
+def test_heads_that_come_before_samples_are_heads(product, batch, gated):
+    torch.manual_seed(0)
+    layer, x = HeadsFirst(product=PRODUCTS[product]), torch.randn(batch, 5, 16)
+    layer.gated = gated
+    found = captured(layer, x)["HeadsFirst"]
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, layer.expected(x))
+    with torch.no_grad(), regard.capture(layer, reduce=lambda total, weights: weights) as folded:
+        layer(x)
+    torch.testing.assert_close(folded["HeadsFirst"].reduced, layer.expected(x))
+
+
+def test_samples_and_heads_that_nothing_tells_apart_are_not_folded():
+    torch.manual_seed(0)
+    layer, x = HeadsFirst(), torch.randn(4, 5, 16)
+    layer.gated = True  # the numbers are others when heads are merged, and there are as many samples as heads
+    found = captured(layer, x)["HeadsFirst"]
+    assert (found.axes, found.shape) == ("ambiguous", (16, 1, 5, 5))
+    with torch.no_grad(), pytest.warns(UserWarning, match="one axis"), regard.capture(layer, heads=[0]) as maps:
+        layer(x)
+    assert [missed.name for missed in maps.missed] == ["HeadsFirst"]
 
 
 class Gathered(Projected):
@@ -229,7 +270,7 @@ def test_ordinary_layers_are_known_and_files_remember_it(tmp_path):
         assert (found.axes, found.shape) == ("known", (batch, 4, 5, 5))
     maps = captured(Loop(), torch.randn(8, 5, 16))
     again = Maps.load(maps.save(tmp_path / "maps"))
-    assert [found.axes for found in again.values()] == ["known"] * 4
+    assert [(found.axes, found.shape) for found in again.values()] == [("known", (8, 4, 5, 5))]
 
 
 class CrossCovariance(Projected):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.support.reading import UnreadableError
 
 
 def expected(weights, value, projection):
@@ -99,7 +100,7 @@ def test_a_sink_shrinks_to_what_it_contributes():
     assert regard.show(shown).view == "tokens"
 
 
-def test_windows_go_back_onto_the_image(timm):
+def test_windows_go_back_onto_the_image(timm, tmp_path):
     model = timm.models.swin_transformer.SwinTransformer(
         16, 2, 3, 4, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4
     )
@@ -108,6 +109,21 @@ def test_windows_go_back_onto_the_image(timm):
     for found in maps.values():
         assert found.contributions().shape == found.weights.shape == (2, 2, 64, 64)
         assert found.head_contributions().shape == (2, 2, 64)
+    again = regard.maps.Maps.load(maps.save(tmp_path / "maps"))
+    for name, found in maps.items():
+        torch.testing.assert_close(again[name].contributions(), found.contributions())
+        torch.testing.assert_close(again[name].head_contributions(), found.head_contributions())
+
+
+def test_saved_norms_that_do_not_fit_are_refused(tmp_path):
+    layer, x = regard.MultiHeadAttention(8, 2), torch.randn(1, 6, 8)
+    with torch.no_grad(), regard.capture(layer, values=True, heads=[1], rows=[0, 2]) as maps:
+        layer(x)
+    again = regard.maps.Maps.load(maps.save(tmp_path / "part"))
+    torch.testing.assert_close(again[0].contributions(), maps[0].contributions())
+    maps[0].latest.norms.keys = torch.ones(1, 1, 7)
+    with pytest.raises(UnreadableError, match="norms of"):
+        regard.maps.Maps.load(maps.save(tmp_path / "wrong"))
 
 
 def test_unknown_contributions_say_so():

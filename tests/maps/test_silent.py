@@ -115,22 +115,59 @@ def test_a_capture_of_some_maps_reports_only_those():
     assert not maps.missed
 
 
-def test_attention_of_an_exported_program_is_missed():
-    exported = torch.export.export(SelfAttention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v), (torch.randn(2, 5, 8),))
+def test_attention_of_an_exported_program_is_seen():
+    layer = SelfAttention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+    x = torch.randn(2, 5, 8)
+    model = nn.ModuleDict({"graph": torch.export.export(layer, (x,)).module()})
+    with torch.no_grad(), regard.capture(layer) as expected:
+        layer(x)
+    with torch.no_grad(), regard.capture(model) as maps:
+        model["graph"](x)
+    torch.testing.assert_close(maps["graph"].weights, expected[0].weights)
 
-    class Attention(nn.Module):
+
+@pytest.mark.parametrize("product", [delta_rule, scripted, mixing])
+def test_projections_of_queries_and_keys_look_like_attention(product):
+    class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
-            self.graph = exported.module()
+            self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
 
         def forward(self, x):
-            return self.graph(x)
+            return product(*(f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (self.q, self.k, self.v)))
 
-    model = Attention()
-    with pytest.warns(UserWarning, match="looks like attention"), torch.no_grad(), regard.capture(model) as maps:
+    model = nn.ModuleList([Mixer()])
+    with torch.no_grad(), pytest.warns(UserWarning, match="no map"), regard.capture(model) as maps:
+        model[0](torch.randn(2, 5, 8))
+    assert [missed.name for missed in maps.missed] == ["0"]
+
+
+def test_modules_that_run_with_other_parameters_are_missed():
+    model = Hybrid(delta_rule)
+    others = {name: x.detach().clone() for name, x in model.named_parameters()}
+    with torch.no_grad(), regard.capture(model) as maps:
+        torch.func.functional_call(model, others, torch.randn(2, 5, 8))
+    assert list(maps) == ["seen"]
+    assert [missed.name for missed in maps.missed] == ["mixer"]
+
+
+def test_threads_of_a_model_are_missed_whatever_runs_in_them():
+    class Threaded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def work(self, x):
+            return (self.first(x) @ self.second(x).mT).softmax(-1) @ x
+
+        def forward(self, x):
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(self.work, x).result()
+
+    model = Threaded()
+    with torch.no_grad(), pytest.warns(UserWarning, match="thread"), regard.capture(model) as maps:
         model(torch.randn(2, 5, 8))
-    assert not maps
-    assert [missed.name for missed in maps.missed] == ["Attention"]
+    assert [missed.name for missed in maps.missed] == ["Threaded"]
 
 
 def test_a_second_model_never_appears_under_the_names_of_the_first():
@@ -167,6 +204,17 @@ FOLLOWED = {
     "three operands": lambda q, k, v: torch.einsum(
         "bhij,bhjd,h->bhid", (q @ k.mT).softmax(-1), v, torch.arange(1.0, 4)
     ),
+    "operators of aten": lambda q, k, v: torch.ops.aten.bmm.default(
+        torch.ops.aten._softmax.default((q @ k.mT).flatten(0, 1), -1, False), v.flatten(0, 1)
+    ).unflatten(0, (2, 3)),
+    "a kernel of aten": lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=1.0)[
+        0
+    ],
+    "weights in another tensor": lambda q, k, v: torch.empty(2, 3, 5, 5).copy_((q @ k.mT).softmax(-1)) @ v,
+    "weights of single heads": lambda q, k, v: (
+        torch.stack([(q[:, i] @ k[:, i].mT).softmax(-1) for i in range(3)], 1) @ v
+    ),
+    "softmin": lambda q, k, v: F.softmin(-(q @ k.mT), -1) @ v,
     "tensordot": lambda q, k, v: torch.tensordot((q @ k.mT).softmax(-1), v[0, 0], dims=([3], [0])),
 }
 

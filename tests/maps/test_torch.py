@@ -272,16 +272,17 @@ def test_a_model_in_half_precision_gives_maps_in_float32():
     assert found.agrees
 
 
-def test_a_call_of_the_operator_itself_is_not_lost_silently():
+def test_a_call_of_the_operator_itself_is_seen():
     class Direct(nn.Module):
         def forward(self, q):
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[0]
 
-    model = Direct()
-    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
-        model(heads(1, 1, 3, 8))
-    assert not maps
-    assert "regard does not know" in maps.missed[0].reason
+    model, q = Direct(), heads(2, 3, 4, 8)
+    with regard.capture(model) as maps:
+        model(q)
+    assert maps["Direct"].agrees
+    assert maps["Direct"].logsumexp_residual < 1e-5
+    torch.testing.assert_close(maps["Direct"].weights, (q @ q.mT * 8**-0.5).softmax(-1))
 
 
 def test_what_has_no_values_is_missed_with_the_reason():

@@ -55,6 +55,9 @@ MODELS: dict[str, Callable[[], Case]] = {
         (_image(),),
         {},
     ),
+    "vit-placed": lambda: Case(
+        VisionTransformer(8, (4, 2), 3, dim=16, depth=2, heads=2, positions="placed", registers=1), (_image(),), {}
+    ),
     **{f"image-{kind}": _image_encoder(kind) for kind in ATTENTIONS},
     "image-paper": lambda: Case(
         ImageEncoder(8, 2, 3, dim=10, depth=2, heads=9, attention=PAPER, norm="post"), (_image(),), {}

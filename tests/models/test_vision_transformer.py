@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import regard
 from regard.layers import MultiHeadAttention
 from regard.models import VisionTransformer
 from regard.models._vision_transformer import POOLS, POSITIONS
@@ -164,11 +165,27 @@ def test_permuting_patches_without_positions_changes_nothing():
     image = torch.randn(1, 3, 8, 8, dtype=torch.float64)
     swapped = torch.cat([image[..., 4:], image[..., :4]], -1)
     torch.testing.assert_close(model(swapped), model(image))
-    for positions in ("learned", "sinusoidal", "relative"):
+    for positions in ("learned", "sinusoidal", "relative", "placed"):
         placed = VisionTransformer(8, 4, 3, pool="average", positions=positions, **SMALL).double().eval()
         for parameter in placed.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
         assert (placed(swapped) - placed(image)).abs().max() > 1e-3
+
+
+def test_placed_heads_follow_their_formula_and_tokens_without_a_place_do_not():
+    model = VisionTransformer((8, 12), 4, 3, positions="placed", registers=1, **SMALL).double().eval()
+    for block in model.blocks:
+        torch.nn.init.zeros_(block.attention.qkv.weight[:32])  # no content: queries and keys are zero
+        torch.nn.init.uniform_(block.attention.positions.center, -2, 2)
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(torch.randn(2, 3, 8, 12, dtype=torch.float64))
+    place = torch.cartesian_prod(torch.arange(2.0), torch.arange(3.0)).double()
+    for block, found in zip(model.blocks, maps.values(), strict=True):
+        away = (place - place[:, None])[None] - block.attention.center.detach()[:, None, None]
+        score = -torch.einsum("hqki,hij,hqkj->hqk", away, block.attention.sharpness.detach(), away)
+        expected = torch.nn.functional.pad(score, (2, 0, 2, 0)).softmax(-1)  # the class token and a register
+        torch.testing.assert_close(found.weights, expected.expand(2, -1, -1, -1), atol=1e-12, rtol=1e-9)
+        assert found.latest.agrees
 
 
 def test_each_block_attends_once():

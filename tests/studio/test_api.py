@@ -364,3 +364,20 @@ def test_the_page_is_sent_once(client):
     assert first.headers["content-type"].startswith("text/javascript")
     again = client.get("/studio.js", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_page_that_opens_is_kept_however_many_images_one_looks_at(client_of, trained, monkeypatch):
+    from regard.studio import _routes
+
+    made = []
+
+    def story(run=None):
+        made.append(run)
+        return regard.show("mechanism").payload
+
+    monkeypatch.setattr(_routes, "story", story)
+    client = client_of(trained)
+    for index in range(_routes.MOST_KEPT + 1):
+        assert client.get("/api/pages/story?run=gaussian").status_code == 200
+        assert client.get(f"/api/runs/gaussian/images/test/{index}/attention").status_code == 200
+    assert len(made) == 1

@@ -1,5 +1,7 @@
 """Where the server listens, and what a person is told; the command itself, once, as a person runs it."""
 
+import io
+import json
 import os
 import re
 import signal
@@ -15,7 +17,7 @@ import uvicorn
 
 from regard.cli import main
 from regard.studio import serve
-from regard.studio._serve import PORT, address_of, listen
+from regard.studio._serve import PORT, address_of, listen, warm_up
 
 
 @pytest.fixture
@@ -128,3 +130,29 @@ def test_the_command_serves_until_it_is_stopped(trained):
             rest = process.communicate(timeout=60)[0]
     assert process.returncode in (0, 130)
     assert "Traceback" not in rest
+
+
+def test_the_page_that_opens_is_made_before_somebody_asks(monkeypatch):
+    """With the run in it that the page will show: the latest one that is finished and has something to show."""
+    listed = [
+        {"id": "now", "example": False, "state": "training", "views": ["heads"]},
+        {"id": "empty", "example": False, "state": "finished", "views": []},
+        {"id": "a/b c", "example": False, "state": "finished", "views": ["heads"]},
+        {"id": "older", "example": False, "state": "finished", "views": ["heads"]},
+        {"id": "example", "example": True, "state": "finished", "views": ["heads"]},
+    ]
+    asked, known = [], {}
+
+    def answer(request, timeout):
+        assert request.get_header("Authorization") == "Bearer secret"
+        asked.append(request.full_url)
+        return io.BytesIO(json.dumps(known["runs"]).encode())
+
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    for runs, wanted in ((listed, "story?run=a%2Fb%20c"), (listed[-1:], "story")):
+        asked.clear()
+        known["runs"] = runs
+        warm_up("http://127.0.0.1:1/", "secret")
+        assert asked[:2] == ["http://127.0.0.1:1/api/runs", f"http://127.0.0.1:1/api/pages/{wanted}"]
+    monkeypatch.setattr(urllib.request, "urlopen", _refused)
+    warm_up("http://127.0.0.1:1/", "secret")  # nobody is there: nothing happens

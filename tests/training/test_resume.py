@@ -27,6 +27,7 @@ from regard.training._stop import StopRequest
 from regard.training.events import Stepped
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_resumed_run_ends_bit_for_bit_where_an_undisturbed_one_ends(tmp_path):
     script = Path(__file__).parent / "kill_script.py"
     done = subprocess.run(

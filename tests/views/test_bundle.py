@@ -1,11 +1,8 @@
 """The front end: what is committed is what its sources give, it is type-checked, and its own tests pass."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 import regard.views
 
@@ -16,25 +13,7 @@ FRONTEND = ROOT / "frontend"
 STATIC = Path(regard.views.__file__).parent / "static"
 
 
-def npm(*words, **environment):
-    done = subprocess.run(
-        ["npm", *words], cwd=FRONTEND, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"npm {' '.join(words)}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module", autouse=True)
-def packages(tmp_path_factory):
-    """What package-lock.json names, installed once, whichever test process comes first."""
-    lock, installed = FRONTEND / "package-lock.json", FRONTEND / "node_modules" / ".package-lock.json"
-    with FileLock(tmp_path_factory.getbasetemp().parent / "regard-npm.lock"):
-        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-            npm("ci", "--no-audit", "--no-fund")
-            installed.touch()
-
-
-def test_the_committed_bundle_is_what_the_sources_give(tmp_path):
+def test_the_committed_bundle_is_what_the_sources_give(npm, tmp_path):
     npm("run", "build", REGARD_STATIC=str(tmp_path))
     built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in STATIC.glob("*.js")}
@@ -43,11 +22,11 @@ def test_the_committed_bundle_is_what_the_sources_give(tmp_path):
     assert different == [], "run `make frontend` and commit src/regard/views/static"
 
 
-def test_it_is_type_checked():
+def test_it_is_type_checked(npm):
     npm("run", "check")
 
 
-def test_its_own_tests_pass():
+def test_its_own_tests_pass(npm):
     assert "passed" in npm("test", NO_COLOR="1")
 
 

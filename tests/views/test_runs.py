@@ -118,3 +118,21 @@ def test_a_task_of_ones_own_shows_its_heads(trained, monkeypatch):
     assert list(shown) == ["heads", "tokens"]
     assert shown["heads"].meta["layers"][0]["grid"] == [3, 4]
     assert shown["tokens"].meta["layers"][0]["keys"] == 12
+
+
+def test_a_long_training_is_shown_by_some_of_its_lines(tmp_path):
+    """What was measured on held-out samples is all there, and so is the end."""
+    from types import SimpleNamespace
+
+    from regard.views import training_view
+
+    lines = [{"step": step, "loss": 1 / step, "accuracy": 0.5, "learning_rate": 0.1} for step in range(1, 3500)]
+    held = [{"step": step, "validation_loss": 2.0, "validation_accuracy": 0.4} for step in range(333, 3500, 333)]
+    run = SimpleNamespace(
+        metrics=sorted(lines + held, key=lambda line: line["step"]), recipe=SimpleNamespace(name="long")
+    )
+    shown = training_view(run).meta["lines"]
+    assert len(shown) <= 1000 + len(held) + 1
+    assert [line for line in shown if "validation_loss" in line] == held
+    assert shown[-1]["step"] == 3499
+    assert set().union(*shown) == {"step", "loss", "accuracy", "validation_loss", "validation_accuracy"}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.maps import AttentionRecord, Map, Maps
-from regard.views._head_statistics import statistics, visible_keys
+from regard.maps import AttentionRecord, Map, Maps, visible_keys
+from regard.views._head_statistics import statistics
 from regard.views._payload import Scaled
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -166,7 +166,7 @@ class TestFigures:
         assert int((middle.amin(1) < 120).sum()) == len(middle)
 
     def test_colors_are_those_of_the_views(self):
-        from regard.figures._weights import STOPS
+        from regard.figures._color_scale import STOPS
 
         source = (Path(__file__).parents[2] / "frontend/src/core/color.ts").read_text()
         assert tuple(re.findall(r"#\w{6}", re.search(r"const paper = ramp\((.*)\)", source)[1])) == STOPS

@@ -2,6 +2,7 @@
 
 import { html, createContext, useContext, useEffect, useLayoutEffect, useRef } from "./html";
 import type { Pen } from "./pen";
+import { isPrinting } from "./print";
 import { type Theme, useTheme } from "./theme";
 
 export interface Size {
@@ -32,7 +33,7 @@ export interface PictureProps {
   draw: Draw;
   /** In pixels, or from the width that there is. */
   height: number | ((width: number) => number);
-  /** What is to be seen, for those who do not see it. */
+  /** What is to be seen, for those who do not see it; empty where words beside it say so. */
   label: string;
   class?: string;
   cursor?: string;
@@ -63,6 +64,7 @@ export function Picture(props: PictureProps) {
   const shown = useRef<Shown | null>(null);
   const pending = useRef(0);
   const tip = useRef<HTMLDivElement>(null);
+  const pointer = useRef<[number, number] | null>(null);
   const hint = useRef<HTMLDivElement>(null);
   const drag = useRef<{ x: number; y: number; moved: boolean; from: [number, number] } | null>(null);
 
@@ -97,7 +99,8 @@ export function Picture(props: PictureProps) {
     element.dataset.painted = String(Number(element.dataset.painted ?? 0) + 1);
   };
   const schedule = () => {
-    pending.current ||= requestAnimationFrame(paint);
+    if (isPrinting()) paint();
+    else pending.current ||= requestAnimationFrame(paint);
   };
 
   useLayoutEffect(schedule);
@@ -139,6 +142,16 @@ export function Picture(props: PictureProps) {
     const zoom = shown.current?.zoom ?? 1;
     return [(event.clientX - box.left) / zoom, (event.clientY - box.top) / zoom];
   };
+  /** To the right of the pointer, or to its left where it would leave the picture. */
+  const placeTip = () => {
+    if (!tip.current || !pointer.current) return;
+    const box = wrapper.current!.getBoundingClientRect();
+    const [x, y] = [pointer.current[0] - box.left, pointer.current[1] - box.top];
+    const wide = tip.current.offsetWidth;
+    const left = x + 14 + wide <= box.width ? x + 14 : Math.max(0, Math.min(x - 12, box.width) - wide);
+    tip.current.style.transform = `translate(${left}px, ${y + 14}px)`;
+  };
+  useLayoutEffect(placeTip, [props.tip]);
   const size = () => shown.current?.size ?? { width: 1, height: 1 };
   const move = (event: PointerEvent) => {
     const held = drag.current;
@@ -152,11 +165,8 @@ export function Picture(props: PictureProps) {
         return;
       }
     }
-    if (tip.current) {
-      const box = wrapper.current!.getBoundingClientRect();
-      const right = event.clientX - box.left > box.width * 0.6;
-      tip.current.style.transform = `translate(${event.clientX - box.left + (right ? -12 : 14)}px, ${event.clientY - box.top + 14}px)${right ? " translateX(-100%)" : ""}`;
-    }
+    pointer.current = [event.clientX, event.clientY];
+    placeTip();
     props.onPoint?.(...place(event), event, size());
   };
   const key = (event: KeyboardEvent) => {
@@ -171,9 +181,10 @@ export function Picture(props: PictureProps) {
   return html`<div ref=${wrapper} class=${`rg-picture ${props.class ?? ""}`}>
     <canvas
       ref=${canvas}
-      role=${props.focusable ? "application" : "img"}
+      role=${props.focusable ? "application" : props.label ? "img" : undefined}
       aria-roledescription=${props.focusable ? "interactive picture" : undefined}
-      aria-label=${props.label}
+      aria-label=${props.label || undefined}
+      aria-hidden=${props.label ? undefined : "true"}
       tabindex=${props.focusable ? 0 : undefined}
       style=${props.cursor ? { cursor: props.cursor } : undefined}
       onPointerMove=${move}

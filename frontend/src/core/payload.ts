@@ -44,8 +44,10 @@ export class Payload<Meta = Record<string, unknown>> {
     this.meta = header.meta;
   }
 
+  /** Whether the array is here: of a large file the beginning is shown while the rest is read. */
   has(name: string): boolean {
-    return name in this.header.arrays;
+    const info = this.header.arrays[name];
+    return info !== undefined && info.offset + info.length <= this.buffer.byteLength;
   }
 
   array(name: string): NumberArray {
@@ -145,9 +147,24 @@ function aligned(bytes: ArrayBuffer | ArrayBufferView): ArrayBuffer {
 
 /** Base64 of deflated bytes, as a file holds them. */
 export async function inflate(base64: string): Promise<ArrayBuffer> {
-  const text = atob(base64.trim());
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).arrayBuffer();
+  const stream = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer().catch(() => Promise.reject(new Error("The data of this page cannot be read: the file is incomplete or damaged.")));
+}
+
+function bytesOf(text: string): Uint8Array<ArrayBuffer> {
+  const base64 = text.trim();
+  const known = (Uint8Array as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
+  if (known) return known.call(Uint8Array, base64);
+  const read = atob(base64);
+  const bytes = new Uint8Array(read.length);
+  for (let i = 0; i < read.length; i++) bytes[i] = read.charCodeAt(i);
+  return bytes;
+}
+
+/** Two buffers as one. */
+export function joined(first: ArrayBuffer, second: ArrayBuffer): ArrayBuffer {
+  const both = new Uint8Array(first.byteLength + second.byteLength);
+  both.set(new Uint8Array(first));
+  both.set(new Uint8Array(second), first.byteLength);
+  return both.buffer;
 }

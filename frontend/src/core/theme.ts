@@ -1,6 +1,7 @@
 // Light and dark: as the page, the notebook or the system has it, unless the person chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
+import { usePrinting } from "./print";
 import { rememberedTheme, rememberTheme } from "./memory";
 import { between, diverging, divergingNight, plasma, night, paper, type Ramp } from "./color";
 
@@ -100,7 +101,7 @@ export function useMode(): [Mode, () => void] {
       observer.disconnect();
     };
   }, []);
-  const mode = chosen ?? around;
+  const mode = usePrinting() ? "light" : (chosen ?? around);
   const swap = () => {
     const next = mode === "light" ? "dark" : "light";
     choose(next);

@@ -45,11 +45,14 @@ export interface AtlasProps {
   /** Drawn over a thumbnail. */
   onTop?: (pen: Pen, layer: number, head: number, place: { x: number; y: number; width: number; height: number }) => void;
   picked: { layer: number; head: number | null };
+  /** The head that the picked one is compared with. */
+  second?: { layer: number; head: number } | null;
   label: string;
   /** What a head is like, beside its name. */
   about?: (layer: number, head: number) => string;
   onHover: (at: { layer: number; head: number } | null) => void;
-  onPick: (at: { layer: number; head: number | null }) => void;
+  /** `beside`: with Shift, to be compared with what is picked. */
+  onPick: (at: { layer: number; head: number | null }, beside: boolean) => void;
 }
 
 interface Geometry {
@@ -139,9 +142,10 @@ export function Atlas(props: AtlasProps) {
     }
     rows.forEach((row, r) =>
       row.heads.forEach((head, c) => {
-        if (row.layer !== props.picked.layer || head !== props.picked.head) return;
+        const first = row.layer === props.picked.layer && head === props.picked.head;
+        if (!first && (row.layer !== props.second?.layer || head !== props.second.head)) return;
         const [x, y] = place(g, r, c);
-        pen.strokeStyle = theme.accent;
+        pen.strokeStyle = first ? theme.accent : theme.hover;
         pen.lineWidth = 2;
         pen.strokeRect(x - 1, y - 1, g.cell + 2, g.tall + 2);
       }),
@@ -176,9 +180,9 @@ export function Atlas(props: AtlasProps) {
     setOver(null);
     props.onHover(null);
   };
-  const press = (x: number, y: number, _: unknown, size: Size) => {
+  const press = (x: number, y: number, event: MouseEvent, size: Size) => {
     const at = cellOf(x, y, size);
-    if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] });
+    if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] }, event.shiftKey);
   };
   /** Arrows go to the next head; from nothing to the first. */
   const move = (key: string): boolean => {
@@ -187,7 +191,7 @@ export function Atlas(props: AtlasProps) {
     const row = rows.findIndex((one) => one.layer === props.picked.layer && (props.picked.head === null || one.heads.includes(props.picked.head)));
     const column = row < 0 || props.picked.head === null ? -1 : rows[row].heads.indexOf(props.picked.head);
     const to = rows[Math.min(rows.length - 1, Math.max(0, (row < 0 ? 0 : row) + step[0]))];
-    if (to.heads.length) props.onPick({ layer: to.layer, head: to.heads[Math.min(to.heads.length - 1, Math.max(0, column + step[1]))] });
+    if (to.heads.length) props.onPick({ layer: to.layer, head: to.heads[Math.min(to.heads.length - 1, Math.max(0, column + step[1]))] }, false);
     return true;
   };
   const tip = over && over.column >= 0 && rows[over.row] ? `head ${props.headName(rows[over.row].layer, rows[over.row].heads[over.column])}${props.about ? ` · ${props.about(rows[over.row].layer, rows[over.row].heads[over.column])}` : ""}` : null;

@@ -42,7 +42,8 @@ export interface Box {
   cell: number;
 }
 
-const LARGEST = 38;
+/** Of a token: a few words are drawn larger than many. */
+const largestCell = (tokens: number) => (tokens <= 8 ? 54 : tokens <= 16 ? 46 : 38);
 const TALLEST = 680;
 
 /** The visible part as pixels, none of them smaller than one of the screen's, and where it lies in tokens. */
@@ -80,7 +81,7 @@ export function box(table: Table, { width }: { width: number }): Box {
   const [rows, columns] = [table.queries.length || 1, table.keys.length || 1];
   const left = 18 + labelRoom(table.queries, Math.min(120, width * 0.22));
   const top = 18 + labelRoom(table.keys, 96);
-  const cell = Math.min(LARGEST, (width - left - 4) / columns, TALLEST / rows);
+  const cell = Math.min(largestCell(Math.max(rows, columns)), (width - left - 4) / columns, TALLEST / rows);
   return { left, top, width: cell * columns, height: cell * rows, cell };
 }
 

@@ -70,8 +70,9 @@ export class Layer<About extends LayerAbout = LayerAbout> {
 
   constructor(
     readonly about: About,
-    private readonly array: NumberArray,
+    private readonly array: NumberArray | null,
     visible: ArrayLike<number> | null = null,
+    private readonly opening: { head: number; array: NumberArray } | null = null,
   ) {
     this.visible = visible ?? new Float32Array(about.queries).fill(about.visible ?? about.keys);
   }
@@ -79,19 +80,23 @@ export class Layer<About extends LayerAbout = LayerAbout> {
   /** How many keys each query may see, (queries). */
   readonly visible: ArrayLike<number>;
 
+  /** Whether its maps have been read. Before that there is the one that the view opens on; others are empty. */
+  get complete(): boolean { return this.array !== null; }
   get heads(): number { return this.about.heads.length; }
   get queries(): number { return this.about.queries; }
   get keys(): number { return this.about.keys; }
 
   /** Weights of one row of one head, (keys). */
   row(head: number, query: number, out?: Float32Array): Float32Array {
+    if (!this.array) return this.matrix(head).subarray(query * this.keys, (query + 1) * this.keys);
     return slice(this.array, (head * this.queries + query) * this.keys, this.keys, out);
   }
 
   /** Weights of one head, (queries · keys). */
   matrix(head: number, out?: Float32Array): Float32Array {
     const size = this.queries * this.keys;
-    return slice(this.array, head * size, size, out);
+    if (this.array) return slice(this.array, head * size, size, out);
+    return head === this.opening?.head ? slice(this.opening.array, 0, size, out) : (out?.fill(0) ?? new Float32Array(size));
   }
 
   /** The mean over some heads, (queries · keys). */
@@ -134,8 +139,12 @@ export function fitChoice(choice: Choice, layers: Layer[], rollout: boolean): Ch
   return { layer, which: typeof which === "number" ? Math.min(which, layers[layer].heads - 1) : which };
 }
 
-export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: About[] }>): Layer<About>[] {
-  return payload.meta.layers.map((about, i) => new Layer(about, payload.array(`map${i}`), about.visible === null ? payload.values(`visible${i}`) : null));
+export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: About[]; opening?: Opening }>): Layer<About>[] {
+  const { layers, opening } = payload.meta;
+  return layers.map((about, i) => {
+    const first = opening?.layer === i && payload.has("opening") ? { head: opening.head, array: payload.array("opening") } : null;
+    return new Layer(about, payload.has(`map${i}`) ? payload.array(`map${i}`) : null, about.visible === null ? payload.values(`visible${i}`) : null, first);
+  });
 }
 
 export type Order = "place" | keyof Statistics;

@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/
 import { Pictures, type Shown } from "../core/canvas";
 import { Choice } from "../core/controls";
 import { type Mode, surroundings, ThemeContext, themes } from "../core/theme";
+import { usePrinting } from "../core/print";
 import { rememberedTheme, rememberTheme } from "../core/memory";
 import type { Payload } from "../core/payload";
 import { percent } from "../maps/layer";
@@ -65,7 +66,7 @@ export function StoryView({ payload, host }: ViewProps): VNode {
   const go = (number: number) => root.current?.querySelector<HTMLElement>(`[data-section="${number}"]`)?.scrollIntoView({ block: "start" });
   return html`<${ThemeContext.Provider} value=${themes[mode]}>
     <${Pictures.Provider} value=${pictures}>
-      <div ref=${root} class="regard rg-story" data-theme=${mode} data-host=${host.kind}>
+      <div ref=${root} class="regard rg-story" data-theme=${mode} data-view="story" data-host=${host.kind}>
         <header class="rg-hero">
           ${host.kind === "file" ? html`<div class="rg-brand"><${Eye} /><span>regard</span><button type="button" class="rg-icon" aria-label=${mode === "light" ? "dark page" : "light page"} onClick=${swap}><svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 2v12a6 6 0 0 1 0-12z" fill="currentColor" fill-rule="evenodd" /></svg></button></div>` : null}
           <h1>${meta.title}</h1>
@@ -104,7 +105,7 @@ function usePageMode(): [Mode, () => void] {
     rememberTheme(next);
     document.documentElement.dataset.theme = next;
   };
-  return [mode, swap];
+  return [usePrinting() ? "light" : mode, swap];
 }
 
 function Eye(): VNode {

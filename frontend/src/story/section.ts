@@ -1,6 +1,7 @@
 // A section of the page: a number, a heading, one caption, and a picture that is made when it comes near.
 
 import { html, useEffect, useRef, useState, type ComponentChildren, type RefObject, type VNode } from "../core/html";
+import { usePrinting } from "../core/print";
 
 export interface SectionProps {
   number: number;
@@ -14,7 +15,8 @@ export interface SectionProps {
 
 export function Section({ number, title, caption, note, height, children }: SectionProps): VNode {
   const place = useRef<HTMLElement>(null);
-  const near = useSeen(place, "500px") || number === 1; // the first is seen at once
+  const [seen, printing] = [useSeen(place, "500px"), usePrinting()];
+  const near = seen || printing || number === 1; // the first is seen at once
   const id = `rg-story-${number}`;
   return html`<section ref=${place} class="rg-part" data-section=${number} aria-labelledby=${id}>
     <div class="rg-told">

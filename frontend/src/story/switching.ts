@@ -38,9 +38,9 @@ export function SwitchScene({ payload, text, onText }: { payload: Payload<TextMe
             <button type="button" class="rg-all" aria-pressed=${allOff(name)} onClick=${() => layer(name)}>layer ${l + 1} <small>${allOff(name) ? "off" : "all"}</small></button>
             ${Array.from({ length: network.settings.heads }, (_, head) => {
               const id = `${name} ${head}`;
-              return html`<button type="button" class="rg-head" key=${head} aria-pressed=${off.has(id)} aria-label=${`layer ${l + 1}, head ${head + 1}, ${off.has(id) ? "off" : "on"}; without it ${letter(best.token)} has ${percent(alone.get(id)!)}`} onClick=${() => swap(id)}>
+              return html`<button type="button" class="rg-head" key=${head} aria-pressed=${off.has(id)} aria-label=${`head ${head + 1} without it ${letter(best.token)}: ${percent(alone.get(id)!)}, layer ${l + 1}, ${off.has(id) ? "off" : "on"}`} onClick=${() => swap(id)}>
                 <${Picture} draw=${drawMap(whole.maps[l], head, off.has(id))} height=${(width: number) => width} label="" />
-                <span>head ${head + 1}</span><small>without it ${letter(best.token)}: ${percent(alone.get(id)!)}</small>
+                <span>head ${head + 1}</span> <small>without it ${letter(best.token)}: ${percent(alone.get(id)!)}</small>
               </button>`;
             })}
           </div>`,

@@ -1,6 +1,7 @@
 // The server's API (see /api/openapi.json). The page asks nothing else.
 
 import { decodeBody, type Payload } from "../core/payload";
+import type { Line } from "../views/chart";
 
 export type State = "training" | "finished" | "stopped";
 export type ViewName = "heads" | "image" | "tokens";
@@ -28,8 +29,6 @@ export interface RunDetail extends RunSummary {
   samples: Partial<Record<Source, number>>;
   suggestion: string | null;
 }
-
-export type Line = Record<string, number | null>;
 
 export interface Metrics {
   lines: Line[];

@@ -1,7 +1,8 @@
 // A run's numbers, followed as they are written.
 
 import { useEffect, useState } from "../core/html";
-import { api, type Line, type State } from "./api";
+import type { Line } from "../views/chart";
+import { api, type State } from "./api";
 
 export interface Followed {
   lines: Line[];

@@ -36,7 +36,10 @@ export function StoryPage({ runs }: { runs: RunSummary[] | null }): VNode {
   if (!loaded.payload) {
     return html`<main class="st-opening">
       ${loaded.problem ? html`<${Problem} text=${loaded.problem} />` : null}
-      <h1>Watch a network learn where to look</h1>
+      <div>
+        <h1>Watch a network learn where to look</h1>
+        ${loaded.problem ? null : html`<p role="status">Running the networks of this page …</p>`}
+      </div>
     </main>` as VNode;
   }
   const training = runs?.find((run) => run.state === "training" && run.problem === null);

@@ -1,7 +1,6 @@
 // Two sets of maps side by side, and the second less the first. A cell under the pointer is marked in all three.
 
-import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
-import { Picture, type Size } from "../core/canvas";
+import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import { Select } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
@@ -9,12 +8,11 @@ import { recalled, remember } from "../core/memory";
 import { type Payload, slice } from "../core/payload";
 import { useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
-import { type Cell, cellAt, drawHeat, heatHeight, inside, painter, whole } from "../maps/heat";
+import type { Cell } from "../maps/heat";
 import { percent, residualText, shortNames } from "../maps/layer";
-import { colorsOf, shade, type Shading } from "../maps/scale";
+import { MapPanel } from "../maps/panel";
+import { colorsOf, shade } from "../maps/scale";
 import { makeTable, type Table } from "../maps/table";
-import sheet from "./compare.css";
-import { useSheet } from "./sheet";
 import type { ViewProps } from "./index";
 
 interface Side {
@@ -53,8 +51,6 @@ const THUMBNAIL = 40;
 
 export function CompareView({ payload, host }: ViewProps): VNode {
   const meta = payload.meta as Meta;
-  const root = useRef<HTMLDivElement>(null);
-  useSheet(root, sheet);
   const kept = recalled(host, "compare");
   const [layer, setLayer] = useState(() => clamp(kept.layer ? Number(kept.layer) : meta.opening.layer, meta.layers.length));
   const [head, setHead] = useState(() => (kept.head ? Number(kept.head) : meta.opening.head));
@@ -94,31 +90,13 @@ export function CompareView({ payload, host }: ViewProps): VNode {
     controls=${controls}
     footer=${html`${about.sides.map((side, i) => html`<span class=${side.agrees ? "" : "rg-warn"}><b>${meta.names[i]}</b> ${residualText(side)}</span>`)}${meta.notes.map((note) => html`<span>${note}</span>`)}`}
   >
-    <div ref=${root}>
+    <div>
       ${rows.length > 1 || about.heads.length > 1 ? html`<${Differences} payload=${payload} rows=${rows} top=${top} picked=${{ layer, head: chosen }} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? 0)} />` : null}
       <div class="rg-three">
-        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${Panel} table=${table} signed=${side === 2} top=${top} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${side === 2} top=${top} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
       </div>
     </div>
   <//>` as VNode;
-}
-
-function Panel({ table, signed, top, over, pointed, label, onOver }: { table: Table; signed: boolean; top: number; over: Cell | null; pointed: boolean; label: string; onOver: (cell: Cell | null) => void }) {
-  const theme = useTheme();
-  const shading: Shading = { scale: "uniform", top, signed };
-  const paint = useMemo(() => painter(table, shading, "max", theme), [table, signed, top, theme]);
-  const view = inside(whole, table);
-  const draw = drawHeat({ table, paint, shading, view, over, pinned: null, axes: ["queries", "keys"] });
-  return html`<${Picture}
-    class="rg-main"
-    draw=${draw}
-    height=${heatHeight(table)}
-    label=${`${label}, ${table.queries.length} × ${table.keys.length} tokens`}
-    cursor="crosshair"
-    tip=${pointed && over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
-    onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(cellAt(table, view, x, y, size))}
-    onLeave=${() => onOver(null)}
-  />`;
 }
 
 function Differences({ payload, rows, top, picked, onPick }: { payload: Payload<Meta>; rows: AtlasRow[]; top: number; picked: { layer: number; head: number }; onPick: (at: { layer: number; head: number | null }) => void }) {

@@ -17,6 +17,7 @@ import { cellOf, centerOf, type ImageAbout, prefixName, type Query, isElsewhere,
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import type { Shading } from "../maps/scale";
+import { difference, headName, secondOf, secondOptions, spelled } from "../maps/second";
 import { loopsOf, strongest } from "../maps/strongest";
 import { top } from "../maps/table";
 import { asWhich, headNumber, headOptions, startChoice } from "./tokens";
@@ -57,6 +58,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const [mass, setMass] = useState(1);
   const [off, setOff] = useState<ReadonlySet<number>>(new Set());
   const [pattern, setPattern] = useState("any");
+  const [beside, setBeside] = useState<string | null>(() => recalled(host, "image").beside ?? null);
 
   const locked = fitChoice(chosen, layers, meta.rollout);
   const shown = hovered ? fitChoice(hovered, layers, meta.rollout) : locked;
@@ -67,6 +69,9 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const image = style === "color" ? gray : original;
   const aspect = image ? image.height / image.width : about.grid[0] / about.grid[1];
   const row = useMemo(() => rowOf(layer, shown, query, rollout), [layer, shown.which, shown.layer, query]);
+  const other = shown.which === "rollout" ? null : secondOf(beside, layers, layer);
+  const second = useMemo(() => other && rowOf(layers[other.layer], other, query, null), [layer, other?.layer, other?.which, query]);
+  const less = useMemo(() => row && second && difference(second, row), [row, second]);
   useEffect(() => {
     const at = layers[locked.layer].about;
     host.select?.({ layer: at.name, head: headNumber(layers[locked.layer], locked.which), query: queryIn(at, query) });
@@ -80,8 +85,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     if (mass === 1) setMass(0.6);
     setBlock(true);
   };
-  useRecalled(host, "image", (choices) => setLocked(startChoice(choices, locked)));
-  useEffect(() => remember(host, "image", { layer: locked.layer, head: String(locked.which) }), [locked.layer, locked.which]);
+  useRecalled(host, "image", (choices) => (setLocked(startChoice(choices, locked)), setBeside(choices.beside ?? null)));
+  useEffect(() => remember(host, "image", { layer: locked.layer, head: String(locked.which), beside }), [locked.layer, locked.which, beside]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -108,7 +113,8 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     { keys: ["m"], means: "mean over heads", run: () => choose(locked.layer, "mean") },
     ...(rollout ? [{ keys: ["r"], means: "rollout", run: () => choose(locked.layer, "rollout") }] : []),
     { keys: ["s"], means: "smooth or by patch", run: () => setSmooth(!smooth) },
-    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(false), setHovered(null)) },
+    { keys: [], shown: "Shift + click", means: "compare with this head", run: () => undefined },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setBeside(null), setPinned(false), setHovered(null)) },
   ];
 
   const shading: Shading = { scale: shared ? "uniform" : "map", top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((one) => one.signed) };
@@ -117,6 +123,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const controls = html`
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map(({ about }, i) => [String(i), merged ? `${about.name} · ${sizeText(about.grid)}` : about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
+    <${Select} label="compare with" value=${other ? spelled(other) : ""} options=${secondOptions(layers, locked)} onChange=${(value: string) => setBeside(value || null)} />
     ${image ? html`<${Choices} label="overlay" value=${style} options=${[["color", "Color"], ["spotlight", "Spotlight"], ["outlines", "Outlines"], ["map", "Map"]]} onChange=${changeStyle} />` : null}
     <${Slider} label="the strongest" value=${mass} min=${0.05} max=${1} step=${0.05} text=${`${Math.round(100 * mass)} %`} onInput=${setMass} />
     ${style === "map" || style === "outlines" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
@@ -136,19 +143,21 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     setQuery(at);
   };
   const chipNames = Array.from({ length: prefixes }, (_, i) => prefixName(i, about.query_prefix, about.query_grid !== null));
+  const main = (more: Partial<MainProps>) => html`<${Main} ...${parts} about=${about} row=${row} pinned=${pinned} over=${over} chipNames=${chipNames} onHover=${hover} onPick=${pick} ...${more} />`;
+  const compared = other && second && less ? [{}, { shown: other, row: second }, { row: less, shading: { ...shading, signed: true }, style: style === "outlines" || style === "spotlight" ? "color" : style }] : null;
   return html`<${Frame}
     name="image"
     title="Image attention"
-    subtitle=${describe(about, shown, query, row, pinned ? over : null, merged, mass) + (opened ? ` · ${meta.opening!.why}` : "")}
+    subtitle=${(compared ? describeBoth(layers, shown, other!, query, merged, less!) : describe(about, shown, query, row, pinned ? over : null, merged, mass)) + (opened ? ` · ${meta.opening!.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     ${style === "outlines" ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
-    <div class="rg-beside rg-image">
-      <${Main} ...${parts} about=${about} row=${row} pinned=${pinned} over=${over} chipNames=${chipNames} onHover=${hover} onPick=${pick} />
-      <${Heads} ...${parts} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />
+    <div class=${compared ? "" : "rg-beside rg-image"}>
+      ${compared ? html`<div class="rg-three">${compared.map((more, side) => html`<figure><figcaption>${[headName(layers, shown), headName(layers, other!), "second − first"][side]}</figcaption>${main(more as Partial<MainProps>)}</figure>`)}</div>` : main({})}
+      <${Heads} ...${parts} second=${other && typeof other.which === "number" ? { layer: other.layer, head: other.which } : null} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }, to: boolean) => (to && at.head !== null ? setBeside(spelled({ layer: at.layer, which: at.head })) : choose(at.layer, at.head ?? "mean"))} />
     </div>
   <//>` as VNode;
 }
@@ -226,8 +235,9 @@ function Main(props: MainProps) {
 }
 
 interface HeadsProps extends Parts {
+  second: { layer: number; head: number } | null;
   onHover: (at: { layer: number; head: number } | null) => void;
-  onPick: (at: { layer: number; head: number | null }) => void;
+  onPick: (at: { layer: number; head: number | null }, beside: boolean) => void;
 }
 
 function Heads(props: HeadsProps) {
@@ -259,6 +269,7 @@ function Heads(props: HeadsProps) {
     backdrop=${overImage ? image : null}
     onTop=${onTop}
     picked=${{ layer: locked.layer, head: typeof locked.which === "number" ? locked.which : null }}
+    second=${props.second}
     about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="where every head looks from the chosen patch"
     onHover=${props.onHover}
@@ -319,6 +330,11 @@ function imageOf(payload: Payload, gray: boolean): HTMLCanvasElement {
     if (gray) r = g = b = Math.round(0.3 * r + 0.59 * g + 0.11 * b);
     return r | (g << 8) | (b << 16) | (255 << 24);
   });
+}
+
+function describeBoth(layers: Layer<ImageAbout>[], first: Choice, second: Choice, query: Query, merged: boolean, less: Float32Array): string {
+  const elsewhere = less.reduce((sum, weight) => sum + Math.abs(weight), 0) / 2;
+  return `${headName(layers, first)} and ${headName(layers, second)} · from ${queryName(layers[first.layer].about, query, merged)} · ${percent(elsewhere)} of the attention lies elsewhere`;
 }
 
 function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Array | null, over: Query | null, merged: boolean, mass: number): string {

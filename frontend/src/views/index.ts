@@ -11,6 +11,7 @@ import { MechanismView } from "./mechanism";
 import { ImageView } from "./image";
 import { LongView } from "./long";
 import { MixedView } from "./mixed";
+import { TrainingView } from "./training";
 import { TokensView } from "./tokens";
 import { StoryView } from "../story";
 
@@ -30,4 +31,5 @@ export const views: Record<string, (props: ViewProps) => VNode> = {
   story: StoryView,
   long: LongView,
   tokens: TokensView,
+  training: TrainingView,
 };

@@ -6,6 +6,7 @@ import { Button, Choice as Choices, Select, Slider, Toggle } from "../core/contr
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
 import { recalled, remember, useRecalled } from "../core/memory";
+import type { NumberArray, Payload } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
@@ -15,6 +16,7 @@ import { Legend } from "../maps/legend";
 import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
+import { headName, secondOf, secondOptions, spelled, TwoHeads } from "../maps/second";
 import { massOf, type Span, spanOf, spanText } from "../maps/span";
 import { colorsOf, type Pooling, type Scale, shade, type Shading } from "../maps/scale";
 import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
@@ -64,11 +66,14 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [pattern, setPattern] = useState("any");
   const [span, setSpan] = useState<Span | null>(null);
   const [written, setWritten] = useState<number | null>(null);
+  const [beside, setBeside] = useState<string | null>(() => recalled(host, "tokens").beside ?? null);
+  const [compared, setCompared] = useState("");
 
   const locked = fitChoice(chosen, layers, meta.rollout);
   // All heads of a layer at once are colored arcs over their mean; a head that is pointed at is shown alone.
-  const together = all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
-  const shown: Choice = hovered ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
+  const complete = layers[layers.length - 1].complete;
+  const together = complete && all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
+  const shown: Choice = hovered && complete ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
   const layer = layers[shown.layer];
   const labels = (about: TokenAbout): [string[], string[]] => {
     const rows = about.rows ?? Array.from({ length: about.queries }, (_, i) => i);
@@ -91,6 +96,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     const matrix = together ? layer.meanOf(on) : wholeMatrix(layer, shown.which, shown.layer, rollout);
     return makeTable(matrix, read.keys, queries, keys, hide, read === layer ? layer.visible : null);
   }, [layer, shown.which, shown.layer, hide, worked, later, together, on]);
+  const other = mode === "heat" && complete && shown.which !== "rollout" ? secondOf(beside, layers, layer) : null;
+  const second = useMemo(() => other && makeTable(wholeMatrix(layers[other.layer], other.which, other.layer, null), layer.keys, ...cut(labels(layer.about)), hide, layers[other.layer].visible), [layer, other?.layer, other?.which, hide, later]);
   const heads = useMemo(
     () => (together ? on.map((head) => ({ name: String(layer.about.heads[head]), head, weights: makeTable(layer.matrix(head), layer.keys, ...cut(labels(layer.about)), hide).weights })) : null),
     [layer, together, hide, later, on],
@@ -113,8 +120,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   useEffect(() => setOff(new Set()), [payload, locked.layer]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
-  useRecalled(host, "tokens", (choices) => setLocked(startChoice(choices, locked)));
-  useEffect(() => remember(host, "tokens", { layer: locked.layer, head: String(locked.which), picture: mode === "arcs" ? mode : null }), [locked.layer, locked.which, mode]);
+  useRecalled(host, "tokens", (choices) => (setLocked(startChoice(choices, locked)), setBeside(choices.beside ?? null)));
+  useEffect(() => remember(host, "tokens", { layer: locked.layer, head: String(locked.which), picture: mode === "arcs" ? mode : null, beside }), [locked.layer, locked.which, mode, beside]);
 
   const choose = (layerAt: number, which: Which) => {
     const at = Math.min(layers.length - 1, Math.max(0, layerAt));
@@ -143,7 +150,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["a"], means: "heat map or arcs", run: () => setMode(mode === "heat" ? "arcs" : "heat") },
     ...(special ? [{ keys: ["s"], means: "special tokens", run: () => setHide(!hide) }] : []),
     { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(whole) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
-    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setPinned(null), setOver(null), setHovered(null), setSpan(null)) },
+    ...(single ? [] : [{ keys: [], shown: "Shift + click", means: "compare with this head", run: () => undefined }]),
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setBeside(null), setPinned(null), setOver(null), setHovered(null), setSpan(null)) },
     { keys: ["z"], means: "zoom to the marked span", run: () => span && setView(spanView(table, span)) },
   ];
 
@@ -158,7 +166,8 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     <${Choices} label="picture" value=${mode} options=${[["heat", "Heat map"], ["arcs", "Arcs"]]} onChange=${setMode} />
     <${Select} label="layer" value=${String(locked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), locked.which)} />
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
-    ${mode === "heat" ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
+    ${mode === "heat" && !single ? html`<${Select} label="compare with" value=${other ? spelled(other) : ""} options=${secondOptions(layers, locked)} onChange=${(value: string) => setBeside(value || null)} />` : null}
+    ${mode === "heat" && !other ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
     ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "the largest weight"], ["mass", "the mass"]]} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
     ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
@@ -171,16 +180,16 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="tokens"
     title="Token attention"
-    subtitle=${describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (opened ? ` · ${meta.opening!.why}` : "")}
+    subtitle=${other ? compared : describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · the other heads are being read …")}
     host=${host}
     keys=${keys}
     controls=${controls}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
-    <div class=${single ? "" : "rg-beside"}>
-      ${single ? null : html`<${TokenAtlas} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? "mean")} />`}
-      <${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />
+    <div class=${single || other ? "" : "rg-beside"}>
+      ${single ? null : html`<${TokenAtlas} payload=${payload} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} second=${other && typeof other.which === "number" ? { layer: other.layer, head: other.which } : null} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }, to: boolean) => (to && at.head !== null ? setBeside(spelled({ layer: at.layer, which: at.head })) : choose(at.layer, at.head ?? "mean"))} />`}
+      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
     </div>
   <//>` as VNode;
 }
@@ -254,6 +263,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
 }
 
 interface AtlasPartProps {
+  payload: Payload<Meta>;
   layers: Layer<TokenAbout>[];
   rows: AtlasRow[];
   hide: boolean;
@@ -262,10 +272,11 @@ interface AtlasPartProps {
   labels: (about: TokenAbout) => [string[], string[]];
   picked: Choice;
   onHover: (at: { layer: number; head: number } | null) => void;
-  onPick: (at: { layer: number; head: number | null }) => void;
+  second: { layer: number; head: number } | null;
+  onPick: (at: { layer: number; head: number | null }, beside: boolean) => void;
 }
 
-function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHover, onPick }: AtlasPartProps) {
+function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, picked, second, onHover, onPick }: AtlasPartProps) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<string, Strip>(), [layers]);
   const [, again] = useState(0);
@@ -285,8 +296,9 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
     const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
-      if (!mayWork()) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
-      made = thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
+      const ready = !hide && shading.scale === "uniform" && pooling === "max" && payload.has(`small${index}`);
+      if (!ready && (!layers[index].complete || !mayWork())) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
+      made = ready ? readyThumbnails(payload.array(`small${index}`), theme, shading) : thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
       strips.set(key, made);
     }
     return made;
@@ -298,6 +310,7 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
     aspect=${1}
     largest=${rows.length === 1 ? 120 : 64}
     picked=${{ layer: picked.layer, head: typeof picked.which === "number" ? picked.which : null }}
+    second=${second}
     about=${(layer: number, head: number) => headNumbers(layers[layer].about, head)}
     label="a small map of every head"
     onHover=${onHover}
@@ -307,6 +320,12 @@ function TokenAtlas({ layers, rows, hide, shading, pooling, labels, picked, onHo
 
 let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
+
+/** Those that came with large maps, as places on the scale. */
+function readyThumbnails({ data, shape: [heads, rows, columns] }: NumberArray, theme: Theme, { signed }: Shading): Strip {
+  const color = colorsOf(theme, signed);
+  return makeStrip(heads, rows, columns, (head, row, column) => color(data[(head * rows + row) * columns + column] / (signed ? 127 : 255)));
+}
 
 function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme, shading: Shading, pooling: Pooling): Strip {
   const color = colorsOf(theme, shading.signed);

@@ -71,13 +71,13 @@ class ForeignAttention:
         even = all(of_each.count(i) * len(distinct) == len(kept) for i in distinct)
         used = distinct if even else of_each  # uneven groups: every head takes its own copy of the keys and values
         if len(self.inputs) == 1:
-            _keep(
+            keep_outputs_or_inputs(
                 self.inputs[0], [self.heads * part + head for part in range(3) for head in kept], self.width, out=True
             )
         else:
             for layer, heads in zip(self.inputs, (list(kept), used, used), strict=True):
-                _keep(layer, heads, self.width, out=True)
-        _keep(self.output, list(kept), self.width, out=False)
+                keep_outputs_or_inputs(layer, heads, self.width, out=True)
+        keep_outputs_or_inputs(self.output, list(kept), self.width, out=False)
         module, before, after = self.module, self.heads * self.width, len(kept) * self.width
         for name in _COUNTS:
             if getattr(module, name, None) == self.heads:
@@ -159,7 +159,7 @@ def _nothing_else(module: nn.Module, projections: tuple[nn.Module, ...], width: 
     return all(id(parameter) in known for parameter in module.parameters())
 
 
-def _keep(layer: nn.Module, heads: list[int], width: int, *, out: bool) -> None:
+def keep_outputs_or_inputs(layer: nn.Module, heads: list[int], width: int, *, out: bool) -> None:
     """Keep the outputs into these heads, or the inputs from them."""
     linear = isinstance(layer, nn.Linear)
     axis = 0 if linear == out else 1

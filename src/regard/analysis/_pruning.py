@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from regard.analysis._changed_heads import check_heads
 from regard.analysis._importance import Importance
 from regard.analysis._pruned_foreign import ForeignAttention, foreign_attention
+from regard.analysis._pruned_interleaved import InterleavedAttention, interleaved_attention
 from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
 from regard.layers import MultiHeadAttention, keep_from_torch
 from regard.maps import ModuleNames
 from regard.support.checks import describe
 
-Prunable = nn.Module | ForeignAttention
+Prunable = nn.Module | ForeignAttention | InterleavedAttention
 
 _NONE = (
     "there is none: prune_heads works on regard's own layers, on nn.MultiheadAttention, and on attention of transformers "
@@ -121,6 +122,9 @@ def prune_heads(
             twin = replace(layer, module=twins[id(layer.module)], inputs=inputs, output=twins[id(layer.output)])
             twin.prune(heads)
             continue
+        if isinstance(layer, InterleavedAttention):
+            replace(layer, module=twins[id(layer.module)]).prune(heads)
+            continue
         old = twins[id(layer)]
         if isinstance(old, nn.MultiheadAttention):
             copied = _put(copied, old, PrunedMultiheadAttention(old, heads))
@@ -177,12 +181,13 @@ def _prunable(model: nn.Module) -> dict[str, Prunable]:
     """The attention whose heads can be removed, by name."""
     names = ModuleNames(model)
     own = [module for module in model.modules() if isinstance(module, OwnLayer | nn.MultiheadAttention)]
-    foreign = {str(names.of(found.module)): found for found in foreign_attention(model)}
-    return {**{str(names.of(module)): module for module in own}, **foreign}
+    foreign: list[ForeignAttention | InterleavedAttention] = [*foreign_attention(model), *interleaved_attention(model)]
+    others: dict[str, Prunable] = {str(names.of(found.module)): found for found in foreign}
+    return {**{str(names.of(module)): module for module in own}, **others}
 
 
 def _count(layer: Prunable) -> int:
-    return layer.heads if isinstance(layer, ForeignAttention) else heads_of_layer(layer)
+    return layer.heads if isinstance(layer, ForeignAttention | InterleavedAttention) else heads_of_layer(layer)
 
 
 def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

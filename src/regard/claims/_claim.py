@@ -17,6 +17,7 @@ SOURCES = {
     "ex05": "Exercise 05 (November 2024)",
     "a6": "Assignment 6, attention and transformers (2023)",
     "e182": "EECS 182, discussion 8 (spring 2023)",
+    "regard": "regard's own theory page",
 }
 TOPICS = ("temperature", "scaling", "heads", "positions", "sequences", "encoders", "convolution")
 
@@ -164,7 +165,7 @@ def all_claims() -> tuple[Claim, ...]:
 
     >>> from regard.claims import all_claims
     >>> len(all_claims())
-    74
+    77
     """
     sources = list(SOURCES)
     order = {

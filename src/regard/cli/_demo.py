@@ -29,14 +29,14 @@ def run(arguments: Sequence[str]) -> int:
 
     from regard.cli._page import claim_section, run_sections
     from regard.views import page, story
-    from regard.views.page import Section, paragraph, preformatted
+    from regard.views.page import Section, grid, paragraph, preformatted
 
     begin = time.perf_counter()
     example = worked_example()
     _say("Attention by hand", example)
     trained, words = train_network(folder, chosen.smoke)
     _say("A network of Gaussian heads", words)
-    short, converted = convolution_of(trained)
+    short, converted, findings = convolution_of(trained)
     _say("How much of it was convolution?", short)
     short, rows = verify_claims(1.0 if chosen.smoke else 60.0)
     _say("What people say about attention", short)
@@ -44,7 +44,9 @@ def run(arguments: Sequence[str]) -> int:
     sections = [Section("Attention by hand", preformatted(example)), *run_sections(trained)]
     sections.insert(2, Section("Test accuracy", paragraph(words)))
     sections += [
-        Section("How much of it was convolution?", preformatted(converted)),
+        Section(
+            "How much of it was convolution?", grid(converted, right={3, 4, 5}) + "".join(map(paragraph, findings))
+        ),
         claim_section(rows, short),
     ]
     report = folder / "report.html"
@@ -125,9 +127,9 @@ def choose_threads(recipe: Any, steps: int = 3) -> None:
     torch.set_num_threads(min(seconds, key=lambda threads: seconds[threads]))
 
 
-def convolution_of(trained: Any) -> tuple[str, str]:
-    """Convert the Gaussian layers of the trained network to convolutions. Returns what that changes, in a few lines and
-    with the table of all layers."""
+def convolution_of(trained: Any) -> tuple[str, list[tuple[str, ...]], list[str]]:
+    """Convert the Gaussian layers of the trained network to convolutions. Returns what that changes, in a few lines; the
+    table of all layers; and what follows from it, a sentence each."""
     import torch
 
     from regard.convert import GaussianConvolution, convert_network
@@ -145,12 +147,12 @@ def convolution_of(trained: Any) -> tuple[str, str]:
     with torch.no_grad():
         same = (network(batch).argmax(-1) == convolutional(batch).argmax(-1)).float().mean().item()
     words = [
+        str(report).splitlines()[-1],
         f"{sharp} of {heads} converted heads look at a single position; the others at a few around it.",
         f"Validation accuracy: {before:.1%} as attention, {after:.1%} as convolution; both agree on {same:.0%} of images.",
     ]
-    table = str(report).splitlines()
     brief = [line for row in report.rows for line in _layer(row)]
-    return "\n".join([*brief, table[-1], *words]), "\n".join([*table, *words])
+    return "\n".join([*brief, *words]), report.table(), words
 
 
 def _layer(row: Any) -> list[str]:

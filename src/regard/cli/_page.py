@@ -7,23 +7,17 @@ from regard import figures
 from regard.analysis import importance, pruning_curve
 from regard.claims import TOPICS, Row, select
 from regard.claims.prose import inline_html
-from regard.training import Run, sample_figures
+from regard.training import Run
 from regard.training.tasks import Split
-from regard.views.page import Section, claims, folded, paragraph, picture, table
+from regard.views import training_view
+from regard.views.page import Section, claims, folded, paragraph, picture, table, view
 
 BATCH = 50
 
 
 def run_sections(run: Run) -> list[Section]:
-    """The sections about a run: its summary, learning curves, heads and attention."""
-    curves = picture(figures.learning_curves(run.metrics), "accuracy and loss")
-    sections = [Section("The run", _facts(run)), Section("Learning curves", curves)]
-    if (heads := _heads(run)) is not None:
-        sections.append(Section("Where its heads look", heads))
-    if attention := sample_figures(run.recipe.task, run.network()):
-        pictures = (picture(figure, name) for name, figure in attention.items())
-        sections.append(Section("What it attends to", "".join(pictures)))
-    return sections
+    """The sections about a run: its summary and its learning curves."""
+    return [Section("The run", _facts(run)), Section("Learning curves", view(training_view(run), "training"))]
 
 
 def claim_section(rows: Sequence[Row] | None = None, words: str = "") -> Section:
@@ -53,22 +47,6 @@ def _facts(run: Run) -> str:
     else:
         rows.append(("state", "not finished"))
     return table(rows)
-
-
-def _heads(run: Run) -> str | None:
-    trajectory = run.heads
-    if trajectory is None or trajectory.center[0].shape[-1] not in (1, 2):
-        return None
-    parts = []
-    for index in [0] if len(trajectory.steps) == 1 else [0, -1]:
-        found = trajectory.at(index)
-        pairs = zip(trajectory.grids, found.center, strict=True)
-        grids = [grid if len(grid or ()) == center.shape[1] else None for grid, center in pairs]
-        figure = figures.heads(list(found.center), list(found.sharpness), grids, titles=list(found.layers))
-        step = trajectory.steps[index]
-        parts.append(paragraph(f"After step {step}:" if step else "Before training:"))
-        parts.append(picture(figure, f"where each head looks from the query, after step {step}"))
-    return "".join(parts)
 
 
 def needed_heads(run: Run, samples: int) -> Section | None:

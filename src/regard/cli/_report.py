@@ -49,15 +49,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     """The page that tells how a network learns where to look, with this run in it; below it the run's summary and learning
-    curves, its heads and attention (as interactive views and as figures), how many of its heads it needs, and claims."""
+    curves, its heads and attention, how many of its heads it needs, and claims."""
     run = load_run(folder)
     output = output or run.folder / "report.html"
     _check_ending(output, (".html",))
     if samples < 0:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
-    # After the learning curves, before the figures, which are for print.
-    sections[2:2] = [page.Section(TITLES[name], page.view(payload, name)) for name, payload in run_views(run).items()]
+    sections += [page.Section(TITLES[name], page.view(payload, name)) for name, payload in run_views(run).items()]
     if samples and (needed := needed_heads(run, samples)) is not None:
         sections.append(needed)
     sections.append(claim_section())

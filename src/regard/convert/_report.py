@@ -66,11 +66,14 @@ class ConversionReport:
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def table(self) -> list[tuple[str, ...]]:
+        """The rows as text, cell by cell, below a row of headings."""
+        return [("layer", "was", "became", "bound", "error", "multiply-adds", "note"), *map(_cells, self.rows)]
+
     def __str__(self) -> str:
         if not self.rows:
             return f"nothing to convert to {self.to}: no layer of a kind that is known here"
-        head = ("layer", "was", "became", "bound", "error", "multiply-adds", "note")
-        lines = text_table([head, *map(_cells, self.rows)], right={3, 4, 5})
+        lines = text_table(self.table(), right={3, 4, 5})
         verb = f"{len(self.converted)} of {len(self.rows)} layers became {self.to}"
         lines.append(f"{verb} (tolerance {self.tolerance:g}; measured on {self.measured_on})")
         return "\n".join(lines + [f"NOT AS CERTIFIED: {self.says_beyond()}"] * bool(self.beyond))

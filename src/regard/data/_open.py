@@ -34,7 +34,7 @@ def open_data(
 
     Your images may be a folder ``train/CLASS/*.png`` with ``val/`` or ``test/`` likewise; a folder ``CLASS/*.png``, of which
     a tenth of each class becomes the test set; an ``.npz`` or ``.safetensors`` file of images and labels; torchvision's
-    copies of CIFAR; or a folder that ``datasets`` saved.
+    copies of CIFAR, MNIST and Fashion-MNIST; or a folder that ``datasets`` saved.
 
     Args:
         data: ``"cifar10"``, ``"fashion-mnist"``, ``"fashion-mini"``, or a path.

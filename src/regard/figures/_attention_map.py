@@ -2,13 +2,19 @@
 
 import math
 
-from regard.figures.style import SEQUENTIAL, Figure, PathArgument, arrange, finish, new_figure, plain
-from regard.maps import Map
+from regard.figures._color_scale import add_color_bar, paint, pooled, scale_position
+from regard.figures.style import Figure, PathArgument, arrange, finish, frame, new_figure, plain
+from regard.maps import Map, visible_keys
 from regard.support.checks import describe
+
+PANEL_CELLS = 128  # per side of a panel: two pixels each
 
 
 def attention(found: Map, *, sample: int = 0, query: int | None = None, path: PathArgument = None) -> Figure:
     """One panel per head: the map, or with ``query`` what one query attends to, on the image.
+
+    All panels share one scale of colors, each weight against uniform attention. A map that is larger than its panel is
+    pooled: a cell shows the largest of the weights that it stands for.
 
     Args:
         found: a map, such as ``maps[-1]``.
@@ -18,7 +24,7 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
 
     >>> from regard.maps import AttentionRecord, Map
     >>> found = Map("layer", [AttentionRecord.given(torch.eye(4).expand(1, 2, 4, 4))])
-    >>> [panel.get_title() for panel in regard.figures.attention(found).axes]
+    >>> [panel.get_title() for panel in regard.figures.attention(found).axes[:-1]]  # the last one is the color bar
     ['head 0', 'head 1']
     """
     if not isinstance(found, Map):
@@ -26,7 +32,9 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
     weights = found.weights
     if not -weights.shape[0] <= sample < weights.shape[0]:
         raise ValueError(f"sample must be below the batch size {weights.shape[0]}, got {sample}")
-    maps = plain(weights[sample])
+    visible, _ = visible_keys(weights[sample], found.latest.kind)
+    signed, top = bool((weights[sample] < 0).any()), float(visible.max())
+    maps = plain(weights[sample]) * plain(visible)[:, None]
     title = found.name
     if query is not None:
         if not -maps.shape[1] <= query < maps.shape[1]:
@@ -40,8 +48,12 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
     figure, panels = new_figure(rows, columns, width=1.8, height=1.8 + 0.4 / rows)
     for panel in panels:
         panel.set_axis_off()
-    for panel, head, weight in zip(panels, numbers, maps, strict=False):
-        panel.imshow(weight.numpy(), vmin=0, cmap=SEQUENTIAL, interpolation="nearest")
+    shown = None
+    for panel, head, lift in zip(panels, numbers, maps, strict=False):
+        box = (-0.5, lift.shape[1] - 0.5, lift.shape[0] - 0.5, -0.5)
+        shown = paint(panel, scale_position(pooled(lift, PANEL_CELLS), top), signed, extent=box)
+        panel.set_aspect("equal")
+        frame(panel)
         panel.set_title(f"head {head}", fontsize=8)
-    figure.suptitle(title, fontsize=9)
+    add_color_bar(figure, panels, shown, top, signed, title)
     return finish(figure, path)

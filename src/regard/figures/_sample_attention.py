@@ -6,7 +6,8 @@ from typing import Any
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from regard.figures.style import COLORS, SEQUENTIAL, Axes, Figure, PathArgument, finish, new_figure
+from regard.figures._color_scale import add_color_bar, paint, scale_position
+from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain
 from regard.maps import Maps
 
 MOST_LAYERS, MOST_HEADS = 12, 12
@@ -22,6 +23,8 @@ def image_attention(
 ) -> Figure | None:
     """Where each head of each layer looks from one token of an image: a row per layer, a column per head.
 
+    All heads share one scale of colors, each weight against uniform attention over the tokens of its layer.
+
     Args:
         maps: of one pass over the image. Maps that do not lie on a grid are left out; where none does, there is no
             figure and None is returned.
@@ -36,8 +39,8 @@ def image_attention(
     >>> with torch.no_grad(), regard.capture(model) as maps:
     ...     _ = model(torch.randn(1, 3, 16, 16))
     >>> figure = regard.figures.image_attention(maps, torch.zeros(3, 16, 16, dtype=torch.uint8), query=(1, 2))
-    >>> len(figure.axes)  # for both layers the image and two heads
-    6
+    >>> len(figure.axes)  # for both layers the image and two heads; a color bar
+    7
     """
     shown = [found for found in maps.values() if _is_on_grid(found, grid)][:MOST_LAYERS]
     if not shown:
@@ -47,20 +50,23 @@ def image_attention(
     figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
     for panel in panels:
         panel.set_axis_off()
+    top = float(max(found.shape[3] for found in shown))
+    painted = None
     for row, found in enumerate(shown):
         layout = found.layout(grid)
         rows, columns = layout.grid
         at = (rows // 2, columns // 2)
         if query is not None:
             at = (query[0] * rows // first[0], query[1] * columns // first[1])
-        _draw_layer(panels[row * (heads + 1) : (row + 1) * (heads + 1)], found, layout, image, at)
+        line = panels[row * (heads + 1) : (row + 1) * (heads + 1)]
+        painted = _draw_layer(line, found, layout, image, at, top)
     seen = "the class token" if shown[0].layout(grid).prefix else "the marked token"
-    figure.suptitle(f"Where heads look from {seen} (each panel from 0 to its own maximum)", fontsize=9)
+    add_color_bar(figure, panels, painted, top, False, f"Where heads look from {seen}")
     return finish(figure, path)
 
 
-def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, at: tuple[int, int]) -> None:
-    """The image with the query marked, then the weights of each head."""
+def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, at: tuple[int, int], top: float) -> Any:
+    """The image with the query marked, then the weights of each head; what was painted last, for the color bar."""
     from matplotlib.patches import Rectangle
 
     queries = found.shape[2]
@@ -75,9 +81,12 @@ def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, 
         corner = (at[1] * width - 0.5, at[0] * height - 0.5)  # pixels are drawn around whole numbers
         panels[0].add_patch(Rectangle(corner, width, height, facecolor="none", edgecolor=COLORS[1]))
     for head, panel in enumerate(panels[1 : 1 + found.shape[1]]):
-        weights = found.weights[0, head, place, layout.prefix :].reshape(rows, columns)
-        panel.imshow(weights.cpu().float().numpy(), cmap=SEQUENTIAL, vmin=0)
+        lift = plain(found.weights[0, head, place, layout.prefix :]).reshape(rows, columns) * found.shape[3]
+        painted = paint(panel, scale_position(lift, top))
+        panel.set_aspect("equal")
+        frame(panel)
         panel.set_title(f"head {head}", fontsize=7)
+    return painted
 
 
 def _is_on_grid(found: Any, grid: tuple[int, int] | None) -> bool:
@@ -102,13 +111,16 @@ def alignment(
     """
     size = max(4.8, 0.16 * max(len(read), len(written)) + 1.6)  # the title fits
     figure, [panel] = new_figure(1, 1, width=size, height=size)
-    panel.imshow(weights.detach().cpu().float().numpy(), cmap=SEQUENTIAL, vmin=0, vmax=1, aspect="equal")
+    top = float(weights.shape[1])
+    painted = paint(panel, scale_position(plain(weights) * top, top))
+    panel.set_aspect("equal")
     panel.set_xticks(range(len(read)), labels=[_visible(token) for token in read], fontsize=7)
     panel.set_yticks(range(len(written)), labels=[_visible(token) for token in written], fontsize=7)
     panel.xaxis.tick_top()
     panel.set_title("Attention of each written character to each one read", fontsize=9)
     panel.set_xlabel("read", fontsize=8)
     panel.set_ylabel("written", fontsize=8)
+    add_color_bar(figure, panel, painted, top, False, "")
     return finish(figure, path)
 
 

@@ -4,24 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from regard.figures.style import DIVERGING, Figure, new_figure, plain
+from regard.figures._color_scale import STOPS, add_color_bar, paint, pooled, scale_position
+from regard.figures.style import Figure, new_figure, plain
 
 COLUMN = 3.4  # inches: one column of a two-column paper
-MOST_CELLS = 400  # per side of a picture; larger maps are pooled
-# The colors of the interactive views on a light page.
-STOPS = ("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47")
-
-
-def scale_position(lift: Tensor, top: float) -> Tensor:
-    """Where a multiple of uniform attention lies on the color scale: log(1 + lift) / log(1 + top), with its sign.
-
-    >>> scale_position(torch.tensor([0.0, 40.0]), 40).tolist()
-    [0.0, 1.0]
-    """
-    return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 2.0))).clamp_max(1)
 
 
 def weight_map(
@@ -46,14 +34,14 @@ def weight_map(
     figure, (panel,) = new_figure(1, 1, width=width, height=width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1]))
     top = float(visible.max())
     box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
-    shown = _paint(panel, scale_position(lift, top), extent=box)
+    shown = paint(panel, scale_position(lift, top), extent=box)
     _labels(panel.xaxis, keys, weights.shape[1], 90)
     _labels(panel.yaxis, queries, weights.shape[0], 0)
     panel.xaxis.tick_top()
     panel.set_xlabel("keys", fontsize=7)
     panel.xaxis.set_label_position("top")
     panel.set_ylabel("queries", fontsize=7)
-    _finish(figure, panel, shown, top, bool((weights < 0).any()), title)
+    add_color_bar(figure, panel, shown, top, bool((weights < 0).any()), title)
     return figure
 
 
@@ -81,11 +69,11 @@ def weight_maps(
     for panel, weights, name, (asks, reads) in zip(panels, maps, titles, labels, strict=True):
         box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
         places = scale_position(pooled(plain(weights) * top), top)
-        shown = _paint(panel, places, signed=True, extent=box)
+        shown = paint(panel, places, signed=True, extent=box)
         _labels(panel.xaxis, reads, weights.shape[1], 90)
         _labels(panel.yaxis, asks, weights.shape[0], 0)
         panel.set_title(name, fontsize=7)
-    _finish(figure, panels, shown, top, True, title)
+    add_color_bar(figure, panels, shown, top, True, title)
     return figure
 
 
@@ -107,14 +95,14 @@ def weight_image(
     box = (-0.5, row.shape[1] - 0.5, row.shape[0] - 0.5, -0.5)
     if image is not None:
         found[0].imshow(image.numpy(), extent=box, aspect="auto")
-    shown = _paint(found[-1], scale_position(plain(row) * visible, float(visible)), extent=box)
+    shown = paint(found[-1], scale_position(plain(row) * visible, float(visible)), extent=box)
     for panel in found:
         panel.set_xticks([])
         panel.set_yticks([])
         if query is not None:
             mark = Rectangle((query[1] - 0.5, query[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.2)
             panel.add_patch(mark)
-    _finish(figure, found, shown, float(visible), bool((row < 0).any()), title)
+    add_color_bar(figure, found, shown, float(visible), bool((row < 0).any()), title)
     return figure
 
 
@@ -146,7 +134,7 @@ def weight_segments(
         if image is not None:
             panel.imshow(image.float().mean(-1).numpy(), extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255)
         places = scale_position(plain(weights) * visible, float(visible))
-        shown = _paint(panel, places, extent=box, alpha=1.0 if image is None else 0.7)
+        shown = paint(panel, places, extent=box, alpha=1.0 if image is None else 0.7)
         panel.set_xticks([])
         panel.set_yticks([])
     if text:
@@ -157,33 +145,10 @@ def weight_segments(
         found[-1].set_xlabel("attention in %", fontsize=7)
         found[-1].tick_params(axis="x", labelsize=6)
     if shown is not None:
-        _finish(figure, list(found[: len(pictures)]), shown, float(visible), False, title)
+        add_color_bar(figure, list(found[: len(pictures)]), shown, float(visible), False, title)
     elif title:
         figure.suptitle(title, fontsize=8)
     return figure
-
-
-def pooled(lift: Tensor) -> Tensor:
-    """At most ``MOST_CELLS`` cells per side, each the largest of those that it stands for: no head disappears.
-
-    >>> pooled(torch.eye(1000)).diagonal().min().item()
-    1.0
-    """
-    sides = [min(MOST_CELLS, side) for side in lift.shape]
-    if sides == list(lift.shape):
-        return lift
-    high, low = (torch.nn.functional.adaptive_max_pool2d(sign * lift[None], sides)[0] for sign in (1, -1))
-    return torch.where(low > high.abs(), -low, high)
-
-
-def _paint(panel: Any, places: Tensor, signed: bool = False, **options: Any) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    signed = signed or bool((places < 0).any())
-    colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
-    return panel.imshow(
-        places.numpy(), vmin=-1 if signed else 0, vmax=1, cmap=colors, interpolation="nearest", aspect="auto", **options
-    )
 
 
 def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int) -> None:
@@ -192,21 +157,3 @@ def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int) -> N
     names = [str(number) if labels is None else labels[number].replace("$", r"\$") for number in at]
     axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, 190 / max(1, len(at))))
     axis.set_tick_params(length=0, pad=2)
-
-
-def _finish(figure: Figure, panels: Any, shown: Any, top: float, signed: bool, title: str) -> None:
-    shares = [0.0, 1 / top, *(share for share in (0.1, 0.5, 1.0) if share > 1.8 / top)]
-    places = scale_position(torch.tensor(shares) * top, top).tolist()
-    names = ["0", f"{_percent(shares[1])}\nuniform", *(_percent(share) for share in shares[2:])]
-    if signed:
-        places += [-place for place in places[1:]]
-        names += [f"−{_percent(share)}" for share in shares[1:]]
-    bar = figure.colorbar(shown, ax=panels, orientation="horizontal", fraction=0.05, pad=0.03, aspect=40)
-    bar.set_ticks(places, labels=names, fontsize=6)
-    bar.outline.set_linewidth(0.4)
-    if title:
-        figure.suptitle(title, fontsize=8)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.2g} %"

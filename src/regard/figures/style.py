@@ -51,6 +51,16 @@ def tidy(panel: Axes, *, title: str, x: str, y: str) -> None:
         panel.spines[side].set_visible(False)
 
 
+def frame(panel: Axes) -> None:
+    """A thin frame and no ticks, for a picture of which some colors are those of the page."""
+    panel.set_axis_on()
+    panel.set_xticks([])
+    panel.set_yticks([])
+    for spine in panel.spines.values():
+        spine.set(linewidth=0.4, edgecolor=GRAY)
+        spine.set_position(("outward", 1.5))  # the first column may be one pixel wide
+
+
 def whole_ticks(panel: Axes, *names: str) -> None:
     """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator

@@ -16,6 +16,7 @@ from regard.functional._plan import GaussianPlan as GaussianPlan
 from regard.functional._plan import plan_for as plan_for
 from regard.functional._profiles import DecayProfile as DecayProfile
 from regard.functional._profiles import GaussianProfile as GaussianProfile
+from regard.functional._profiles import Profile as Profile
 from regard.functional._profiles import TableProfile as TableProfile
 from regard.functional._separable import separable_attention as separable_attention
 from regard.functional._separable import separable_weights as separable_weights

@@ -39,6 +39,7 @@ from regard.maps._selection import matches as matches
 from regard.maps._stacks import check_one_stack as check_one_stack
 from regard.maps._stacks import is_cross_attention as is_cross_attention
 from regard.maps._stacks import stacks_in as stacks_in
+from regard.maps._visible_keys import visible_keys as visible_keys
 from regard.maps._windows import Windows as Windows
 from regard.observation import observe as observe
 from regard.observation import on_grid as on_grid

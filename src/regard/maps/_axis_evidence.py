@@ -69,6 +69,13 @@ def heads_of(module: nn.Module | None) -> int | None:
     return None
 
 
+def samples_of(site: CallSite) -> int | None:
+    """The number of samples of the module's input, if it is ``(batch, tokens, channels)``."""
+    found = _running_modules(site)
+    first = _first_input(found[0][1]) if found else None
+    return first.shape[0] if first is not None and first.ndim == 3 else None
+
+
 def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
     """The module of the call and the one around it, with the frames of their calls."""
     found: list[tuple[nn.Module, FrameType]] = []

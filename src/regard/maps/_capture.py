@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._differences import per_row
 from regard.maps._interception import intercept
-from regard.maps._keeping import Keeping, LongTexts
+from regard.maps._keeping import LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Missed
+from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, select
 from regard.maps._storage import Storage
@@ -30,7 +30,7 @@ from regard.support.text import parse_size
 
 
 @dataclass(eq=False)
-class Capture(Keeping):
+class Capture(Revisions):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
     :meth:`attended` receives every record before its weights are built.
@@ -108,45 +108,6 @@ class Capture(Keeping):
         self._missed[name, reason, shape] += 1
         self.maps.missed[:] = [Missed(*what, count=count) for what, count in self._missed.items()]
 
-    def retract(self, name: str) -> None:
-        self._waiting.pop(name, None)
-        removed = self.maps.remove_latest(name)
-        if removed is not None and removed.stored is not None:
-            self.storage.release(removed.stored)
-        if removed is not None and removed.overview is not None:
-            self.storage.used -= removed.overview.nbytes
-
-    def rescaled(self, name: str, factor: Tensor) -> None:
-        found = self.maps.get(name)
-        record = None if found is None or not found.calls else found.latest
-        if record is None:
-            return
-        if record.overview is not None:
-            self.missed(name, "its output was rescaled after its overview was computed", record.shape)
-            self.retract(name)
-            return
-        if record.stored is None:
-            self.missed(name, "its output was rescaled after its map was folded by reduce=", record.shape)
-            return
-        for axis, chosen in ((1, record.heads), (2, record.rows)):
-            if chosen is not None:
-                factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
-        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
-
-    def subtracted(self, first: str, second: str, factor: Any) -> None:
-        one, two = self.maps.get(first), self.maps.get(second)
-        if one is not None and one.latest.overview is not None:
-            self.missed(first, f"{second} is subtracted from it: both have an overview of their own", one.latest.shape)
-        if one is None or two is None or one.latest.stored is None or two.latest.stored is None:
-            return
-        rows = per_row(factor, one.latest.stored)
-        if rows is None or one.latest.rows is not None or one.latest.heads is not None:
-            return
-        one.latest.stored.sub_(rows.unsqueeze(-1) * two.latest.stored)
-        one.latest.kind = "difference"
-        one.latest.check.add(two.latest.check.error, two.latest.check.logsumexp_error)
-        self.retract(second)
-
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape
         rows, heads = select(self.rows, queries), select(self.heads, heads_count)
@@ -181,7 +142,7 @@ class Capture(Keeping):
         if record.stored is not None:
             self._waiting[record.name] = record.weights
             record.stored = None
-            if not running.tentative:
+            if not running.tentative and not running.folded:
                 self.fold(record.name)
 
     @staticmethod
@@ -292,7 +253,7 @@ def capture(
         grid, prefix: how tokens lie on an image, for models that do not state it.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
         values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
-            :meth:`Map.contributions`. They are not saved with the maps.
+            :meth:`Map.contributions`. They are saved with the maps.
         overview: keep long maps as at most this many cells a side, such as 128: ``map.overview`` is the exact mass of
             each cell, ``map.overview_largest`` its largest weight, ``map.per_query`` and ``map.per_key`` are statistics of
             every token. The map itself is never formed, so memory is linear in the tokens. ``rows=`` are kept in full.

@@ -35,6 +35,22 @@ class ValueNorms:
     keys: Tensor
     heads: Tensor
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, for files."""
+        return {"keys": self.keys, "heads": self.heads}
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor], record: AttentionRecord) -> "ValueNorms":
+        """What :attr:`tensors` gave; an error if it does not fit the record."""
+        batch, _, queries, keys = record.shape
+        heads = record.shape[1] if record.heads is None else len(record.heads)
+        rows = queries if record.rows is None else len(record.rows)
+        found = {name: tuple(x.shape) for name, x in tensors.items() if x.is_floating_point()}
+        if found != {"keys": (batch, heads, keys), "heads": (batch, heads, rows)}:
+            raise ValueError(f"{record.name!r:.100} is {record.shape}, which norms of {found!r:.200} do not fit")
+        return cls(tensors["keys"], tensors["heads"])
+
 
 class ProjectionWatch:
     """Waits for the output projection of the latest attention, and gives its record the norms."""

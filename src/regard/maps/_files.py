@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._contributions import ValueNorms
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._record_json import record_from_json, record_to_json
 from regard.support.reading import UnreadableError, check_regular, file_inside, parse_json, read_object
@@ -42,6 +43,8 @@ def write_records(
         if record.overview is not None:
             parts = record.overview.tensors
             tensors |= {f"{number}.overview.{name}": x.cpu().contiguous() for name, x in parts.items()}
+        if record.norms is not None:
+            tensors |= {f"{number}.norms.{name}": x.cpu().contiguous() for name, x in record.norms.tensors.items()}
     calls = [record_to_json(record) for record in records]
     about = {**_FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +91,14 @@ def read_records(path: Path) -> Read:
 def _read_call(file: Any, keys: set[str], number: int, call: dict[str, Any]) -> AttentionRecord:
     """One record of a safetensors file: weights, an overview, or both."""
     scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
-    start = f"{number}.overview."
-    overview = {key.removeprefix(start): file.get_tensor(key) for key in keys if key.startswith(start)}
+    overview, norms = (
+        {key.removeprefix(start): file.get_tensor(key) for key in keys if key.startswith(start)}
+        for start in (f"{number}.overview.", f"{number}.norms.")
+    )
     kept = str(number) in keys or not overview
-    return record_from_json(call, _decode(file.get_tensor(str(number)), scale) if kept else None, overview)
+    record = record_from_json(call, _decode(file.get_tensor(str(number)), scale) if kept else None, overview)
+    record.norms = ValueNorms.of(norms, record) if norms else None
+    return record
 
 
 def _read_folder(folder: Path) -> list[AttentionRecord]:

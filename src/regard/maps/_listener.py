@@ -1,10 +1,12 @@
 """``RecordListener``: what receives the records of attention while a model runs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from regard.maps._contributions import ProjectionWatch
+from regard.maps._joining import Joint
 from regard.maps._record import AttentionRecord
 
 
@@ -39,6 +41,23 @@ class RecordListener:
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         """The model subtracted the latest output of one name, times a factor, from that of the other: their maps are one."""
+
+    def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
+        """The model added the latest outputs of several names, each times a factor. Whether their maps are one now.
+
+        Args:
+            same_keys: whether they have the same values; if not, the keys of the second follow those of the first.
+        """
+        return False
+
+    def joined(self, names: Sequence[str], joint: Joint) -> bool:
+        """The model concatenated or stacked the latest outputs of these names. Whether their maps are one now."""
+        return False
+
+    def regrouped(self, name: str, known: bool) -> None:
+        """In the axis that holds samples and heads of the latest attention of this name, heads come first; or it is not
+        known which comes first."""
+        self.missed(name, "its heads and samples are one axis of its tensors, in which samples do not come first")
 
     def retract(self, name: str) -> None:
         """Forget the latest record of this name: it was a part of something else."""

@@ -1,12 +1,13 @@
 """What must change in the process while a model is intercepted, and is restored when the last interception ends.
 
-An interception is a torch function mode, which belongs to one thread. Four things are outside its reach:
+An interception is a torch function mode, which belongs to one thread. Five things are outside its reach:
 
 - ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if any mode is active: they ask
   ``torch.overrides.has_torch_function``. Our version of it answers for the tensors alone, so that the path is kept.
 - Compiled code would be traced again, with the mode in it. It runs as the Python from which it was compiled.
 - ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models keep their
   own references to them. So we change the function itself: its ``__code__`` calls the interceptor.
+- ``torch.func.functional_call`` puts other tensors in the places of parameters. The interceptor is told.
 - Threads that an intercepted thread starts, or passes work to, are not intercepted. The interceptor is told.
 
 All have no effect in a thread that is not intercepted.
@@ -23,6 +24,7 @@ from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch.nn.utils import stateless
 
 from regard.maps._module_names import PATCHED_CODE
 from regard.maps.sources import PYTHON_FUNCTIONS
@@ -33,9 +35,12 @@ class FunctionInterceptor(Protocol):
     """Takes the calls of patched functions in its thread, see :func:`patched`."""
 
     keeps_path: bool
-    started_threads: bool
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def parameters_replaced(self, module: torch.nn.Module, parameters: Any) -> None: ...
+
+    def thread_started(self) -> None: ...
 
 
 class _Thread(threading.local):
@@ -99,6 +104,7 @@ def _active() -> bool:
 def _install() -> None:
     try:
         _undo.enter_context(_fast_path_kept())
+        _undo.enter_context(_told_of_parameters())
         _undo.enter_context(_told_of_threads(threading.Thread, "start"))
         _undo.enter_context(_told_of_threads(ThreadPoolExecutor, "submit"))
         finder = _Finder()
@@ -183,7 +189,7 @@ def _told_of_threads(kind: type, method: str) -> Iterator[None]:
     def start(*args: Any, **kwargs: Any) -> Any:
         if _active():
             for interceptor in _thread.interceptors:
-                interceptor.started_threads = True
+                interceptor.thread_started()
         return original(*args, **kwargs)
 
     setattr(kind, method, start)
@@ -192,6 +198,25 @@ def _told_of_threads(kind: type, method: str) -> Iterator[None]:
     finally:
         if getattr(kind, method) is start:
             setattr(kind, method, original)
+
+
+@contextmanager
+def _told_of_parameters() -> Iterator[None]:
+    original = stateless._functional_call
+
+    @functools.wraps(original)
+    def functional_call(module: Any, parameters_and_buffers: Any, *args: Any, **kwargs: Any) -> Any:
+        if _active():
+            for interceptor in _thread.interceptors:
+                interceptor.parameters_replaced(module, parameters_and_buffers)
+        return original(module, parameters_and_buffers, *args, **kwargs)
+
+    stateless._functional_call = functional_call  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if stateless._functional_call is functional_call:
+            stateless._functional_call = original
 
 
 def overrides(x: Any) -> bool:
@@ -302,3 +327,21 @@ def compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
             return context(original) if callable(context) else original  # type: ignore[no-any-return]
         frame = frame.f_back
     return original
+
+
+@contextmanager
+def without_interceptors() -> Iterator[None]:
+    """No mode of ours on the stack: compiled code compares the stack with the one under which it was compiled."""
+    stack = []
+    while torch._C._len_torch_function_stack():
+        stack.append(torch.overrides._pop_mode())
+    others = [mode for mode in reversed(stack) if not isinstance(mode, FunctionInterceptor)]
+    for mode in others:
+        torch.overrides._push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in others:
+            torch.overrides._pop_mode()
+        for mode in reversed(stack):
+            torch.overrides._push_mode(mode)

@@ -73,6 +73,7 @@ class Computation:
         layout_declared: the layer itself, and not a module around it, states how its tokens lie.
         edited: the weights that give the output that a listener returned, if it changed the weights.
         projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
+        folded: heads and samples are one axis of the model's tensors, of which samples are taken to come first.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -89,6 +90,7 @@ class Computation:
     layout_declared: bool = False
     edited: WeightsOf | None = field(default=None, init=False)
     projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
+    folded: bool = field(default=False, init=False)
 
     def with_weights(self, edited: WeightsOf) -> "Computation":
         """The same with other weights, which give the output."""

@@ -1,23 +1,34 @@
 """Modules that look like attention. Those that ran and gave no map are reported, so that nothing is missing in silence."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.maps._module_names import clean
 
 _NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|(^|_|lite)mla(_|$)|retention|delta_?net|delta_?rule", re.IGNORECASE)
+# Names of what projects queries, keys and all three at once, directly in a module that attends.
+_QUERIES = re.compile(
+    r"^(w_?|to_|fc_?|c_|in_)?(q|query|queries|qs)(_?(proj|projection|lin|linear|layer|dense|weight|conv))?s?$", re.I
+)
+_KEYS = re.compile(
+    r"^(w_?|to_|fc_?|c_|in_)?(k|key|keys|ks|kv)(_?(proj|projection|lin|linear|layer|dense|weight|conv))?s?$", re.I
+)
+_ALL = re.compile(r"qkv|query_key_value|^in_proj_weight$|^W_pack$", re.I)
 _REASON = "it looks like attention and ran, but no map was recognized in it: "
 _ELSEWHERE = "it looks like attention and did not run in this thread; if it ran in another, it was not seen"
+_IN_THREADS = "it started a thread or passed work to one: attention that ran there was not seen"
 _USUAL = "it may be linear attention, a recurrence, a scripted or traced function, or weights that no softmax made"
 
 
 class SilentModules:
     """The modules of a model that look like attention, and whether they ran. Their parameters tell it, without hooks.
 
-    A module looks like attention by its name or by its class, and if it holds two matrices or more.
+    A module looks like attention by its name, by its class, or by its projections of queries and keys; and if it holds two
+    matrices or more.
 
     Attributes:
         waiting: the parameters of modules that did not run yet.
@@ -28,6 +39,7 @@ class SilentModules:
         self.waiting: dict[int, str] = {}
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
+        self._threads: list[str | None] = []
         self._operators: dict[str, str] = {}
         with (
             torch._C.DisableTorchFunction()
@@ -37,7 +49,7 @@ class SilentModules:
 
     def _find(self, model: nn.Module) -> None:
         for path, module in model.named_modules():
-            if _NAME.search(path.rpartition(".")[2]) or _NAME.search(type(module).__name__):
+            if _NAME.search(path.rpartition(".")[2]) or _NAME.search(type(module).__name__) or _projects(module):
                 matrices = [x for x in module.parameters() if x.ndim >= 2]
                 if len(matrices) >= 2:
                     # Modules come outermost first: the innermost one keeps its parameters.
@@ -45,6 +57,14 @@ class SilentModules:
 
     def __bool__(self) -> bool:
         return bool(self._owner)
+
+    def replaced(self, module: nn.Module, parameters: Mapping[str, Any]) -> None:
+        """Other tensors take the places of a module's parameters (``torch.func.functional_call``): they tell as well."""
+        own = dict(module.named_parameters(remove_duplicate=False))
+        for path, x in parameters.items():
+            owner = self._owner.get(id(own.get(path)))
+            if owner is not None and owner not in self._ran:
+                self.waiting[id(x)] = owner
 
     def used(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A function was called: its arguments may be parameters of such a module."""
@@ -61,16 +81,19 @@ class SilentModules:
         if name is not None:
             self._operators[name] = operator
 
-    def unaccounted(self, accounted: set[str], threads: bool) -> list[tuple[str, str]]:
+    def thread_started(self, name: str | None) -> None:
+        """A thread was started, by the module of this name if it is one of the model."""
+        self._threads.append(name)
+
+    def unaccounted(self, accounted: set[str]) -> list[tuple[str, str]]:
         """The modules that ran and of which nothing is known, with a reason each.
 
         Args:
             accounted: names of modules that gave a map, or of which it is known why not.
-            threads: whether other threads were started, in which modules may have run.
         """
         whole = self._root in accounted
         found = []
-        for name in dict.fromkeys((*self._ran, *self._owner.values())) if threads else self._ran:
+        for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
             related = any(
                 name == known or known.startswith(name + ".") or name.startswith(known + ".") for known in accounted
             )
@@ -82,4 +105,25 @@ class SilentModules:
             inside = (text for where, text in self._operators.items() if where == name or where.startswith(name + "."))
             operator = next(inside, None)
             found.append((name, _REASON + (_USUAL if operator is None else f"the operator {operator} ran in it")))
+        starter = next((name for name in self._threads if name is not None), None)
+        if starter is not None and not found:  # the model runs in several threads, in modules that look like anything
+            found.append((starter, _IN_THREADS))
         return found
+
+
+def _projects(module: nn.Module) -> bool:
+    """Whether a module itself holds projections of queries and keys."""
+    names = [name for name, _ in module.named_children()]
+    names += [name for name, x in module.named_parameters(recurse=False) if x.ndim >= 2]
+    return any(map(_ALL.search, names)) or (any(map(_QUERIES.match, names)) and any(map(_KEYS.match, names)))
+
+
+def takes_queries_keys_values(args: tuple[Any, ...], out: Any) -> bool:
+    """Whether an operator that is not known may compute attention: three tensors of tokens, and an output for each query."""
+    given = [x for x in args if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 3]
+    result = out[0] if isinstance(out, tuple | list) and out else out
+    if len(given) < 3 or not isinstance(result, Tensor):
+        return False
+    query, key, value = given[:3]
+    alike = query.ndim == key.ndim == value.ndim and query.shape[-1] == key.shape[-1]
+    return alike and key.shape[:-1] == value.shape[:-1] and result.shape == (*query.shape[:-1], value.shape[-1])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._version import __version__
-from regard.support.building import at_most, differing_shapes, shapes_of
+from regard.support.building import at_most, differing_shapes, shapes_of, shapes_only
 from regard.support.files import sorted_header, write_atomic
 from regard.support.reading import parse_json, read_json
 
@@ -57,7 +57,7 @@ class Pretrained(nn.Module):
         path = Path(folder)
         config = {"class": type(self).__name__, "arguments": _as_json(self.config), "regard": __version__}
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        with torch.device("meta"):
+        with shapes_only():
             fresh = type(self)(**self.config)
         changed = differing_shapes(shapes_of(state), shapes_of(fresh.state_dict()))
         if changed:
@@ -105,7 +105,7 @@ class Pretrained(nn.Module):
             )
         # Shapes are compared before anything is allocated: a short file can describe a network of any size.
         shapes = _read_shapes(path)
-        with torch.device("meta"), torch.random.fork_rng(devices=[]), at_most(len(shapes)):
+        with shapes_only(), at_most(len(shapes)):
             wanted = shapes_of(_built(found, arguments, path).state_dict())
         if wrong := differing_shapes(shapes, wanted):
             raise ValueError(f"{path / WEIGHTS} does not fit the {found.__name__} of {path / CONFIG}: {wrong}")

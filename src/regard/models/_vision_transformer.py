@@ -1,6 +1,7 @@
 """The vision transformer: patches of an image as tokens of an encoder."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from regard.layers import (
     EncoderBlock,
     LayerNorm,
     PatchEmbedding,
+    PlacedAttention,
 )
 from regard.models._pretrained import Pretrained
 from regard.models._relative_bias import RelativeBias
@@ -22,7 +24,7 @@ from regard.support.checks import check_choice, check_count, check_flag, check_p
 
 POOLS = ("class", "average", "attention")
 EPSILON = 1e-6  # of the layer norms, as in timm
-POSITIONS = ("learned", "sinusoidal", "relative", "none")
+POSITIONS = ("learned", "sinusoidal", "relative", "placed", "none")
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
 
@@ -45,8 +47,9 @@ class VisionTransformer(Pretrained):
         hidden: width inside the feed-forward networks, default ``4 · dim``.
         pool: ``"class"``: a learned token is put before the patches and read at the end; ``"average"`` of the patches,
             normalized afterwards; ``"attention"``: a learned query attends to the patches.
-        positions: ``"learned"``, ``"sinusoidal"``, ``"none"``: a vector is added to each patch, or none is; or
-            ``"relative"``: each block's heads have a learned bias for each offset between two patches.
+        positions: ``"learned"``, ``"sinusoidal"``, ``"none"``: a vector is added to each patch, or none is;
+            ``"relative"``: each block's heads have a learned bias for each offset between two patches; ``"placed"``:
+            each head looks for content near a learned offset, on any grid (:class:`PlacedAttention`).
         registers: number of further learned tokens before the patches, which the output does not read.
         dropout: probability of dropping, in training, attention weights, hidden features and sub-layer outputs.
 
@@ -101,8 +104,12 @@ class VisionTransformer(Pretrained):
             nn.init.normal_(self.registers, std=0.02)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            EncoderBlock(dim, heads, hidden, dropout=dropout, epsilon=EPSILON) for _ in range(depth)
-        )
+            EncoderBlock(
+                dim, heads, hidden, dropout=dropout, epsilon=EPSILON,
+                attention=PlacedAttention(dim, heads, dropout=dropout) if positions == "placed" else None,
+            )
+            for _ in range(depth)
+        )  # fmt: skip
         self.biases: nn.ModuleList | None = None
         if positions == "relative":
             self.biases = nn.ModuleList(RelativeBias(heads, self.grid, prefix=self.prefix_tokens) for _ in range(depth))
@@ -153,7 +160,12 @@ class VisionTransformer(Pretrained):
         x = self.dropout(x)
         intermediates = []
         for i, block in enumerate(self.blocks):
-            x = block(x) if self.biases is None else block(x, bias=self.biases[i](grid).to(x.dtype))
+            options: dict[str, Any] = {}
+            if self.biases is not None:
+                options["bias"] = self.biases[i](grid).to(x.dtype)
+            elif self.position_kind == "placed":
+                options = {"grid": grid, "prefix": self.prefix_tokens}
+            x = block(x, **options)
             intermediates.append(x)
         return x if self.pool_kind == "average" else self.norm(x), intermediates
 

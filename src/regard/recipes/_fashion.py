@@ -1,6 +1,7 @@
 """Recipes on Fashion-MNIST, and the demo on the part of it that is inside the package."""
 
 from dataclasses import replace
+from typing import Any
 
 from regard.data import Augmentation
 from regard.recipes._names import recipe
@@ -43,11 +44,11 @@ def demo() -> Recipe:
     )
 
 
-def _vit(pool: str) -> Recipe:
+def _vit(pool: str, **network: Any) -> Recipe:
     return Recipe(
         f"fashion-vit-{pool}",
         ImageTask("fashion-mnist", augmentation=AUGMENTATION, label_smoothing=0.1),
-        VisionTransformerSettings(patch_size=4, dim=64, depth=5, heads=4, hidden=128, pool=pool),  # type: ignore[arg-type]
+        VisionTransformerSettings(patch_size=4, dim=64, depth=5, heads=4, hidden=128, pool=pool, **network),  # type: ignore[arg-type]
         AdamWSettings(1e-3, weight_decay=0.05),
         ScheduleSettings(warm_up=0.1, decay="cosine"),
         epochs=15,
@@ -89,6 +90,16 @@ def fashion_vit_attention() -> Recipe:
     Command: ``regard train fashion-vit-attention``
     """
     return _vit("attention")
+
+
+@recipe
+def fashion_vit_placed() -> Recipe:
+    """``fashion-vit`` with heads that look for content near a learned offset, instead of positions that are added.
+
+    Expected: not measured yet.
+    Command: ``regard train fashion-vit-placed``
+    """
+    return replace(_vit("class", positions="placed"), name="fashion-vit-placed")
 
 
 @recipe

@@ -53,7 +53,7 @@ Step = Annotated[int | None, Query(ge=0, le=2**53, description="step of a checkp
 Source = Literal["test", "shipped"]
 Index = Annotated[int, Path(ge=0, le=10**9)]
 
-MOST_KEPT = 8
+MOST_KEPT, MOST_STORIES = 8, 2
 
 
 class BinaryResponse(Response):
@@ -110,6 +110,7 @@ class Api:
         # Capturing replaces functions for the time of a pass, so there is one pass at a time.
         self._working = threading.Lock()
         self._looked: dict[Any, bytes] = {}  # the last few images, to go back and forth between
+        self._stories: dict[Any, bytes] = {}  # the page that opens, of the latest runs
 
     def about(self) -> About:
         known = None
@@ -176,7 +177,7 @@ class Api:
                 content = self._content(run, source, index)
                 return self._look(place, run, open_own(content), step, self._label(run, source, index)).body
 
-            return BinaryResponse(self._kept(key, look))
+            return BinaryResponse(self._kept(key, look, self._looked, MOST_KEPT))
 
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         with self._opened(id) as (place, run):
@@ -222,19 +223,19 @@ class Api:
         if name != "story":
             return BinaryResponse(_page(name))
         if run is None:
-            return BinaryResponse(self._kept("story", lambda: story().body))
+            return BinaryResponse(self._kept("story", lambda: story().body, self._stories, MOST_STORIES))
         with self._opened(run) as (place, opened):
-            key = ("story", str(place.folder), max(opened.checkpoints.steps(), default=None))
-            return BinaryResponse(self._kept(key, lambda: story(opened).body))
+            key = (str(place.folder), max(opened.checkpoints.steps(), default=None))
+            return BinaryResponse(self._kept(key, lambda: story(opened).body, self._stories, MOST_STORIES))
 
-    def _kept(self, key: Any, make: Callable[[], bytes]) -> bytes:
+    def _kept(self, key: Any, make: Callable[[], bytes], kept: dict[Any, bytes], most: int) -> bytes:
         """One of the last few answers, or a new one. A second request for the same waits for the first."""
         with self._working:
-            if key not in self._looked:
-                self._looked[key] = make()
-            if len(self._looked) > MOST_KEPT:
-                del self._looked[next(iter(self._looked))]
-            return self._looked[key]
+            if key not in kept:
+                kept[key] = make()
+            if len(kept) > most:
+                del kept[next(iter(kept))]
+            return kept[key]
 
     def evidence(self, id: Annotated[str, Path(max_length=100)]) -> ClaimEvidence:
         try:

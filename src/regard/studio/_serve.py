@@ -2,12 +2,14 @@
 
 import contextlib
 import html
+import json
 import os
 import secrets
 import socket
 import sys
 import tempfile
 import threading
+import urllib.parse
 import urllib.request
 import webbrowser
 from collections.abc import Callable, Collection, Iterator
@@ -115,12 +117,21 @@ def _server(config: Any) -> Any:
 
 
 def warm_up(address: str, token: str | None) -> None:
-    """Send the requests that the page will send, since the first ones are slow."""
-    for path in ("api/runs/example/images/shipped/0/attention", "api/runs", "api/pages/claims"):
+    """Send the requests that the page will send, since the first ones are slow. The page that opens comes first."""
+
+    def ask(path: str) -> bytes:
         request = urllib.request.Request(address + path, headers={"authorization": f"Bearer {token}"})
         # Errors are shown when a person asks.
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
-            answer.read()
+            return bytes(answer.read())
+        return b""
+
+    runs = json.loads(ask("api/runs") or b"[]")
+    finished = (run["id"] for run in runs if not run["example"] and run["state"] == "finished" and run["views"])
+    own = next(finished, None)  # what the page shows in the story, too
+    ask("api/pages/story" + ("" if own is None else f"?run={urllib.parse.quote(own, safe='')}"))
+    ask("api/runs/example/images/shipped/0/attention")
+    ask("api/pages/claims")
 
 
 def listen(host: str, port: int | None, *, first: int = PORT) -> socket.socket:

@@ -5,7 +5,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Inside the block, new tensors have a shape and no memory, and the random state stays as it is.
+
+    >>> with shapes_only():
+    ...     tuple(torch.nn.Embedding(3, 2).weight.shape)
+    (3, 2)
+    """
+    with torch.device("meta"), torch.random.fork_rng(devices=[]), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws nothing for tensors without memory: torch loads its compiler for that, which takes seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func in (torch.Tensor.normal_, torch.nn.init.normal_):
+            tensor = args[0] if args else named["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **named)
 
 
 @contextmanager

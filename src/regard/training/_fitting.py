@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from regard.support.building import at_most, differing_shapes, shapes_of
+from regard.support.building import at_most, differing_shapes, shapes_of, shapes_only
 from regard.support.reading import UnreadableError, check_regular, parse_json
 from regard.training._recipe import Recipe
 
@@ -58,7 +58,7 @@ def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
         most: number of tensors at which building stops.
     """
     try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]), at_most(most):
+        with shapes_only(), at_most(most):
             return dict(recipe.network.build(recipe.task).state_dict())
     except NotImplementedError:  # an operator without a meta version
         return None

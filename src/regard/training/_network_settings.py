@@ -150,7 +150,7 @@ class VisionTransformerSettings(NetworkSettings):
         heads: attention heads of each block.
         hidden: width inside the feed-forward networks; by default four times dim.
         pool: what the class is computed from: a class token, the average over tokens, or attention pooling.
-        positions: learned, sinusoidal or relative.
+        positions: learned, sinusoidal, relative, or placed (heads look for content near a learned offset).
         dropout: probability of dropout, in training.
     """
 
@@ -160,7 +160,7 @@ class VisionTransformerSettings(NetworkSettings):
     heads: int = 4
     hidden: int | None = None
     pool: Literal["class", "average", "attention"] = "class"
-    positions: Literal["learned", "sinusoidal", "relative"] = "learned"
+    positions: Literal["learned", "sinusoidal", "relative", "placed"] = "learned"
     dropout: float = 0.0
 
     def build(self, task: ImageTask) -> nn.Module:

@@ -5,6 +5,7 @@ from regard.views._payload import Payload as Payload
 from regard.views._payload import Scaled as Scaled
 from regard.views._runs import attention_view as attention_view
 from regard.views._runs import run_views as run_views
+from regard.views._runs import training_view as training_view
 from regard.views._shipped import shipped_run as shipped_run
 from regard.views._show import Show as Show
 from regard.views._show import show as show

@@ -72,6 +72,7 @@ class Payload:
         view: the name of the view.
         meta: everything but large arrays, as JSON. NaN and infinity become null.
         arrays: tensors or :class:`Scaled` tensors, by name.
+        late: names of the arrays that a view can begin without. They come last, so that a large page shows something at once.
 
     >>> payload = Payload("tokens", {"n": 2}, {"map": Scaled.rows(torch.eye(2))})
     >>> json.loads(payload.header)["arrays"]["map"]
@@ -83,12 +84,14 @@ class Payload:
     view: str
     meta: dict[str, Any]
     arrays: Mapping[str, Tensor | Scaled] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
 
     @cached_property
-    def _encoded(self) -> tuple[str, list[memoryview]]:
+    def _encoded(self) -> tuple[str, list[memoryview], int]:
         described: dict[str, Any] = {}
         parts: list[memoryview] = []
         place = 0
+        early = None  # the number of parts before the first late one
 
         def add(name: str, tensor: Tensor, scale: str | None = None) -> None:
             nonlocal place
@@ -101,7 +104,9 @@ class Payload:
             parts.extend((content, memoryview(bytes(gap))))
             place += len(content) + gap
 
-        for name, value in self.arrays.items():
+        for name, value in sorted(self.arrays.items(), key=lambda item: item[0] in self.late):  # a stable order
+            if name in self.late and early is None:
+                early = len(parts)
             if isinstance(value, Scaled):
                 add(f"{name}.scale", value.scale)
                 add(name, value.stored, f"{name}.scale")
@@ -109,7 +114,7 @@ class Payload:
                 add(name, value)
         header = {"view": self.view, "version": VERSION, "meta": _json(self.meta), "arrays": described}
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return whole_characters(text), parts
+        return whole_characters(text), parts, len(parts) if early is None else early
 
     @property
     def header(self) -> str:
@@ -119,6 +124,16 @@ class Payload:
     def pieces(self) -> list[memoryview]:
         """The buffer in pieces, without a copy: large maps take no more memory than they are."""
         return self._encoded[1]
+
+    @property
+    def early(self) -> list[memoryview]:
+        """The pieces of the arrays that a view begins with."""
+        return self.pieces[: self._encoded[2]]
+
+    @property
+    def rest(self) -> list[memoryview]:
+        """The pieces of the arrays that may come late."""
+        return self.pieces[self._encoded[2] :]
 
     @cached_property
     def buffer(self) -> bytes:

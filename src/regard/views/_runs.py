@@ -1,5 +1,6 @@
-"""What a run has to show: where its heads look, and what its network attends to in one sample."""
+"""What a run has to show: how it learned, where its heads look, and what its network attends to in one sample."""
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,23 @@ if TYPE_CHECKING:
     from regard.training import Run, SampleAttention
 else:
     Run = SampleAttention = Any
+
+
+MOST_LINES = 1000  # of a training; more are not told apart
+MEASURED = ("loss", "accuracy", "validation_loss", "validation_accuracy")
+
+
+def training_view(run: Run) -> Payload:
+    """Loss and accuracy against steps. Of a long training some lines stand for all; what was measured on held-out samples
+    is shown in full."""
+    lines = run.metrics
+    every = max(1, math.ceil(len(lines) / MOST_LINES))
+    kept = [
+        {name: line[name] for name in ("step", *MEASURED) if name in line}
+        for number, line in enumerate(lines)
+        if number % every == 0 or number == len(lines) - 1 or any(name.startswith("validation_") for name in line)
+    ]
+    return Payload("training", {"name": run.recipe.name, "lines": kept})
 
 
 def run_views(run: Run) -> dict[str, Payload]:

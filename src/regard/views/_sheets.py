@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in
+from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in, visible_keys
 from regard.support.checks import describe, is_functional
-from regard.views._head_statistics import patterns, statistics, token_positions, visible_keys
+from regard.views._head_statistics import patterns, statistics, token_positions
 from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load

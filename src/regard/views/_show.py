@@ -99,7 +99,10 @@ class Show:
             raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
+            if self.view == "story":
+                file.write(self.html(title))
+            else:
+                file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
         return path
 
     def _repr_mimebundle_(self, **options: Any) -> Any:

@@ -1,13 +1,18 @@
 """Attention maps over text: which token attends to which, in one sequence or between two."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from regard.maps import Maps, is_cross_attention
 from regard.support.checks import describe
 from regard.views._head_statistics import opening
-from regard.views._payload import Payload
+from regard.views._payload import Payload, Scaled
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
+from regard.views._thumbnails import thumbnails
+
+MANY = 4_000_000  # weights; a browser takes a moment to read more, so it begins with thumbnails and one head
 
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
@@ -21,14 +26,25 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     for sheet in shown:
         asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
         sheet.about.update(asks=asks, reads=reads)
-    meta = {
+    meta: dict[str, Any] = {
         "layers": [sheet.about for sheet in shown],
         "tokens": lists,
         "notes": notes(maps),
         "rollout": rolls_out(shown),
         "opening": opening([sheet.about for sheet in shown]),
     }
-    return Payload("tokens", meta, arrays(shown))
+    weights = arrays(shown)
+    if sum(sheet.weights.numel() for sheet in shown) < MANY:
+        return Payload("tokens", meta, weights)
+    weights = {**thumbnails(shown, weights), "opening": _opening_map(meta["opening"], weights), **weights}
+    return Payload("tokens", meta, weights, late=frozenset(f"map{place}" for place in range(len(shown))))
+
+
+def _opening_map(opened: dict[str, Any], weights: Mapping[str, Tensor | Scaled]) -> Scaled:
+    """The map of the head that the view opens on, to be shown while the others are being read."""
+    layer, head = weights[f"map{opened['layer']}"], opened["head"]
+    assert isinstance(layer, Scaled)
+    return Scaled(layer.stored[head], layer.scale[head])
 
 
 def token_lists(tokens: Any) -> dict[str, list[str]]:

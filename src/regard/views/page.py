@@ -7,7 +7,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -27,18 +27,20 @@ body.report { max-width: 62rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 img { max-width: 100%; height: auto; background: white; border-radius: 4px; }
 table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15rem 0.8rem 0.15rem 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; } table.grid { width: 100%; } table.grid td, table.grid th { padding: 0.4rem 0.8rem 0.4rem 0; }
+table.grid td { border-top: 1px solid #8883; vertical-align: top; }
+td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body { background: #090b0f; color: #e8ebef; } }
 :root[data-theme="dark"] { color-scheme: dark; } :root[data-theme="light"] { color-scheme: light; }
 :root[data-theme="dark"] body { background: #090b0f; color: #e8ebef; }
 @media (max-width: 480px) { body { padding: 0.6rem 0; } }
 body.story { max-width: none; padding: 0; background: #ffffff; }
-body.story > section, .story-opening { max-width: 1080px; margin: 0 auto; box-sizing: border-box; }
-body.story > section, .story-opening { padding: 0 clamp(14px, 4vw, 40px); }
-body.story > h2 { font-size: clamp(1.5rem, 4vw, 2.2rem); letter-spacing: -0.02em; text-align: center; }
-body.story > h2 { padding-top: 3rem; border-top: 1px solid #8883; }
-body.story > section:last-of-type { padding-bottom: 5rem; }
+body.story > main > section, .story-opening { max-width: 1080px; margin: 0 auto; box-sizing: border-box; }
+body.story > main > section, .story-opening { padding: 0 clamp(14px, 4vw, 40px); }
+body.story > main > h2 { font-size: clamp(1.5rem, 4vw, 2.2rem); letter-spacing: -0.02em; text-align: center; }
+body.story > main > h2 { padding-top: 3rem; border-top: 1px solid #8883; }
+body.story > main > section:last-of-type { padding-bottom: 5rem; }
 .story-opening { min-height: 100vh; }
 .story-opening h1 { font-size: clamp(2.1rem, 7vw, 4.4rem); line-height: 1.04; letter-spacing: -0.035em; }
 .story-opening h1 { max-width: 14em; margin: 0; padding-top: 110px; }
@@ -88,10 +90,16 @@ def document(payloads: Sequence[Payload], title: str) -> str:
 
 def document_pieces(payloads: Sequence[Payload], title: str) -> Iterator[str]:
     """The same page piece by piece: a page of large maps is written without ever being in memory as a whole."""
-    yield _head(title) + "<body>"
-    for number, payload in enumerate(payloads):
-        yield from _view_pieces(payload, f"view-{number}")
-    yield _scripts() + "</body></html>\n"
+    yield _head(title) + "<body><main>"
+    named = [(payload, f"view-{number}") for number, payload in enumerate(payloads)]
+    for payload, name in named:
+        yield from _opening_pieces(payload, name)
+    yield "</main>"
+    # The browser reads from top to bottom: views are drawn while the large maps below are still being read.
+    yield _scripts()
+    for payload, name in named:
+        yield from _late_pieces(payload, name)
+    yield "</body></html>\n"
 
 
 def report(title: str, sections: Iterable[Section]) -> str:
@@ -122,7 +130,7 @@ def embedded(payload: Payload, name: str, opening: str = "") -> str:
 
 def _page(title: str, content: str, body: str = "<body>") -> str:
     scripts = _scripts() if "data-regard-payload" in content else ""
-    return f"{_head(title)}{body}{whole_characters(content)}{scripts}</body></html>\n"
+    return f"{_head(title)}{body}<main>{whole_characters(content)}</main>{scripts}</body></html>\n"
 
 
 def _head(title: str) -> str:
@@ -142,17 +150,23 @@ def _scripts() -> str:
 
 def view(payload: Payload, name: str, opening: str = "") -> str:
     """An interactive view inside a page; ``name`` must be unique in it. ``opening`` is HTML to see until it is there."""
-    return "".join(_view_pieces(payload, name, opening))
+    return "".join((*_opening_pieces(payload, name, opening), *_late_pieces(payload, name)))
 
 
-def _view_pieces(payload: Payload, name: str, opening: str = "") -> Iterator[str]:
+def _opening_pieces(payload: Payload, name: str, opening: str = "") -> Iterator[str]:
     # Inside the JSON, "<" is escaped so that it cannot open a tag.
     header = payload.header.replace("<", "\\u003c")
-    yield f'<div data-regard-payload="{name}">{opening}<noscript>This view needs JavaScript.</noscript></div>'
+    late = " data-regard-late" if payload.rest else ""
+    yield f'<div data-regard-payload="{name}"{late}>{opening}<noscript>This view needs JavaScript.</noscript></div>'
     yield f'<script type="application/json" id="{name}-header">{header}</script>'
-    yield f'<script type="text/plain" id="{name}-buffer">'
-    yield _packed(payload.pieces)
-    yield "</script>"
+    yield f'<script type="text/plain" id="{name}-buffer">{_packed(payload.early)}</script>'
+
+
+def _late_pieces(payload: Payload, name: str) -> Iterator[str]:
+    if payload.rest:
+        yield f'<script type="text/plain" id="{name}-rest">'
+        yield _packed(payload.rest)
+        yield "</script>"
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -169,6 +183,17 @@ def table(rows: Sequence[tuple[str, Any]]) -> str:
     """Names and values."""
     cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table>{''.join(cells)}</table>"
+
+
+def grid(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
+    """A table: headings, then rows. Columns named in ``right``, by number, hold numbers."""
+    head, *body = rows
+    lines = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    for row in body:
+        kinds = (' class="number"' if number in right else "" for number in range(len(row)))
+        cells = (f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
+        lines += f"</tr><tr>{''.join(cells)}"
+    return f'<div class="wide"><table class="grid"><tr>{lines}</tr></table></div>'
 
 
 def claims(rows: Sequence[tuple[str, str]]) -> str:

@@ -1,5 +1,6 @@
 """Your own images: folders, arrays, copies of CIFAR and saved data sets, in memory or streamed from the disk."""
 
+from regard.data.own_images._cache_file import decoding_memory as decoding_memory
 from regard.data.own_images._errors import UnsuitableDataError as UnsuitableDataError
 from regard.data.own_images._own_data_set import OwnDataSet as OwnDataSet
 from regard.data.own_images._own_data_set import open_images as open_images

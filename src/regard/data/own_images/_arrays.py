@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.data._random import random_bits
 from regard.data.own_images._cache_file import hash_images
 from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts
+from regard.data.own_images._decode import fit
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import TensorPixels
 from regard.support.reading import check_regular, parse_json
@@ -58,7 +59,7 @@ def gather(
     """One collection of arrays of images (uint8) and labels (numbers or strings) of each part."""
     every = torch.cat(list(images.values()))
     if image_size is not None and tuple(every.shape[2:]) != (image_size, image_size):
-        every = resized(every, image_size)
+        every = fit(every.numpy(), image_size, image_size).contiguous()
     numbers, names = number_labels(where, [labels[part] for part in images], classes)
     if len(numbers) != len(every):
         raise UnsuitableDataError(f"{where} has {len(every):,} images but {len(numbers):,} labels")
@@ -75,7 +76,7 @@ def gather(
         return f"{part} image {row - firsts[part]}"
 
     return Collection(
-        where, TensorPixels(every), numbers, names, complete, ranks, hash_images(every), name, tuple(notes)
+        where, TensorPixels(every, where), numbers, names, complete, ranks, hash_images(every), name, tuple(notes)
     )
 
 
@@ -131,19 +132,6 @@ def to_bytes(array: Tensor, what: str) -> Tensor:
     elif array.dtype != torch.uint8:
         raise UnsuitableDataError(f"{what} must hold bytes (uint8) or numbers from 0 to 1, got {array.dtype}")
     return array.to(torch.uint8).contiguous()
-
-
-def resized(images: Tensor, size: int) -> Tensor:
-    """Scaled so that the short side is ``size``, then cut to the middle."""
-    from PIL import Image, ImageOps
-
-    done = torch.empty(len(images), images.shape[1], size, size, dtype=torch.uint8)
-    for row, image in enumerate(images):
-        array = image.permute(1, 2, 0).numpy()
-        opened = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-        content = bytearray(ImageOps.fit(opened, (size, size), Image.Resampling.BILINEAR).tobytes())
-        done[row] = torch.frombuffer(content, dtype=torch.uint8).reshape(size, size, -1).permute(2, 0, 1)
-    return done
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:

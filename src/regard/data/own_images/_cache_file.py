@@ -4,26 +4,29 @@ import hashlib
 import os
 import shutil
 import sys
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from regard.data._cache import data_folder
-from regard.data.own_images._decode import UnreadableImage, in_chunks, refuse_unreadable
+from regard.data.own_images._decode import refuse_unreadable
 from regard.data.own_images._file_checks import hash_files
 from regard.data.own_images._limits import caches, memory_limit, workers
-from regard.data.own_images._pixels import DecodedPixels, Pixels, TensorPixels
+from regard.data.own_images._pixels import DecodedPixels, Pixels, TensorPixels, Unreadable
+from regard.data.own_images._workers import in_order
 from regard.support.files import reporting_full_disk
 from regard.support.text import format_size
 
 SMALL = 64 * 2**20  # bytes of pixels that are decoded again in each process rather than kept in a file
-BLOCK = 16 * 2**20  # bytes that are decoded at a time
+BLOCK = 2 * 2**20  # bytes that a worker decodes at a time
+FLUSHED = 16 * 2**20  # bytes after which the disk is told to write
+PER_PIXEL = 24  # bytes that decoding takes for each pixel of a file, at most (WebP: 21)
+FORMAT = 2  # changes when the same files would be decoded into other bytes
 SPARE = 0.05  # share of the disk that a cache leaves free
 
 
@@ -43,9 +46,10 @@ def store(files: DecodedPixels, key: str) -> Stored:
     """
     size = len(files) * torch.Size(files.shape).numel()
     if size <= min(SMALL, memory_limit()):
-        images = torch.cat(list(_blocks(files)))
-        return Stored(TensorPixels(images), hash_images(images))
-    name = f"{key}-{'x'.join(map(str, files.shape))}"
+        blocks, digests = zip(*_blocks(files), strict=True)
+        images = torch.cat([torch.from_numpy(block) for block in blocks])
+        return Stored(TensorPixels(images, files.where), _as_numbers(b"".join(digests)))
+    name = f"{key}-{'x'.join(map(str, files.shape))}-{FORMAT}"
     path = data_folder() / "images" / f"{name}.pixels"
     try:
         why = None if caches() else "REGARD_DATA_CACHE is off"
@@ -57,29 +61,29 @@ def store(files: DecodedPixels, key: str) -> Stored:
         _announce(f"{why}: images are decoded in every epoch, by {workers()} workers, {_stated_memory(files)}")
         return Stored(files, hash_files(files))
     mapped = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).view(len(files), *files.shape)
-    hashes = torch.frombuffer(bytearray(_hash_file(path).read_bytes()), dtype=torch.int64)
+    hashes = _as_numbers(_hash_file(path).read_bytes())
     if size <= memory_limit():
-        return Stored(TensorPixels(mapped.clone()), hashes)
+        return Stored(TensorPixels(mapped.clone(), files.where), hashes)
     _announce(
         f"{format_size(size)} of pixels exceed REGARD_DATA_MEMORY ({format_size(memory_limit())}): "
         f"{workers()} workers read them from {path}"
     )
-    return Stored(TensorPixels(mapped, mapped=True), hashes)
+    return Stored(TensorPixels(mapped, files.where, mapped=True), hashes)
 
 
 def _stated_memory(files: DecodedPixels) -> str:
     """What decoding in every epoch needs: batches that wait, and what each worker needs for one image."""
-    decoders = decoding_memory(files.largest)
+    decoders = decoding_memory(files)
     return (
         f"in at most {format_size(memory_limit() + decoders)} of memory besides the two batches in use: batches read ahead take "
         f"up to REGARD_DATA_MEMORY ({format_size(memory_limit())}, or one batch), and decoding takes {format_size(decoders)}"
     )
 
 
-def decoding_memory(largest: int) -> int:
-    """Bytes that all workers need to decode: the file, the image at full size, turned and scaled, and what the allocator
-    keeps (``benchmarks/data.py`` measures it)."""
-    return workers() * 4 * largest + 32 * 2**20
+def decoding_memory(files: DecodedPixels) -> int:
+    """Bytes that all workers need to decode: the image at full size, turned, in other modes and as an array, and scaled; and
+    what the allocator keeps (``benchmarks/data.py`` measures it)."""
+    return workers() * (PER_PIXEL * files.largest + 2 * torch.Size(files.shape).numel()) + 32 * 2**20
 
 
 def hash_images(images: UInt8[Tensor, "n channels height width"]) -> Int64[Tensor, "n"]:
@@ -88,29 +92,34 @@ def hash_images(images: UInt8[Tensor, "n channels height width"]) -> Int64[Tenso
     >>> len(set(hash_images(torch.tensor([0, 1, 0], dtype=torch.uint8).view(3, 1, 1, 1)).tolist()))
     2
     """
-    rows = images.contiguous().flatten(1).numpy()
+    rows = images.contiguous().numpy()
+    return _as_numbers(b"".join(in_order(lambda places: _digests(rows[places.start : places.stop]), len(rows), 64)))
 
-    def digest(places: Sequence[int]) -> bytes:
-        return b"".join(hashlib.sha256(rows[place].data).digest()[:8] for place in places)
 
-    digests = b"".join(in_chunks(digest, range(len(rows))))
+def _as_numbers(digests: bytes) -> Int64[Tensor, "n"]:
     return torch.frombuffer(bytearray(digests), dtype=torch.int64) if digests else torch.zeros(0, dtype=torch.int64)
 
 
-def _blocks(files: DecodedPixels) -> Iterator[Tensor]:
-    """Consecutive images, decoded a block at a time, the next one meanwhile. All unreadable files are named together, at the
-    end."""
-    unreadable: list[tuple[str, UnreadableImage]] = []
-    rows = torch.arange(len(files)).split(max(1, BLOCK // torch.Size(files.shape).numel()))
-    with ThreadPoolExecutor(2, thread_name_prefix="regard-decode") as ahead:
-        started = deque(ahead.submit(files.try_read, each) for each in rows[:2])
-        for number in range(len(rows)):
-            block, bad = started.popleft().result()
-            if number + 2 < len(rows):
-                started.append(ahead.submit(files.try_read, rows[number + 2]))
-            unreadable += bad
-            if not unreadable:
-                yield block
+def _digests(images: Any) -> bytes:
+    return b"".join(hashlib.sha256(image.data).digest()[:8] for image in images)
+
+
+def _blocks(files: DecodedPixels) -> Iterator[tuple[Any, bytes]]:
+    """Consecutive images with their hashes, a block at a time, by all workers. All unreadable files are named together, at
+    the end."""
+    import numpy as np
+
+    def read(rows: range) -> tuple[Any, bytes, Unreadable]:
+        images = np.empty((len(rows), *files.shape), np.uint8)
+        bad = files.fill(np.arange(rows.start, rows.stop), images)
+        return images, b"" if bad else _digests(images), bad
+
+    unreadable: Unreadable = []
+    size = max(1, min(64, BLOCK // torch.Size(files.shape).numel()))
+    for images, digests, bad in in_order(read, len(files), size):
+        unreadable += bad
+        if not unreadable:
+            yield images, digests
     refuse_unreadable(unreadable, len(files), files.where)
 
 
@@ -142,16 +151,18 @@ def _write(files: DecodedPixels, path: Path, size: int) -> str | None:
         aside, hashes = path.with_suffix(".writing"), _hash_file(path)
         try:
             with reporting_full_disk(path.parent, "decoded images", size), aside.open("wb") as file:
-                digests, flushed = [], None
+                digests, flushed, unflushed = bytearray(), None, 0
                 with ThreadPoolExecutor(1) as disk_writer:  # so that the disk works while images are decoded
-                    for block in _blocks(files):
-                        file.write(block.numpy().data)
-                        file.flush()
-                        digests.append(hash_images(block))
-                        if flushed is not None:
-                            flushed.result()
-                        flushed = disk_writer.submit(os.fsync, file.fileno())
-                hashes.write_bytes(torch.cat(digests).numpy().tobytes())
+                    for images, digest in _blocks(files):
+                        file.write(images.data)
+                        digests += digest
+                        unflushed += images.nbytes
+                        if unflushed >= FLUSHED and (flushed is None or flushed.done()):
+                            file.flush()
+                            flushed, unflushed = disk_writer.submit(os.fsync, file.fileno()), 0
+                    file.flush()
+                    disk_writer.submit(os.fsync, file.fileno()).result()
+                hashes.write_bytes(digests)
             aside.replace(path)
         except BaseException:
             aside.unlink(missing_ok=True)

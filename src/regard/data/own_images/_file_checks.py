@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +10,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from regard.data.own_images._decode import UnreadableImage, in_chunks, refuse_unreadable
-from regard.data.own_images._pixels import DecodedPixels
+from regard.data.own_images._decode import refuse_unreadable
+from regard.data.own_images._pixels import DecodedPixels, Unreadable, start_reading
+from regard.data.own_images._workers import in_order
 
 EDGE = 8192  # bytes at the beginning and at the end of a file that are looked at
 
@@ -31,14 +31,14 @@ def hash_files(files: DecodedPixels) -> Int64[Tensor, "n"]:
     decoded, to see whether that matters. Damage between the edges is found when the image is decoded.
     """
 
-    def look(rows: Sequence[int]) -> list[FileEdges]:
+    def look(rows: range) -> list[FileEdges]:
         return [edges_of(files.open_file(row)) for row in rows]
 
-    edges = [each for part in in_chunks(look, range(len(files))) for each in part]
+    edges = [each for part in in_order(look, len(files), 32) for each in part]
     suspects = torch.tensor([row for row, each in enumerate(edges) if each.breaks_off], dtype=torch.int64)
-    unreadable: list[tuple[str, UnreadableImage]] = []
+    unreadable: Unreadable = []
     for rows in suspects.split(64):
-        unreadable += files.try_read(rows)[1]
+        unreadable += start_reading(files, rows).wait()
     refuse_unreadable(unreadable, len(files), files.where)
     counts = Counter(each.digest for each in edges)
     digests = [

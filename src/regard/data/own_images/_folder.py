@@ -10,7 +10,7 @@ import torch
 
 from regard.data.own_images._cache_file import store
 from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts, rank_of
-from regard.data.own_images._decode import SUFFIXES, Header, UnreadableImage, in_chunks, read_header, refuse_unreadable
+from regard.data.own_images._decode import SUFFIXES, Header, UnreadableImage, read_headers, refuse_unreadable
 from regard.data.own_images._errors import UnsuitableDataError, listed
 from regard.data.own_images._pixels import DecodedPixels
 
@@ -33,11 +33,13 @@ def read_folder(folder: Path, image_size: int | None) -> Collection:
         raise UnsuitableDataError(
             f"{folder} has images of {listed([repr(name) for name in unknown])} for validation or test, but none for training"
         )
-    headers = read_headers([folder / file.path for file in files])
+
+    def open_file(row: int) -> Path:
+        return folder / files[row].path
+
+    headers = read_headers(open_file, len(files))
     shape, largest = shape_of(headers, [file.path for file in files], image_size, str(folder))
-    pixels = DecodedPixels(
-        lambda row: folder / files[row].path, lambda row: files[row].path, len(files), shape, str(folder), largest
-    )
+    pixels = DecodedPixels(open_file, lambda row: files[row].path, len(files), shape, str(folder), largest)
     stored = store(pixels, _key(folder, files))
     numbers = {name: number for number, name in enumerate(classes)}
     labels = torch.tensor([numbers[file.label] for file in files])
@@ -79,23 +81,16 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
     return sorted(files, key=lambda file: file.path), sorted(ignored)
 
 
-def read_headers(sources: Sequence[Path]) -> list[Header | UnreadableImage]:
-    def read(rows: Sequence[int]) -> list[Header | UnreadableImage]:
-        return [read_header(sources[row]) for row in rows]
-
-    return [header for part in in_chunks(read, range(len(sources))) for header in part]
-
-
 def shape_of(
     headers: Sequence[Header | UnreadableImage], names: Sequence[str], image_size: int | None, where: str
 ) -> tuple[tuple[int, int, int], int]:
-    """(channels, height, width) that all images are brought to: ``image_size``, or the size that all have; and the bytes of
-    the largest as it is."""
+    """(channels, height, width) that all images are brought to: ``image_size``, or the size that all have; and how many
+    pixels the largest has as it is."""
     read = [header for header in headers if isinstance(header, Header)]
     bad = [(name, header) for name, header in zip(names, headers, strict=True) if isinstance(header, UnreadableImage)]
     refuse_unreadable(bad, len(headers), where)
     channels = 1 if all(header.gray for header in read) else 3
-    largest = max((header.width * header.height * channels for header in read), default=0)
+    largest = max((header.width * header.height for header in read), default=0)
     if image_size is not None:
         return (channels, image_size, image_size), largest
     sizes = {(header.height, header.width) for header in read}

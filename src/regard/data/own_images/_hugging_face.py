@@ -1,6 +1,5 @@
 """Folders that ``save_to_disk`` of Hugging Face's ``datasets`` wrote."""
 
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from regard.data._random import random_bits
 from regard.data.own_images._arrays import number_labels
 from regard.data.own_images._cache_file import store
 from regard.data.own_images._collection import PART_NAMES, Collection, Part, complete_parts
-from regard.data.own_images._decode import in_chunks, read_header
+from regard.data.own_images._decode import read_headers
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._folder import shape_of
 from regard.data.own_images._pixels import DecodedPixels
@@ -54,11 +53,9 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
         part = next(part for part, rows in spans.items() if number <= int(rows[-1]))
         return f"{part} image {number - int(spans[part][0])}"
 
-    def headers(rows: Sequence[int]) -> list[Any]:
-        return [read_header(open_file(row)) for row in rows]
-
-    read = [header for part in in_chunks(headers, range(first)) for header in part]
-    shape, largest = shape_of(read, [name(row) for row in range(first)], image_size, str(folder))
+    shape, largest = shape_of(
+        read_headers(open_file, first), [name(row) for row in range(first)], image_size, str(folder)
+    )
     prints = "-".join(str(table._fingerprint) for table in tables.values())
     stored = store(DecodedPixels(open_file, name, first, shape, str(folder), largest), f"{folder.name}-{prints}"[:100])
     every = [torch.tensor(list(table[label])) for table in tables.values()]

@@ -17,13 +17,15 @@ from regard.data.own_images._collection import Collection, check, hold_out
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._folder import read_folder
 from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_dataset
-from regard.data.own_images._pixels import TensorPixels
+from regard.data.own_images._idx_copies import find_idx_files, read_idx_files
+from regard.data.own_images._moments import measure_moments
+from regard.data.own_images._pixels import TensorPixels, start_reading
+from regard.data.own_images._read_ahead import ReadAhead
 from regard.data.own_images._streamed import StreamedSet
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
-AT_ONCE = 2**20  # numbers that are added up at a time: they stay in cache
 LARGEST_SHARE = 0.5  # of the training images that a number of validation images may take
 
 
@@ -130,34 +132,34 @@ class OwnDataSet:
         rows, pixels = self.collection.parts["train"], self.collection.pixels
         if not (isinstance(pixels, TensorPixels) and not pixels.mapped) and len(rows) > MEASURED:
             rows = rows[torch.arange(MEASURED) * len(rows) // MEASURED]
-        total, squares, count = torch.zeros(self.shape[0]).double(), torch.zeros(self.shape[0]).double(), 0
-        for part in rows.split(max(1, AT_ONCE // torch.Size(self.shape).numel())):
-            values = pixels.read(part).float().transpose(0, 1).flatten(1).div_(255)
-            total += values.sum(1, dtype=torch.float64)
-            squares += values.square_().sum(1, dtype=torch.float64)
-            count += values.shape[1]
-        mean = total / count
-        std = (squares / count - mean.square()).clamp(min=1e-6).sqrt()  # a channel may be constant
-        return tuple(mean.tolist()), tuple(std.tolist())
+        return measure_moments(pixels, rows)
+
+    @cached_property
+    def _reader(self) -> ReadAhead:
+        return ReadAhead(self.collection.pixels)
 
     def _images(self, rows: Tensor) -> ImageSet | StreamedSet:
         found = self.collection
         if isinstance(found.pixels, TensorPixels) and not found.pixels.mapped:
-            return ImageSet(found.pixels.read(rows), found.labels[rows], self.classes, self.mean, self.std)
-        return StreamedSet(found.pixels, rows, found.labels[rows], self.classes, self.mean, self.std)
+            return ImageSet(
+                start_reading(found.pixels, rows).result(), found.labels[rows], self.classes, self.mean, self.std
+            )
+        return StreamedSet(self._reader, rows, found.labels[rows], self.classes, self.mean, self.std)
 
 
 @lru_cache(maxsize=2)
 @on_cpu
 def open_images(path: str, validation: int | float, image_size: int | None) -> OwnDataSet:
     """Your images: a folder (``train/CLASS/*.png`` …, or ``CLASS/*.png``), an ``.npz`` or ``.safetensors`` file, a copy of
-    CIFAR, or a folder written by ``datasets``. A set that was opened before is not read again."""
+    CIFAR or of MNIST's kin, or a folder written by ``datasets``. A set that was opened before is not read again."""
     place = Path(path)
     if not place.exists():
         raise UnsuitableDataError(f"there are no images at {path}: no such file or folder")
     try:
         if copy := find_copy(place):
             found = read_copy(*copy, image_size)
+        elif place.is_dir() and (files := find_idx_files(place)):
+            found = read_idx_files(files, image_size)
         elif place.is_dir() and is_saved_dataset(place):
             found = read_saved_dataset(place, image_size)
         elif place.is_dir():

@@ -1,45 +1,89 @@
 """Where the pixels of a set are: in memory, in a memory-mapped file, or in files that are decoded whenever they are read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from regard.data.own_images._decode import UnreadableImage, decode, in_chunks, refuse_unreadable
+from regard.data.own_images._decode import UnreadableImage, decode, refuse_unreadable
+from regard.data.own_images._limits import workers
+from regard.data.own_images._workers import UNDER_WAY, start
+
+Unreadable = list[tuple[str, UnreadableImage]]  # names of files, and why they cannot be read
 
 
 @runtime_checkable
 class Pixels(Protocol):
-    """Images of one shape, (channels, height, width), as bytes."""
+    """Images of one shape, (channels, height, width), as bytes.
+
+    Attributes:
+        where: the folder or file, for errors.
+    """
+
+    where: str
 
     @property
     def shape(self) -> tuple[int, int, int]: ...
 
     def __len__(self) -> int: ...
 
-    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
-        """The images with these numbers, in ``out`` where that is given."""
+    def pieces(self) -> int:
+        """Into how many pieces of work the reading of a batch is divided."""
+
+    def fill(self, rows: Any, out: Any) -> Unreadable:
+        """Write the images with these numbers to ``out`` (both are NumPy arrays), in this thread."""
 
 
-def empty_batch(pixels: Pixels, count: int) -> UInt8[Tensor, "m channels height width"]:
-    """Room for so many images."""
-    return torch.empty(count, *pixels.shape, dtype=torch.uint8)
+class BatchReading(NamedTuple):
+    """A batch that workers are writing to ``room``."""
+
+    room: UInt8[Tensor, "m channels height width"]
+    pieces: list[Future[Unreadable]]
+    where: str
+
+    def wait(self) -> Unreadable:
+        """The names of images that could not be read, when all were tried."""
+        return [each for piece in self.pieces for each in piece.result()]
+
+    def result(self) -> UInt8[Tensor, "m channels height width"]:
+        refuse_unreadable(self.wait(), len(self.room), self.where)
+        return self.room
+
+    def cancel(self) -> None:
+        for piece in self.pieces:
+            piece.cancel()
+
+
+def start_reading(pixels: Pixels, rows: Int[Tensor, "m"], room: Tensor | None = None) -> BatchReading:
+    """Let workers read the images with these numbers, into ``room`` where that is given.
+
+    >>> start_reading(TensorPixels(torch.zeros(5, 1, 2, 2, dtype=torch.uint8)), torch.tensor([3, 0])).result().shape
+    torch.Size([2, 1, 2, 2])
+    """
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(pixels):
+        raise IndexError(f"rows must be in 0 … {len(pixels) - 1}, got {int(rows.min())} … {int(rows.max())}")
+    room = torch.empty(len(rows), *pixels.shape, dtype=torch.uint8, device="cpu") if room is None else room
+    numbers, target = rows.numpy(), room.numpy()
+
+    def fill(places: range) -> Unreadable:
+        part = slice(places.start, places.stop)
+        return pixels.fill(numbers[part], target[part])
+
+    return BatchReading(room, start(fill, len(rows), pixels.pieces()), pixels.where)
 
 
 class TensorPixels:
-    """Images in a tensor, which may be a memory map of a file.
+    """Images in a tensor, which may be a memory map of a file."""
 
-    >>> TensorPixels(torch.zeros(5, 1, 2, 2, dtype=torch.uint8)).read(torch.tensor([3, 0])).shape
-    torch.Size([2, 1, 2, 2])
-    """
-
-    def __init__(self, images: UInt8[Tensor, "n channels height width"], *, mapped: bool = False) -> None:
-        self.images = images
-        self.mapped = mapped
+    def __init__(
+        self, images: UInt8[Tensor, "n channels height width"], where: str = "memory", *, mapped: bool = False
+    ) -> None:
+        self.images, self.where, self.mapped = images, where, mapped
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -49,23 +93,16 @@ class TensorPixels:
     def __len__(self) -> int:
         return len(self.images)
 
-    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
-        if not self.mapped:
-            return self.images.index_select(0, rows)
+    def pieces(self) -> int:
+        """Few: a copy takes as long as handing it to a worker, and other workers read the next batch."""
+        return max(1, workers() // 2)
+
+    def fill(self, rows: Any, out: Any) -> Unreadable:
         import numpy as np
 
-        found = empty_batch(self, len(rows)) if out is None else out
-        source, target, numbers = self.images.numpy(), found.numpy(), rows.numpy()
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(source):
-            raise IndexError(f"rows must be in 0 … {len(source) - 1}, got {numbers.min()} … {numbers.max()}")
-
-        # Each worker waits for the disk on its own. NumPy copies in one thread; torch would start more in each worker.
-        def copy(places: Sequence[int]) -> None:
-            part = slice(places[0], places[-1] + 1)
-            np.take(source, numbers[part], axis=0, out=target[part], mode="clip")  # other modes copy twice
-
-        in_chunks(copy, range(len(rows)))
-        return found
+        # NumPy copies in this thread, torch would start others. Modes other than "clip" copy twice; rows are checked above.
+        np.take(self.images.numpy(), rows, axis=0, out=out, mode="clip")
+        return []
 
 
 class DecodedPixels:
@@ -77,7 +114,7 @@ class DecodedPixels:
         count: number of images.
         shape: (channels, height, width) that all are brought to.
         where: the folder, for errors.
-        largest: bytes of the largest image as it is in its file.
+        largest: pixels of the largest image as it is in its file.
     """
 
     def __init__(
@@ -95,25 +132,16 @@ class DecodedPixels:
     def __len__(self) -> int:
         return self.count
 
-    def read(self, rows: Int[Tensor, "m"], out: Tensor | None = None) -> UInt8[Tensor, "m channels height width"]:
-        found, unreadable = self.try_read(rows, out)
-        refuse_unreadable(unreadable, len(rows), self.where)
-        return found
+    def pieces(self) -> int:
+        return UNDER_WAY * workers()
 
-    def try_read(
-        self, rows: Int[Tensor, "m"], out: Tensor | None = None
-    ) -> tuple[UInt8[Tensor, "m channels height width"], list[tuple[str, UnreadableImage]]]:
-        """The images, and the names of those that could not be read (their pixels are not set)."""
-        found, numbers = empty_batch(self, len(rows)) if out is None else out, rows.tolist()
-
-        def fill(places: Sequence[int]) -> list[tuple[str, UnreadableImage]]:
-            unreadable = []
-            for place in places:
-                image = decode(self.open_file(numbers[place]), self.shape)
-                if isinstance(image, UnreadableImage):
-                    unreadable.append((self.name(numbers[place]), image))
-                else:
-                    found[place] = image
-            return unreadable
-
-        return found, [each for part in in_chunks(fill, range(len(rows))) for each in part]
+    def fill(self, rows: Any, out: Any) -> Unreadable:
+        """Images that cannot be read are named; their pixels are not set."""
+        unreadable = []
+        for number, place in zip(rows.tolist(), out, strict=True):
+            image = decode(self.open_file(number), self.shape)
+            if isinstance(image, UnreadableImage):
+                unreadable.append((self.name(number), image))
+            else:
+                place[:] = image.numpy()  # in this thread, as above
+        return unreadable

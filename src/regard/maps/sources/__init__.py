@@ -4,23 +4,26 @@ A source is a function from a call to an :class:`regard.maps.AttentionRecord`, o
 support another function, write its source and register it here.
 """
 
+from regard.maps.sources._aten_kernels import aten_kernel
 from regard.maps.sources._flash_attn import flash_attn, flash_attn_with_cache
 from regard.maps.sources._flex import flex
+from regard.maps.sources._function_call import KERNELS_WITH_LOGSUMEXP as KERNELS_WITH_LOGSUMEXP
 from regard.maps.sources._function_call import FunctionCall as FunctionCall
 from regard.maps.sources._function_call import KernelWitness as KernelWitness
 from regard.maps.sources._function_call import Source as Source
-from regard.maps.sources._handwritten import DROPOUTS as DROPOUTS
 from regard.maps.sources._handwritten import HandwrittenAttention as HandwrittenAttention
 from regard.maps.sources._handwritten import LinearAttention as LinearAttention
 from regard.maps.sources._handwritten import handwritten as handwritten
 from regard.maps.sources._own_layers import own_layer as own_layer
 from regard.maps.sources._sdpa import sdpa
-from regard.maps.sources._tensor_history import DIVISIONS as DIVISIONS
-from regard.maps.sources._tensor_history import MULTIPLICATIONS as MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
+from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
-from regard.maps.sources._tensor_history import shares_memory as shares_memory
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
+from regard.maps.sources._unit_values import BlockLayers as BlockLayers
+from regard.maps.sources._unit_values import block_layer as block_layer
 from regard.maps.sources._xformers import xformers
 
 # Functions of torch, by name: a torch function mode sees their calls.
@@ -28,6 +31,7 @@ TORCH_FUNCTIONS: dict[str, Source] = {
     "scaled_dot_product_attention": sdpa,
     "_native_multi_head_attention": torch_fast_path,
     "_transformer_encoder_layer_fwd": torch_fast_path,
+    **dict.fromkeys(KERNELS_WITH_LOGSUMEXP, aten_kernel),
 }
 
 # Python functions that no mode sees, as module:function. They are patched if their module is imported.

@@ -20,8 +20,8 @@ def _overload(name: str) -> Any:
 
 
 # Kernels that return (output, logsumexp, …) in one layout: (batch, heads, queries[, 1]).
-_WITH_LOGSUMEXP = {
-    _overload(name)
+KERNELS_WITH_LOGSUMEXP: dict[str, Any] = {
+    name: overload
     for name in (
         "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_flash_attention",
@@ -29,10 +29,12 @@ _WITH_LOGSUMEXP = {
         "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_fused_attention_overrideable",
     )
-} - {None}
+    if (overload := _overload(name)) is not None
+}
+_WITH_LOGSUMEXP = set(KERNELS_WITH_LOGSUMEXP.values())
 # Those of them that leave the logsumexp out unless their fifth argument asks for it. The output is the same.
 _ON_REQUEST = {
-    _overload(name) for name in ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+    KERNELS_WITH_LOGSUMEXP.get(f"_scaled_dot_product_{name}_attention") for name in ("efficient", "cudnn")
 } - {None}
 _WITHOUT = {_overload("_scaled_dot_product_attention_math_for_mps"), _overload("_safe_softmax"), _overload("_softmax")}
 _WHOLE = _overload("scaled_dot_product_attention")

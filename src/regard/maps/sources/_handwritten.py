@@ -13,14 +13,8 @@ from regard.maps._axis_evidence import evidence_for
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._gathered import gathered
-from regard.maps.sources._tensor_history import (
-    DIVISIONS,
-    MULTIPLICATIONS,
-    RANDOM,
-    SOFTMAXES,
-    TensorHistory,
-    WeightedSum,
-)
+from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS
+from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory, WeightedSum
 from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, product, sum_of_terms
 
 Function = Callable[..., Any]
@@ -165,7 +159,11 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             tentative=not found.origin.scored,
         ),
     )
-    return gathered(record, reading.query_count) if reading.queries else record
+    record = gathered(record, reading.query_count) if reading.queries else record
+    record.running.folded = (
+        reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
+    )
+    return record
 
 
 def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:

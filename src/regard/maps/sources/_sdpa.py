@@ -54,7 +54,11 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
         axes=reading.axes,
     )
-    return gathered(record, reading.query_count) if reading.queries else record
+    record = gathered(record, reading.query_count) if reading.queries else record
+    record.running.folded = (
+        reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
+    )
+    return record
 
 
 def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> AxisReading:

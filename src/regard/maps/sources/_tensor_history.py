@@ -16,14 +16,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._shapes import why_unreadable
 from regard.maps.sources._random_masks import RandomTensors, undone
+from regard.maps.sources._tensor_facts import (
+    DIVISIONS,
+    MULTIPLICATIONS,
+    by_rows,
+    is_learned,
+    is_normalized,
+    number_of,
+    shares_memory,
+    tensors_of,
+)
 
-SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax"})
-MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
-DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
+SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
 _RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
-_JOINS = frozenset({"cat", "concat", "concatenate"})
+_JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+_SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
+_COPIES = frozenset({"copy_", "__setitem__"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
 RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
@@ -248,12 +257,18 @@ class TensorHistory:
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
         """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
-        if not isinstance(out, Tensor) or out.ndim < 2:
-            return
-        if self.random.among(args) and self.random_mask(args, None, out):
-            return
-        if not out.is_floating_point():
-            return
+        if name in _SPLITS and isinstance(out, tuple | list):
+            self._split(func, args, kwargs, out)
+        elif name in _COPIES:
+            self._copied(args[0], args[-1])
+        elif isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(args, kwargs, out)):
+            masked = self.random.among(args) and self.random_mask(args, None, out)
+            if not masked and out.is_floating_point():
+                self._follow(name, func, args, kwargs, out)
+
+    def _follow(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
+    ) -> None:
         for index, x in enumerate(args[:3]):
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
@@ -278,6 +293,33 @@ class TensorHistory:
                     other.use.done = True  # two maps became one, which continues with the first one's name
             return
 
+    def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], parts: Any) -> None:
+        """Parts of weights are weights; not of those that were dropped, which are followed by the same function."""
+        origin = self.get(args[0]) if args else None
+        for part in parts if origin is not None and origin.source is None else ():
+            self._follow("split", func, args, kwargs, part)
+
+    def _copied(self, target: Any, given: Any) -> None:
+        """Weights were written into another tensor, all of it."""
+        origin = self.get(given)
+        if origin is not None and isinstance(target, Tensor) and target.shape == given.shape:
+            self.set(target, origin)
+
+    def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
+        """Whether weights of several heads, samples or rows were put together. Then note it."""
+        parts: Any = args[0] if args else kwargs.get("tensors")
+        origins = [self.get(part) for part in parts] if isinstance(parts, list | tuple) else []
+        known = [
+            origin for origin in origins if origin is not None and origin.kind == "weights" and origin.source is None
+        ]
+        if not known or len(known) != len(origins):
+            return False
+        for origin in known[1:]:
+            if origin.use is not None:
+                origin.use.done = True
+        self.set(out, replace(known[0], shape=tuple(out.shape)))
+        return True
+
     def _becomes_weights(self, name: str, origin: TensorOrigin, other: Any, out: Tensor) -> TensorOrigin:
         """The origin of weights, if this operation made weights of scores or exponentials; else ``origin``.
 
@@ -289,11 +331,11 @@ class TensorHistory:
             return replace(origin, kind="weights", form="sigmoid", use=None)
         if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
             origin = replace(origin, kind="exponentials", use=None)
-            if not _is_normalized(out):
+            if not is_normalized(out):
                 return origin
-        elif origin.kind not in ("scores", "exponentials") or not _by_rows(name, other, out):
+        elif origin.kind not in ("scores", "exponentials") or not by_rows(name, other, out):
             return origin
-        elif not _is_normalized(out) or bool((out < 0).any()):
+        elif not is_normalized(out) or bool((out < 0).any()):
             divided = origin.kind == "exponentials" and name in DIVISIONS and not origin.learned
             return replace(origin, kind="weights") if divided and other.shape[-1] == 1 else origin
         form = "softmax" if origin.kind == "exponentials" else "normalized"
@@ -317,7 +359,7 @@ def _follow_source(
 ) -> TensorOrigin | None:
     """The origin with the operation also applied to what entered dropout; None if that does not work: then this is no map
     any more."""
-    factor = _number(args[1 - index]) if index < 2 <= len(args) else None
+    factor = number_of(args[1 - index]) if index < 2 <= len(args) else None
     if origin.masked and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
         return replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
     try:
@@ -325,58 +367,6 @@ def _follow_source(
             return replace(origin, source=func(*args[:index], origin.source, *args[index + 1 :], **kwargs))
     except (RuntimeError, TypeError):
         return None
-
-
-def _number(x: Any) -> float | None:
-    """A factor that is one number, or None."""
-    if isinstance(x, Tensor) and x.numel() == 1 and not why_unreadable(x.reshape(1, 1)):
-        return float(x) or None
-    return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None
-
-
-def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors among the arguments of a product, or in the list that einsum is given."""
-    given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args
-    return [x for x in given if isinstance(x, Tensor)]
-
-
-def is_learned(x: Tensor) -> bool:
-    """Whether x is a parameter, a view of one, or a matrix that is the same for all samples."""
-    return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
-
-
-def shares_memory(x: Tensor, y: Tensor) -> bool:
-    """Also False for tensors without memory of their own (sparse ones, those inside vmap)."""
-    try:
-        return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return False
-
-
-def sums_to_one(x: Tensor, axis: int) -> bool:
-    """Whether x is normalized along an axis. Sums may be zero, if there is no key to attend to.
-
-    >>> sums_to_one(torch.tensor([[0.3, 0.7], [0.0, 0.0]]), -1)
-    True
-    """
-    if x.numel() == 0 or why_unreadable(x):
-        return False
-    total = x.detach().sum(axis, dtype=torch.float32)
-    error = torch.minimum((total - 1).abs(), total.abs())
-    return bool((error < 1e-2).all() & (total > 0.5).any())
-
-
-def _is_normalized(x: Tensor) -> bool:
-    return any(sums_to_one(x, axis) for axis in (-1, -2))
-
-
-def _by_rows(name: str, other: Any, out: Tensor) -> bool:
-    """Whether each row (or each column) was divided by, or multiplied with, one number."""
-    if name == "normalize":
-        return True
-    if name not in DIVISIONS | MULTIPLICATIONS or not isinstance(other, Tensor) or other.ndim != out.ndim:
-        return False
-    return (other.shape[-1], other.shape[-2]) in ((1, out.shape[-2]), (out.shape[-1], 1))
 
 
 def _represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:

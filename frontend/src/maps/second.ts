@@ -1,0 +1,82 @@
+// A second head beside the one that is shown: both, and the second less the first.
+
+import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
+import type { Cell } from "./heat";
+import { type Choice, type Layer, percent } from "./layer";
+import { MapPanel } from "./panel";
+import type { Table } from "./table";
+
+/** As in an address: the layer and the head, by their places. */
+export const spelled = ({ layer, which }: Choice): string => `${layer}.${which}`;
+
+/** The choice that was written so, if there is such a head and its map fits that of the first. */
+export function secondOf(text: string | null | undefined, layers: Layer[], first: Layer): Choice | null {
+  const [layer, which] = (text ?? "").split(".");
+  const found = layers[Number(layer)];
+  if (!text || !found || !fits(found, first)) return null;
+  if (which === "mean") return { layer: Number(layer), which };
+  return Number(which) >= 0 && Number(which) < found.heads ? { layer: Number(layer), which: Number(which) } : null;
+}
+
+/** Weights can be subtracted where both are between as many tokens, which lie alike. */
+const fits = (one: Layer, other: Layer): boolean =>
+  one.queries === other.queries && one.keys === other.keys && String(one.about.grid ?? "") === String(other.about.grid ?? "") && one.about.prefix === other.about.prefix;
+
+/** Every head that the first can be compared with. */
+export function secondOptions(layers: Layer[], { layer, which }: Choice): [string, string][] {
+  const options: [string, string][] = [["", "no other head"]];
+  layers.forEach((one, l) => {
+    if (!fits(one, layers[layer])) return;
+    const place = layers.length > 1 ? `${one.about.name} · ` : "";
+    one.about.heads.forEach((head, h) => l === layer && h === which ? null : options.push([spelled({ layer: l, which: h }), `${place}head ${head}`]));
+    if (one.heads > 1 && !(l === layer && which === "mean")) options.push([spelled({ layer: l, which: "mean" }), `${place}mean over heads`]);
+  });
+  return options;
+}
+
+export function headName(layers: Layer[], { layer, which }: Choice): string {
+  const { about } = layers[layer];
+  const head = typeof which === "number" ? `head ${about.heads[which]}` : which === "mean" ? "mean over heads" : "rollout";
+  return layers.length > 1 ? `${about.name} · ${head}` : head;
+}
+
+export function difference(second: Float32Array, first: Float32Array): Float32Array {
+  return second.map((weight, i) => weight - first[i]);
+}
+
+/** How much of the attention lies elsewhere: half the distance of the rows, in the middle over queries. */
+export function apart(table: Table): number {
+  return table.weights.reduce((sum, weight) => sum + Math.abs(weight), 0) / 2 / Math.max(1, table.queries.length);
+}
+
+export interface TwoHeadsProps {
+  /** Of the same tokens. */
+  first: Table;
+  second: Table;
+  names: [string, string];
+  top: number;
+  signed: boolean;
+  onSay: (text: string) => void;
+}
+
+/** Two maps and their difference; what is under the pointer is marked in all three. */
+export function TwoHeads({ first, second, names, top, signed, onSay }: TwoHeadsProps): VNode {
+  const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
+  const tables = useMemo(() => {
+    const weights = difference(second.weights, first.weights);
+    return [first, second, { ...first, weights, max: weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0) }];
+  }, [first, second]);
+  const titles = [...names, "second − first"];
+  useEffect(() => setOver(null), [first, second]);
+  useEffect(() => onSay(say(tables, names, over?.cell ?? null)), [tables, over]);
+  return html`<div class="rg-three">
+    ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${signed || side === 2} top=${top} over=${over?.cell ?? null} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+  </div>` as VNode;
+}
+
+function say([first, second, less]: Table[], names: [string, string], cell: Cell | null): string {
+  const start = `${names[0]} and ${names[1]}`;
+  if (!cell || cell.q < 0 || cell.k < 0) return `${start} · ${percent(apart(less))} of the attention lies elsewhere`;
+  const at = cell.q * first.keys.length + cell.k;
+  return `${start} · “${first.queries[cell.q]}” → “${first.keys[cell.k]}” ${percent(first.weights[at])} and ${percent(second.weights[at])}, ${less.weights[at] < 0 ? "" : "+"}${percent(less.weights[at])}`;
+}

@@ -1,0 +1,63 @@
+"""The colors of weights: each weight against uniform attention, on one scale, with a color bar in per cent."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.figures.style import DIVERGING, Figure
+
+MOST_CELLS = 400  # per side of a picture; larger maps are pooled
+# The colors of the interactive views on a light page.
+STOPS = ("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47")
+
+
+def scale_position(lift: Tensor, top: float) -> Tensor:
+    """Where a multiple of uniform attention lies on the color scale: log(1 + lift) / log(1 + top), with its sign.
+
+    >>> scale_position(torch.tensor([0.0, 40.0]), 40).tolist()
+    [0.0, 1.0]
+    """
+    return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 2.0))).clamp_max(1)
+
+
+def pooled(lift: Tensor, most: int = MOST_CELLS) -> Tensor:
+    """At most so many cells per side, each the largest of those that it stands for: no head disappears.
+
+    >>> pooled(torch.eye(1000)).diagonal().min().item()
+    1.0
+    """
+    sides = [min(most, side) for side in lift.shape]
+    if sides == list(lift.shape):
+        return lift
+    high, low = (torch.nn.functional.adaptive_max_pool2d(sign * lift[None], sides)[0] for sign in (1, -1))
+    return torch.where(low > high.abs(), -low, high)
+
+
+def paint(panel: Any, places: Tensor, signed: bool = False, **options: Any) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    signed = signed or bool((places < 0).any())
+    colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
+    return panel.imshow(
+        places.numpy(), vmin=-1 if signed else 0, vmax=1, cmap=colors, interpolation="nearest", aspect="auto", **options
+    )
+
+
+def add_color_bar(figure: Figure, panels: Any, shown: Any, top: float, signed: bool, title: str) -> None:
+    shares = [0.0, 1 / top, *(share for share in (0.1, 0.5, 1.0) if share > 1.8 / top)]
+    places = scale_position(torch.tensor(shares) * top, top).tolist()
+    names = ["0", f"{_percent(shares[1])}\nuniform", *(_percent(share) for share in shares[2:])]
+    if signed:
+        places += [-place for place in places[1:]]
+        names += [f"−{_percent(share)}" for share in shares[1:]]
+    bar = figure.colorbar(shown, ax=panels, orientation="horizontal", fraction=0.05, pad=0.03, aspect=40)
+    bar.set_ticks(places, labels=names, fontsize=6)
+    bar.outline.set_linewidth(0.4)
+    if title:
+        figure.suptitle(title, fontsize=8)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.2g} %"

@@ -1,0 +1,170 @@
+"""Maps that are computed in parts, and joined by what the model does with the parts' outputs.
+
+Heads in a loop, chunks of queries, windows of packed images: their outputs are concatenated or stacked. Parts of the keys:
+their outputs are added, after each was scaled by its share of the softmax (prefix and suffix, merged by their logsumexp).
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard.maps._layout import Layout
+from regard.maps._record import AttentionRecord, Check
+
+Axis = Literal["batch", "heads", "queries", "keys", "same keys"]
+_AXES: tuple[Axis, ...] = ("batch", "heads", "queries")
+
+
+@dataclass(frozen=True)
+class Joint:
+    """How parts belong together.
+
+    Attributes:
+        axis: along which they are joined; "same keys" if maps over the same keys were added.
+        order: for packed patches, the number of each token on its image, row by row, image after image.
+        layout: how the tokens lie after this order was applied.
+    """
+
+    axis: Axis
+    order: Tensor | None = None
+    layout: Layout | None = None
+
+
+def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | None:
+    """One record of several that hold whole maps; None if they do not fit together."""
+    parts = [record.stored for record in records if record.stored is not None]
+    whole = _joined(parts, joint)
+    if whole is None:
+        return None
+    first = records[0]
+    shape = (whole.shape[0], whole.shape[1], whole.shape[2], whole.shape[3])
+    if joint.order is not None and shape[2] == shape[3] == len(joint.order):
+        whole = _placed(whole, joint.order.to(whole.device))
+    same_keys = shape[3] == first.shape[3] and joint.axis != "keys"
+    made = replace(
+        first,
+        shape=shape,
+        stored=whole,
+        kernel=first.kernel,
+        check=_checks([record.check for record in records]),
+        layout=joint.layout
+        if joint.layout is not None and joint.layout.tokens == shape[3]
+        else first.layout
+        if same_keys
+        else None,
+        axes=replace(
+            first.axes,
+            certainty=max((r.axes.certainty for r in records), key=("known", "inferred", "ambiguous").index),
+            positions=first.axes.positions if joint.axis in ("batch", "heads") else None,
+        ),
+        computation=None,
+    )
+    made.moment, made.remarks = first.moment, first.remarks
+    return made
+
+
+def _joined(parts: list[Tensor], joint: Joint) -> Tensor | None:
+    sizes = [tuple(part.shape) for part in parts]
+    if joint.axis == "same keys":
+        return sum(parts[1:], parts[0]) if len(set(sizes)) == 1 else None
+    along = {"batch": 0, "heads": 1, "queries": 2, "keys": 3}[joint.axis]
+    if any(len({size[axis] for size in sizes}) > 1 for axis in range(4) if axis not in (along, 3)):
+        return None
+    if joint.axis != "queries":
+        same = along == 3 or len({size[3] for size in sizes}) == 1
+        return torch.cat(parts, along) if same else None
+    return _rows_joined(parts)
+
+
+def _rows_joined(parts: list[Tensor]) -> Tensor | None:
+    """Chunks of queries, which may share their keys, see all keys up to their own, or have keys of their own (windows)."""
+    rows, keys = [part.shape[2] for part in parts], [part.shape[3] for part in parts]
+    total = sum(rows)
+    if len(parts) == 1 or set(keys) == {total}:
+        return torch.cat(parts, 2)
+    if keys == list(itertools.accumulate(rows)):
+        return torch.cat([torch.nn.functional.pad(part, (0, total - part.shape[3])) for part in parts], 2)
+    if keys != rows:
+        return None
+    whole = parts[0].new_zeros(*parts[0].shape[:2], total, total)
+    start = 0
+    for part, count in zip(parts, rows, strict=True):
+        whole[:, :, start : start + count, start : start + count] = part
+        start += count
+    return whole
+
+
+def _placed(weights: Tensor, order: Tensor) -> Tensor:
+    """The map with each token at its number in ``order``."""
+    back = torch.argsort(order)
+    return weights[:, :, back][..., back]
+
+
+def _checks(checks: list[Check]) -> Check:
+    whole = Check(checks[0].against, allowed=checks[0].allowed)
+    for check in checks:
+        whole.add(check.error, check.logsumexp_error)
+        if whole.allowed is not None and check.allowed is not None:
+            whole.allowed = torch.maximum(whole.allowed, check.allowed)
+    return whole
+
+
+# Layouts of an output (batch, heads, queries, width) in a model, as the axes that each of its own axes holds.
+_LAYOUTS: tuple[tuple[tuple[int, ...], ...], ...] = (
+    *(tuple((axis,) for axis in (*order, 3)) for order in itertools.permutations(range(3))),
+    ((0,), (2,), (1, 3)),
+    ((2,), (0,), (1, 3)),
+    ((0, 2), (1, 3)),
+    ((0,), (2,), (3,)),
+    ((2,), (0,), (3,)),
+    ((1,), (2,), (3,)),
+    ((2,), (1,), (3,)),
+    ((2,), (1, 3)),
+    ((0,), (1,), (3,)),
+    ((0,), (1, 3)),
+    ((2,), (3,)),
+)
+
+
+def axis_of(
+    part: Tensor, output: Tensor, dim: int | None, count: int = 0, heads: int | None = None, samples: int | None = None
+) -> Axis | None:
+    """Along which axis parts are joined, of which ``part`` holds ``output``, ``(batch, heads, queries, width)``; None if
+    that is not certain.
+
+    Args:
+        dim: of the call of ``cat``; None for ``stack``, which adds an axis.
+        count: the number of parts.
+        heads, samples: as many as the module has, if known.
+
+    >>> output = torch.randn(2, 1, 5, 4)
+    >>> axis_of(output[:, 0], output, -1), axis_of(output[:, 0], output, 1), axis_of(output[:, 0], output, None)
+    ('heads', 'queries', 'heads')
+    """
+    found: set[Axis] = set()
+    for layout in _LAYOUTS:
+        used = [axis for group in layout for axis in group]
+        dropped = [axis for axis in range(3) if axis not in used]
+        sizes = [output.shape[axis] for axis in range(4)]
+        shape = [math.prod(sizes[axis] for axis in group) for group in layout]
+        if any(sizes[axis] != 1 for axis in dropped) or list(part.shape) != shape:
+            continue
+        if not torch.equal(output.permute(*dropped, *used).reshape(shape), part):
+            continue
+        if dim is None:
+            found.update(_AXES[axis] for axis in dropped or [i for i in range(3) if sizes[i] == 1])
+            continue
+        group = layout[dim % part.ndim]
+        if 3 in group:
+            found.update(("heads",) if len(group) > 1 or sizes[1] == 1 else ("keys",))  # width beside heads: no map
+        else:
+            found.update(_AXES[axis] for axis in group if len(group) == 1 or sizes[axis] > 1)
+    for axis, size, whole in (("heads", output.shape[1], heads), ("batch", output.shape[0], samples)):
+        if len(found) > 1 and whole is not None and size * count != whole:
+            found.discard(axis)  # type: ignore[arg-type]
+    return found.pop() if len(found) == 1 and "keys" not in found else None

@@ -1,0 +1,152 @@
+"""What later steps of the model tell about maps that were already kept: they are rescaled, subtracted, joined, regrouped."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.maps._differences import per_row
+from regard.maps._joining import Joint, join
+from regard.maps._keeping import Keeping
+from regard.maps._record import AttentionRecord
+
+
+class Revisions(Keeping):
+    """The part of a capture that changes what it kept. Its attributes are those of :class:`regard.maps.Capture`."""
+
+    _waiting: dict[str, Tensor]
+
+    def _latest(self, name: str) -> AttentionRecord | None:
+        found = self.maps.get(name)
+        return None if found is None or not found.calls else found.latest
+
+    def retract(self, name: str) -> None:
+        self._waiting.pop(name, None)
+        removed = self.maps.remove_latest(name)
+        if removed is not None and removed.stored is not None:
+            self.storage.release(removed.stored)
+        if removed is not None and removed.overview is not None:
+            self.storage.used -= removed.overview.nbytes
+
+    def rescaled(self, name: str, factor: Tensor) -> None:
+        record = self._latest(name)
+        if record is None:
+            return
+        if record.overview is not None:
+            self.missed(name, "its output was rescaled after its overview was computed", record.shape)
+            self.retract(name)
+            return
+        if record.stored is None:
+            self.missed(name, "its output was rescaled after its map was folded by reduce=", record.shape)
+            return
+        _scale_rows(record, factor)
+
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        one, two = self._latest(first), self._latest(second)
+        if one is not None and one.overview is not None:
+            self.missed(first, f"{second} is subtracted from it: both have an overview of their own", one.shape)
+        if one is None or two is None or one.stored is None or two.stored is None:
+            return
+        rows = per_row(factor, one.stored)
+        if rows is None or one.rows is not None or one.heads is not None:
+            return
+        one.stored.sub_(rows.unsqueeze(-1) * two.stored)
+        one.kind = "difference"
+        one.check.add(two.check.error, two.check.logsumexp_error)
+        self.retract(second)
+
+    def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
+        """Over all keys, the rows of one softmax sum to one. Sums of attentions each of which is whole stay several maps."""
+        records = [record for name in names if (record := self._latest(name)) is not None]
+        if len(records) != len(names) or not _joinable(records) or self.stream is not None:
+            return False
+        parts = []
+        for record, factor in zip(records, factors, strict=True):
+            weights = record.stored
+            rows = None if weights is None else per_row(factor, weights)
+            if weights is None or rows is None or record.shape[:3] != records[0].shape[:3]:
+                return False
+            parts.append(weights * rows.unsqueeze(-1))
+        total = torch.stack([part.sum(-1) for part in parts]).sum(0)
+        off = torch.minimum((total - 1).abs(), total.abs())
+        if bool((off > 4e-3).any()) or float(total.max()) < 0.5:
+            return False
+        before = [record.stored for record in records]
+        for record, part in zip(records, parts, strict=True):
+            record.stored = part
+        if self.joined(names, Joint("same keys" if same_keys else "keys")):
+            return True
+        for record, weights in zip(records, before, strict=True):
+            record.stored = weights
+        return False
+
+    def joined(self, names: Sequence[str], joint: Joint) -> bool:
+        records = [record for name in names if (record := self._latest(name)) is not None]
+        if len(records) != len(names) or self.stream is not None or not _joinable(records):
+            return False
+        before = sum(record.stored.nbytes for record in records if record.stored is not None)
+        whole = join(records, joint)
+        if whole is None or whole.stored is None:
+            return False
+        after = whole.stored.nbytes
+        if self.storage.budget is not None and self.storage.used - before + after > self.storage.budget:
+            return False  # the parts remain
+        for name in names[1:]:
+            self.retract(name)
+        self.storage.used += after - sum(record.stored.nbytes for record in records[:1] if record.stored is not None)
+        self.maps[names[0]].calls[-1] = whole
+        return True
+
+    def regrouped(self, name: str, known: bool) -> None:
+        record = self._latest(name)
+        if record is None:
+            return
+        if record.overview is not None or record.heads is not None:
+            self.missed(
+                name,
+                "its heads and samples are one axis, in which heads come first or nothing shows which: capture it without "
+                "overview= and heads=",
+                record.shape,
+            )
+            self.retract(name)
+            return
+        kept = record.stored if record.stored is not None else self._waiting.get(name)
+        if kept is None or self.stream is not None:
+            self.missed(
+                name, "its heads and samples are one axis, and nothing showed in time which comes first", record.shape
+            )
+            return
+        batch, heads = record.shape[:2]
+        flat = kept.flatten(0, 1)
+        new = flat.unflatten(0, (heads, batch)).transpose(0, 1).contiguous() if known else flat.unsqueeze(1)
+        if record.stored is not None:
+            record.stored = new
+        else:
+            self._waiting[name] = new
+        record.norms = None
+        if not known:
+            record.shape = (batch * heads, 1, *record.shape[2:])
+            record.axes = replace(record.axes, certainty="ambiguous")
+
+
+def _joinable(records: Sequence[AttentionRecord]) -> bool:
+    """Whether whole maps were kept, whose axes are certain, and which no window of an image is part of."""
+    return all(
+        record.stored is not None
+        and record.rows is None
+        and record.heads is None
+        and record.windows is None
+        and record.axes.certainty != "ambiguous"
+        and record.axes.over == "tokens"
+        for record in records
+    )
+
+
+def _scale_rows(record: AttentionRecord, factor: Tensor) -> None:
+    for axis, chosen in ((1, record.heads), (2, record.rows)):
+        if chosen is not None:
+            factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
+    if record.stored is not None:
+        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))

@@ -1,0 +1,57 @@
+"""How the tokens of an attention lie: as the layer declares it, as the model declares it, or as a module around it states it."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.maps._axes import MapAxes
+from regard.maps._layout import Layout, inferred_layout, states_layout
+from regard.maps._module_names import CallSite
+from regard.maps._positions import positions_of
+from regard.maps._record import AttentionRecord
+from regard.maps._windows import windows_of
+from regard.observation import current_grid
+
+
+class TokenLayouts:
+    """Gives records their windows, positions and layouts. Remembers the grid of patches of the latest image."""
+
+    def __init__(self) -> None:
+        self._patches: tuple[int, ...] | None = None
+
+    def convolved(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int, ...] | None:
+        """A two-dimensional convolution ran: the size of its kernel. If its windows do not overlap, it cuts an image into
+        patches, and its output has their grid."""
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        stride = args[3] if len(args) > 3 else kwargs.get("stride", 1)
+        if not isinstance(weight, Tensor) or not isinstance(out, Tensor):
+            return None
+        steps, kernel = (stride, stride) if isinstance(stride, int) else tuple(stride), tuple(weight.shape[2:])
+        if kernel == steps * (2 // len(steps)) and min(steps) > 1:
+            self._patches = tuple(out.shape[-2:])
+        return kernel
+
+    def add(self, record: AttentionRecord, site: CallSite, around: list[nn.Module]) -> None:
+        """Add what is known to a record.
+
+        Args:
+            around: the module that attends and those that contain it, innermost first.
+        """
+        keys, grid = record.shape[3], current_grid()
+        record.windows = windows_of(record.shape, around, site)
+        if record.windows is None and record.axes.over == "tokens":
+            known = record.axes
+            record.axes = MapAxes(known.certainty, known.over, known.query_layout, positions_of(record.shape, site))
+        if record.windows is not None:
+            record.layout = Layout(record.windows.grid, 0)
+        elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:
+            record.layout = Layout(grid, 0)
+        record.running.layout_declared = record.layout is not None
+        if record.layout is None:
+            at = (site.name, keys, self._patches)
+            if at not in site.remembered:
+                stating = site.remembered.get((site.name, "stating"))
+                if stating is None:  # in a text none does, and each call of generate has other keys
+                    stating = site.remembered[site.name, "stating"] = [x for x in around if states_layout(x)]
+                site.remembered[at] = inferred_layout(keys, stating, self._patches)
+            record.layout = site.remembered[at]

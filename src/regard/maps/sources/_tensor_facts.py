@@ -1,0 +1,63 @@
+"""What can be read off the tensors of a model: whether rows sum to one, whether memory is shared, what is learned."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps._shapes import why_unreadable
+
+MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
+DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
+
+
+def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors among the arguments of a product, or in the list that einsum is given."""
+    given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args
+    return [x for x in given if isinstance(x, Tensor)]
+
+
+def is_learned(x: Tensor) -> bool:
+    """Whether x is a parameter, a view of one, or a matrix that is the same for all samples."""
+    return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+
+
+def shares_memory(x: Tensor, y: Tensor) -> bool:
+    """Also False for tensors without memory of their own (sparse ones, those inside vmap)."""
+    try:
+        return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def sums_to_one(x: Tensor, axis: int) -> bool:
+    """Whether x is normalized along an axis. Sums may be zero, if there is no key to attend to.
+
+    >>> sums_to_one(torch.tensor([[0.3, 0.7], [0.0, 0.0]]), -1)
+    True
+    """
+    if x.numel() == 0 or why_unreadable(x):
+        return False
+    total = x.detach().sum(axis, dtype=torch.float32)
+    error = torch.minimum((total - 1).abs(), total.abs())
+    return bool((error < 1e-2).all() & (total > 0.5).any())
+
+
+def is_normalized(x: Tensor) -> bool:
+    return any(sums_to_one(x, axis) for axis in (-1, -2))
+
+
+def by_rows(name: str, other: Any, out: Tensor) -> bool:
+    """Whether each row (or each column) was divided by, or multiplied with, one number."""
+    if name == "normalize":
+        return True
+    if name not in DIVISIONS | MULTIPLICATIONS or not isinstance(other, Tensor) or other.ndim != out.ndim:
+        return False
+    return (other.shape[-1], other.shape[-2]) in ((1, out.shape[-2]), (out.shape[-1], 1))
+
+
+def number_of(x: Any) -> float | None:
+    """A factor that is one number, or None."""
+    if isinstance(x, Tensor) and x.numel() == 1 and not why_unreadable(x.reshape(1, 1)):
+        return float(x) or None
+    return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None

@@ -1,0 +1,175 @@
+"""Attention that is computed in parts has one map, if what the model does with the parts' outputs proves it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+
+import regard
+
+
+def hand(q, k, v):
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def kernel(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+
+def with_logsumexp(q, k, v):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=1.0)[:2]
+
+
+def flex(q, k, v):
+    return flex_attention(q, k, v, scale=1.0, return_lse=True)
+
+
+def by_hand(q, k, v):
+    scores = q @ k.mT
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def halves(k, v):
+    return zip(k.split(3, 2), v.split(3, 2), strict=True)
+
+
+def merged(attend, merge):
+    def product(q, k, v):
+        (first, a), (second, b) = (attend(q, *part) for part in halves(k, v))
+        return merge(first, a.unsqueeze(-1), second, b.unsqueeze(-1))
+
+    return product
+
+
+def by_exponentials(first, a, second, b):
+    whole = torch.logaddexp(a, b)
+    return first * (a - whole).exp() + second * (b - whole).exp()
+
+
+def divided_later(first, a, second, b):
+    largest = torch.maximum(a, b)
+    a, b = (a - largest).exp(), (b - largest).exp()
+    return (a * first + b * second) / (a + b)
+
+
+def by_sigmoid(first, a, second, b):
+    share = torch.sigmoid(a - b)
+    return share * first + (1 - share) * second
+
+
+def stacked(first, a, second, b):
+    return (torch.stack((first, second)) * torch.stack((a, b)).softmax(0)).sum(0)
+
+
+def split_weights(q, k, v):
+    first, second = (q @ k.mT).softmax(-1).split([3, 2], -1)
+    return first @ v[:, :, :3] + second @ v[:, :, 3:]
+
+
+def causal_chunks(q, k, v):
+    parts = [
+        F.scaled_dot_product_attention(q[:, :, i : i + 2], k[:, :, : i + 2], v[:, :, : i + 2], scale=1.0)
+        for i in (0, 2)
+    ]
+    return torch.cat(parts, 2)
+
+
+WHOLE = {
+    "heads": lambda q, k, v: torch.stack([hand(q[:, i], k[:, i], v[:, i]) for i in range(3)], 1),
+    "heads, concatenated": lambda q, k, v: torch.cat(
+        [kernel(*(x[:, i : i + 1] for x in (q, k, v))) for i in range(3)], 1
+    ),
+    "merged heads": lambda q, k, v: (
+        torch.cat([hand(q[:, i], k[:, i], v[:, i]) for i in range(3)], -1).unflatten(-1, (3, 4)).transpose(1, 2)
+    ),
+    "samples": lambda q, k, v: torch.stack([hand(q[i], k[i], v[i]) for i in range(2)]),
+    "samples of heads": lambda q, k, v: torch.stack(
+        [torch.stack([hand(q[i, j], k[i, j], v[i, j]) for j in range(3)]) for i in range(2)]
+    ),
+    "queries": lambda q, k, v: torch.cat([hand(part, k, v) for part in q.split(1, 2)], 2),
+    "chunks of queries": lambda q, k, v: torch.cat([kernel(part, k, v) for part in q.split(2, 2)], 2),
+    "tokens before heads": lambda q, k, v: torch.cat(
+        [kernel(part, k, v).transpose(1, 2).contiguous() for part in q.split(2, 2)], 1
+    ).transpose(1, 2),
+    "weights that are split": split_weights,
+    **{
+        f"{attend.__name__}, {merge.__name__}": merged(attend, merge)
+        for attend in (with_logsumexp, by_hand)
+        for merge in (by_exponentials, divided_later, by_sigmoid, stacked)
+    },
+    "flex, divided_later": merged(flex, divided_later),
+}
+
+
+class Layer(nn.Module):
+    def __init__(self, product):
+        super().__init__()
+        self.product, self.num_heads = product, 3
+        self.qkv, self.proj = nn.Linear(12, 36), nn.Linear(12, 12)
+
+    def split(self, x):
+        return self.qkv(x).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+
+    def forward(self, x):
+        return self.proj(self.product(*self.split(x)).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("name", WHOLE)
+def test_parts_of_one_attention_have_one_map(name):
+    torch.manual_seed(0)
+    layer, x = Layer(WHOLE[name]), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    assert list(maps) == ["Layer"]
+    assert not maps.missed
+    assert maps[0].agrees
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+
+
+def test_chunks_of_queries_that_see_the_keys_before_them():
+    layer, x = Layer(causal_chunks), torch.randn(2, 4, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    hidden = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]).bool()
+    torch.testing.assert_close(maps["Layer"].weights, (q @ k.mT).masked_fill(hidden, -torch.inf).softmax(-1))
+
+
+def test_windows_that_are_concatenated_are_zero_between():
+    def windows(q, k, v):
+        return torch.cat([kernel(*part) for part in zip(*(x.split(3, 2) for x in (q, k, v)), strict=True)], 2)
+
+    layer, x = Layer(windows), torch.randn(2, 6, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    apart = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)) == 0
+    torch.testing.assert_close(maps["Layer"].weights, (q @ k.mT).masked_fill(apart, -torch.inf).softmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("product", "count"),
+    [
+        (lambda q, k, v: kernel(q, k, v) + kernel(k, q, v[:, :, :].clone()), 2),  # each is whole
+        (lambda q, k, v: torch.cat((kernel(q, k, v), kernel(k, q, v)), -1)[..., :4], 2),  # widths, not heads
+        (lambda q, k, v: 0.25 * kernel(q, k, v) + 0.75 * kernel(k, q, v), 1),  # an average over the same keys
+    ],
+)
+def test_sums_and_other_joins_of_whole_maps(product, count):
+    layer, x = Layer(product), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    first, second = (q @ k.mT).softmax(-1), (k @ q.mT).softmax(-1)
+    assert len(maps) == count
+    torch.testing.assert_close(maps[0].weights, first if count == 2 else 0.25 * first + 0.75 * second)
+
+
+def test_the_budget_holds_for_parts_that_are_joined():
+    layer, x = Layer(WHOLE["chunks of queries"]), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer, budget=4 * 2 * 3 * 5 * 5) as maps:
+        layer(x)
+    assert list(maps) == ["Layer"]
