@@ -184,7 +184,7 @@ def test_kernels_are_asked_for_their_logsumexp(name, monkeypatch):
 
 
 def test_more_heads_than_a_grid_has_are_left_to_torch(monkeypatch):
-    record = record_of({})
+    record, _ = record_of({})
     assert _by_kernel.usable(record, ALL) is not None
     monkeypatch.setattr(kernels, "MOST_HEADS", 7)
     assert _by_kernel.usable(record, ALL) is None
