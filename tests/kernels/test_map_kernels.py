@@ -12,6 +12,7 @@ from regard.functional import kernels
 from regard.maps import AttentionRecord, Check, Computation, _by_kernel, _overview_pass
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
+from regard.maps.sources import _function_call as function_call
 
 ALL = slice(None)
 CASES = {
@@ -62,7 +63,7 @@ def test_overview(case, cells):
     """By kernel as by tiles, of which tests/maps compares every number with the dense map."""
     record, _ = record_of(CASES[case], shared=1 if cells == 3 else 4, width=16)
     heads = ALL if cells == 3 else torch.tensor([2, 0])
-    found, sums = _by_kernel.overview_by_kernel(record, heads, cells)
+    found, sums, _ = _by_kernel.overview_by_kernel(record, heads, cells)
     expected, expected_sums = _overview_pass._by_tiles(record, heads, cells)
     torch.testing.assert_close(sums, expected_sums)
     assert found.cell == expected.cell
@@ -155,3 +156,35 @@ def test_values_that_are_not_numbers_are_noticed():
     record.computation.output[0, 0, 3, 2] = math.nan
     _by_kernel.weights_by_kernel(record, ALL, torch.float32)
     assert record.residual == math.inf
+
+
+@pytest.mark.parametrize("name", ["efficient", "cudnn"])
+def test_kernels_are_asked_for_their_logsumexp(name, monkeypatch):
+    """Without gradients torch does not ask these kernels for it, and without it a map takes the slow path."""
+    overload = function_call.KERNELS_WITH_LOGSUMEXP.get(f"_scaled_dot_product_{name}_attention")
+    asked = []
+
+    class Kernel:
+        """In place of the kernel, which needs a GPU."""
+
+        overloadpacket = overload.overloadpacket
+
+        def __call__(self, *args, **kwargs):
+            asked.append(args)
+            return args[0], torch.zeros(1, 2, 3)
+
+    kernel = Kernel()
+    monkeypatch.setattr(function_call, "_ON_REQUEST", {kernel})
+    monkeypatch.setattr(function_call, "_WITH_LOGSUMEXP", {kernel})
+    assert [argument.name for argument in overload._schema.arguments][4] == "compute_log_sumexp"
+    witness, x = function_call.KernelWitness(), torch.zeros(1, 2, 3, 4)
+    witness.__torch_dispatch__(kernel, (), (x, x, x, None, False, 0.0, True), {"scale": 0.5})
+    assert asked == [(x, x, x, None, True, 0.0, True)]
+    assert witness.logsumexp is not None
+
+
+def test_more_heads_than_a_grid_has_are_left_to_torch(monkeypatch):
+    record, _ = record_of({})
+    assert _by_kernel.usable(record, ALL) is not None
+    monkeypatch.setattr(kernels, "MOST_HEADS", 7)
+    assert _by_kernel.usable(record, ALL) is None

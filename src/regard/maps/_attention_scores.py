@@ -61,6 +61,11 @@ def largest_magnitude(x: Tensor) -> Tensor:
     return torch.maximum(smallest.neg_(), largest).abs_()  # abs: the maximum of two zeros may be −0
 
 
+def _items(x: Tensor, batch: slice) -> Tensor:
+    """Some items of a batch, without a call of torch if these are all."""
+    return x if batch == ALL else x[batch]
+
+
 @dataclass(frozen=True)
 class AttentionScores:
     """softmax(scale · q·kᵀ + bias) over the kept keys, for any selection of rows and heads.
@@ -96,33 +101,51 @@ class AttentionScores:
     @property
     def may_be_empty(self) -> bool:
         """Whether a query may have no key to attend to."""
-        causal = self.band is not None and (self.band.left is not None or self.band.shifts[0] < 0)
-        return causal or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
+        by_distance = self.band is not None and self.band.may_hide_all
+        return by_distance or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
 
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         """Weights and the logsumexp of the scores."""
         return weights_of(self.scores(rows, heads), self.may_be_empty)
 
-    def scores(self, rows: Selection, heads: Selection, columns: Selection = ALL, batch: slice = ALL) -> Tensor:
-        """The scores of these rows, heads and keys; −∞ for a key that is not kept."""
+    def scores(
+        self,
+        rows: Selection,
+        heads: Selection,
+        columns: Selection = ALL,
+        batch: slice = ALL,
+        work: Tensor | None = None,
+    ) -> Tensor:
+        """The scores of these rows, heads and keys; −∞ for a key that is not kept.
+
+        Args:
+            work: memory for them, if there is some to be used again.
+        """
         _, count, queries, keys = self.shape
-        query = exact(selected(selected(self.query[batch], 1, heads), 2, rows))
-        key = exact(selected(shared_heads(self.key[batch], heads, count), 2, columns))
+        query = exact(selected(selected(_items(self.query, batch), 1, heads), 2, rows))
+        key = exact(selected(shared_heads(_items(self.key, batch), heads, count), 2, columns))
         if key.shape[1] != query.shape[1]:
             key = key.expand(-1, query.shape[1], -1, -1)
-        if query.numel() <= _SMALL:
-            scores = torch.matmul(query * self.scale, key.mT)
+        if query.numel() <= _SMALL and work is None:
+            scores = torch.matmul(query, key.mT).mul_(self.scale)
         else:
             flat = query.flatten(0, 1), key.flatten(0, 1).mT
+            shape = (*query.shape[:3], key.shape[2])
+            room = None if work is None else work[: math.prod(shape)].view(-1, *shape[2:])
             # With beta=0 the first argument is not read.
-            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale).unflatten(0, query.shape[:2])
+            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale, out=room).view(shape)
         if self.softcap:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
             scores = scores.add_(_part(self.bias, rows, heads, columns, batch).to(scores.dtype))
         if self.keep is not None:
             scores = scores.masked_fill_(~_part(self.keep, rows, heads, columns, batch), -math.inf)
-        if any(x is not None for x in (self.band, self.present, self.slopes, self.change, self.mask)):
+        others = any(x is not None for x in (self.present, self.slopes, self.change, self.mask))
+        if not others and self.band is not None and isinstance(self.band.shift, int) and scores.device.type == "cpu":
+            spans = _range(rows, queries), _range(columns, keys)
+            if None not in spans:
+                return self.band.hide(scores, *spans)  # type: ignore[arg-type]
+        if others or self.band is not None:
             row, head, column = (
                 torch.arange(size, device=scores.device)[chosen]
                 for size, chosen in ((queries, rows), (count, heads), (keys, columns))
@@ -193,6 +216,14 @@ class AttentionScores:
         return replace(self, query=query, key=key, keep=keep, bias=bias, band=band, present=present, slopes=slopes)
 
 
+def _range(chosen: Selection, count: int) -> tuple[int, int] | None:
+    """The range of a slice without steps; None for anything else."""
+    if not isinstance(chosen, slice) or chosen.step not in (None, 1):
+        return None
+    start, stop, _ = chosen.indices(count)
+    return start, stop
+
+
 def _span(numbers: Tensor) -> tuple[int, int] | None:
     """The range of consecutive numbers; None if they are not, or if to ask for it would wait for a device."""
     if numbers.is_cuda or not len(numbers) or int(numbers[-1]) - int(numbers[0]) + 1 != len(numbers):
@@ -208,19 +239,13 @@ def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
         logsumexp = scores.logsumexp(-1)
         empty = (logsumexp == -math.inf).unsqueeze(-1)
         return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
-    if scores.numel() <= _SMALL:
-        logsumexp = scores.logsumexp(-1)
-        weights = torch.softmax(scores, -1, out=scores)
-        if may_be_empty:
-            weights.masked_fill_((logsumexp == -math.inf).unsqueeze(-1), 0.0)
-        return weights, logsumexp
     largest = scores.amax(-1)
     weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
     if may_be_empty:
         weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
     # At the largest score s the weight is exp(s − logsumexp): cheaper than exponentials once more.
-    total = largest - weights.amax(-1).log()
-    return weights, total.masked_fill(largest == -math.inf, -math.inf)
+    total = largest - weights.amax(-1).log_()
+    return weights, total.masked_fill_(largest == -math.inf, -math.inf) if may_be_empty else total
 
 
 def _part(mask: Tensor, rows: Selection, heads: Selection, columns: Selection, batch: slice) -> Tensor:

@@ -13,6 +13,7 @@ Every reading of the axes is compared with all of it.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -108,7 +109,7 @@ class AxisReading:
     def query_count(self) -> int:
         return math.prod(self.lead[axis] for axis in self.queries)
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether tensors are ``(batch, heads, tokens, width)`` already."""
         return len(self.lead) == 2 and self.order == (0, 1) and self.heads == (1,) and not self.split

@@ -1,9 +1,13 @@
 """Which keys a query may see by their distance: causal attention with either alignment, and sliding windows."""
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_REMEMBERED = 2**18  # larger blocks are not remembered
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Band:
         return kept
 
     @property
+    def may_hide_all(self) -> bool:
+        """Whether a query may see no key at all. The values of a tensor are not read: that would wait for its device."""
+        return self.left is not None or not isinstance(self.shift, int) or self.shift < 0
+
+    @property
     def shifts(self) -> tuple[int, int]:
         """The smallest and the largest shift."""
         if isinstance(self.shift, int):
@@ -49,6 +58,17 @@ class Band:
         last = keys if self.right is None else min(keys, stop + high + self.right)
         return min(first, keys), max(min(first, keys), last)
 
+    def hide(self, scores: Tensor, rows: tuple[int, int], columns: tuple[int, int], value: float = -math.inf) -> Tensor:
+        """``value`` where a key is not kept, in scores ``(…, rows, columns)`` of these ranges, if all shifts are equal."""
+        for part in self.edges(rows, columns):
+            first, last, _ = part.indices(columns[1] - columns[0])
+            away = columns[0] + first - rows[0] - self.shifts[0]
+            size = rows[1] - rows[0], last - first
+            known = _hidden if size[0] * size[1] <= _REMEMBERED else _hidden.__wrapped__
+            hidden = known(self.left, self.right, away, *size)
+            scores[..., part].masked_fill_(hidden.to(scores.device), value)
+        return scores
+
     def edges(self, rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> list[slice]:
         """Of a range of keys, the parts in which some queries of a range do not see some keys. Without ranges: all.
 
@@ -64,6 +84,14 @@ class Band:
             return [slice(0, last - first)]
         parts = (slice(0, min(seen_from, last) - first), slice(max(seen_to, first) - first, last - first))
         return [part for part in parts if part.start < part.stop]
+
+
+@functools.lru_cache(16)
+def _hidden(left: int | None, right: int | None, away: int, rows: int, columns: int) -> Tensor:
+    """Whether a key is not kept, in a block whose first key is ``away`` from the first query. Blocks along a diagonal are
+    the same."""
+    with torch.inference_mode(False):
+        return ~Band(left, right).keeps(torch.arange(rows), torch.arange(away, away + columns))
 
 
 def alignment(band: Band | None, queries: int, keys: int) -> int | Tensor:

@@ -1,16 +1,20 @@
 """Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
 
+import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, product_error, weights_of
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
 from regard.maps._record import AttentionRecord, Check, difference
+from regard.maps._selection import chosen_count, on_device
 from regard.maps._threads import each_in_a_thread
 
+_AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
 TILE = 2**19  # scores at a time on a CPU: they fit into its cache
 
 
@@ -34,9 +38,13 @@ class Room:
 
 def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room, chunk_bytes: int) -> Tensor:
     """The selected weights, written into room for them."""
-    everything = isinstance(rows, slice) and rows == ALL
-    if everything and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
+    every_row = isinstance(rows, slice) and rows == ALL
+    if every_row and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
+    if every_row and isinstance(record.running.weights, AttentionScores) and 0 < math.prod(record.shape) <= _AT_ONCE:
+        heads = on_device(heads, record.running.device)
+        weights = record.build(ALL, heads).to(room.dtype)
+        return weights if room.new else room(len(weights)).copy_(weights)
     if _fits_tiles(record, rows, heads):
         return _in_tiles(record, room)
     made = None
@@ -54,12 +62,12 @@ def chunks(
     batch, heads_count, queries, keys = record.shape
     device = record.running.device
     numbers = torch.arange(queries)[rows]
-    step = max(1, chunk_bytes // max(1, 4 * batch * len(torch.arange(heads_count)[heads]) * keys))
-    heads = heads.to(device) if isinstance(heads, Tensor) else heads
+    step = max(1, chunk_bytes // max(1, 4 * batch * chosen_count(heads, heads_count) * keys))
+    heads = on_device(heads, device)
     whole = isinstance(rows, slice) and rows == ALL
     for start in range(0, len(numbers), step):
         stop = min(start + step, len(numbers))
-        yield start, record.build(slice(start, stop) if whole else numbers[start:stop].to(device), heads)
+        yield start, record.build(slice(start, stop) if whole else on_device(numbers[start:stop], device), heads)
 
 
 def _fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bool:
@@ -78,23 +86,28 @@ def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
     if not isinstance(scores, AttentionScores) or value is None or expected is None:
         raise TypeError(f"{record.name!r} is not computed from scores")
     made = room(batch)
+    here = threading.local()
     height = max(1, min(queries, TILE // keys))
     heads = max(1, min(count, TILE // (height * keys)))
     items = max(1, min(batch, TILE // (height * keys * heads))) if heads == count else 1
 
     def one(where: tuple[slice, slice, Check]) -> None:
         part, chosen, check = where
+        if not hasattr(here, "work"):  # one tile after the other uses the same memory, which stays in the cache
+            here.work = torch.empty(items * heads * height * keys, dtype=exact(scores.query[:0]).dtype)
         with torch.no_grad():
             for start in range(0, queries, height):
                 rows = slice(start, min(start + height, queries))
                 first, last = scores.reach(rows.start, rows.stop)
                 columns = slice(first, max(last, first + 1))
-                weights, logsumexp = weights_of(scores.scores(rows, chosen, columns, part), scores.may_be_empty)
+                found = scores.scores(rows, chosen, columns, part, here.work)
+                weights, logsumexp = weights_of(found, scores.may_be_empty)
                 made[part, chosen, rows, columns] = weights
                 error = product_error(weights, value[part, :, columns], expected[part], rows, chosen)
                 log_error = None
                 if running.logsumexp is not None:
-                    log_error = difference(logsumexp, running.logsumexp[part, chosen, rows])
+                    theirs = running.logsumexp[part, chosen, rows]
+                    log_error = difference(logsumexp, theirs, scores.may_be_empty)
                 check.add(error, log_error)
 
     parts = [

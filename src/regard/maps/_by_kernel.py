@@ -4,7 +4,7 @@ A kernel that fails, or that disagrees with the path in torch when it is first u
 the record says why: a map is never taken from a kernel that was not compared.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from regard.maps._attention_scores import ALL, AttentionScores, Selection, share
 from regard.maps._band import alignment
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
+from regard.maps._selection import on_device
 
 # Of each kind of call: whether its kernel agreed with torch when it was first used.
 _proven: dict[tuple[Any, ...], bool] = {}
@@ -35,7 +36,10 @@ def usable(record: AttentionRecord, heads: Selection) -> kernels.ScoreTensors | 
     if any(x is not None for x in others) or (scores.keep is not None and present is None):
         return None
     batch, count, _, _ = record.shape
+    if batch * count > kernels.MOST_HEADS:
+        return None
     band, device = scores.band, scores.query.device
+    heads = on_device(heads, device)
     shift = alignment(band, *record.shape[2:])
     slopes = scores.slopes if scores.slopes is None else scores.slopes.expand(batch, count)[:, heads]
     whole = isinstance(heads, slice) and heads == ALL
@@ -92,8 +96,16 @@ def weights_by_kernel(record: AttentionRecord, heads: Selection, dtype: torch.dt
     return weights
 
 
-def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor] | None:
-    """The overview of these heads and the sums of their rows; None if no kernel can compute it."""
+class KernelOverview(NamedTuple):
+    """The overview that a kernel computed, the sums of its rows, and the kind of call."""
+
+    overview: Overview
+    sums: Tensor
+    kind: tuple[Any, ...]
+
+
+def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) -> KernelOverview | None:
+    """The overview of these heads; None if no kernel can compute it."""
     given = usable(record, heads)
     kind = _kind("overview", given)
     if given is None or not _proven.get(kind, True):
@@ -105,12 +117,11 @@ def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) ->
         _settle(record, kind, False, f"{type(failure).__name__}: {failure}")
         return None
     queries, keys = QueryStatistics(*found.per_query), KeyStatistics(*found.per_key)
-    return Overview(found.mass, found.largest, cell, queries, keys), found.sums
+    return KernelOverview(Overview(found.mass, found.largest, cell, queries, keys), found.sums, kind)
 
 
-def agrees_at_first(record: AttentionRecord, heads: Selection) -> bool:
+def agrees_at_first(record: AttentionRecord, kind: tuple[Any, ...]) -> bool:
     """Whether the overview of a kernel, which was just checked, agrees. Only the first of each kind waits for it."""
-    kind = _kind("overview", usable(record, heads))
     if kind not in _proven:
         _settle(record, kind, record.agrees, f"its overview is off by {record.residual:.1e}")
     return _proven[kind]
@@ -124,7 +135,7 @@ def _kind(what: str, given: kernels.ScoreTensors | None, *more: Any) -> tuple[An
 
 def _some_rows(record: AttentionRecord) -> Tensor:
     order = torch.randperm(record.shape[2], generator=torch.Generator().manual_seed(0))
-    return order[:COMPARED].to(record.running.device)
+    return order[:COMPARED].to(record.running.device, non_blocking=True)
 
 
 def _settle(record: AttentionRecord, kind: tuple[Any, ...], agrees: bool, reason: str) -> None:

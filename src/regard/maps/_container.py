@@ -180,7 +180,10 @@ class Maps(Mapping[str, Map]):
 
     def ensure(self, name: str) -> Map:
         """The map of this name, which may have no calls yet."""
-        return self._maps.setdefault(name, Map(name))
+        found = self._maps.get(name)
+        if found is None:
+            found = self._maps[name] = Map(name)
+        return found
 
     def remove_latest(self, name: str) -> AttentionRecord | None:
         """Take the latest record of this name out again, and return it."""

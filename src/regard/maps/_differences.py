@@ -21,27 +21,31 @@ class _Output:
 
 
 class OutputPairs:
-    """Follows the outputs of two kernels of one module that have the same values, until one is subtracted."""
+    """Follows the outputs of two kernels of one module that have the same values, until one is subtracted.
+
+    Attributes:
+        waiting: both outputs, while they may be subtracted.
+    """
 
     def __init__(self) -> None:
         self._latest: _Output | None = None
-        self._pair: list[_Output] = []
+        self.waiting: list[_Output] = []
 
     def __bool__(self) -> bool:
-        return bool(self._pair)
+        return bool(self.waiting)
 
     def add(self, name: str, value: Any, out: Any) -> None:
         """A kernel was called with these values."""
         if not isinstance(value, Tensor) or not isinstance(out, Tensor):
             return
         before, self._latest = self._latest, _Output(weakref.ref(out), weakref.ref(value), name)
-        self._pair = []
+        self.waiting.clear()
         if before is not None and before.value() is value and name == f"{before.name}#2":
-            self._pair = [before, self._latest]
+            self.waiting += [before, self._latest]
 
     def multiplied(self, args: tuple[Any, ...], out: Any) -> None:
         """A product: of one of the outputs and a factor?"""
-        for output in self._pair:
+        for output in self.waiting:
             index = next((i for i, x in enumerate(args[:2]) if x is output.tensor()), None)
             if index is not None and len(args) > 1 and isinstance(out, Tensor):
                 output.tensor, output.factor = weakref.ref(out), args[1 - index]
@@ -49,12 +53,12 @@ class OutputPairs:
 
     def subtracted(self, args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
         """The names of both and the factor λ, if the second output is subtracted from the first; else None."""
-        if len(self._pair) != 2 or len(args) < 2:
+        if len(self.waiting) != 2 or len(args) < 2:
             return None
-        first, second = self._pair
+        first, second = self.waiting
         if args[0] is not first.tensor() or args[1] is not second.tensor() or first.factor != 1.0:
             return None
-        self._pair = []
+        self.waiting.clear()
         return first.name, second.name, second.factor
 
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.maps._axis_evidence import heads_of, samples_of
 from regard.maps._contributions import PROJECTIONS
+from regard.maps._known_functions import KnownFunction, known_function
 from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
@@ -72,7 +73,9 @@ class Interceptor(TorchFunctionMode):
         # The latest output that the listener replaced, and the weights that give it.
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
         self.outputs = OutputTracker(listener, self._apart, self._follow, self._about_tokens)
-        self._functions: dict[Any, tuple[str, Callable[..., Any] | None, bool]] = {}
+        self._functions: dict[Any, KnownFunction] = {}
+        history = self.handwritten.history  # all of these are empty while nothing is followed
+        self._followed: Any = history.origins, history.random.known, self.silent.waiting, self.outputs.folded
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -88,14 +91,12 @@ class Interceptor(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if is_hidden():
-            return func(*args, **kwargs)
-        known = self._functions.get(func)  # every operator of the model comes here: its name is looked up once
+        known = self._functions.get(func)
         if known is None:
-            operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
-            name = getattr(func, "__name__", "").partition(".")[0] if operator else getattr(func, "__name__", "")
-            known = self._functions[func] = (name, self._handlers.get(name), operator)
-        name, handler, operator = known
+            known = self._functions[func] = known_function(func, self._handlers)
+        name, handler, operator, follows = known
+        if (follows and not any(self._followed)) or is_hidden():
+            return func(*args, **kwargs)
         if self.silent.waiting and name != "__get__":  # which only reads a property
             self.silent.used(args, kwargs)
         if self.listener.projections is not None and name in PROJECTIONS and not _in_backward():
@@ -200,8 +201,11 @@ class Interceptor(TorchFunctionMode):
 
     def _apply_edits(self, record: AttentionRecord) -> None:
         """If an interceptor around this one replaced the output, the map is the one that gives the new output."""
+        outside = outer_interceptors(self)
+        if not outside:
+            return
         last = self._last_output() if self._last_output is not None else None
-        around = [outer._replaced for outer in outer_interceptors(self) if isinstance(outer, Interceptor)]
+        around = [outer._replaced for outer in outside if isinstance(outer, Interceptor)]
         edited = next((found[1] for found in around if found is not None and found[0]() is last), None)
         if edited is not None and last is not None:
             record.computation = record.running.with_weights(edited)
@@ -366,6 +370,7 @@ class Interceptor(TorchFunctionMode):
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
         self._functions.clear()
+        self._followed = ()
         self.outputs.handlers.clear()
         del self.outputs
         self.handwritten.close()

@@ -16,8 +16,8 @@ from regard.maps._listener import RecordListener
 from regard.maps._overview import overview_size
 from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
-from regard.maps._selection import Rows
-from regard.maps._storage import Storage
+from regard.maps._selection import Rows, chosen_count
+from regard.maps._storage import Storage, zeros
 from regard.support.text import format_size
 
 SUGGESTED = 128  # cells a side of the overview that is offered where a map does not fit
@@ -65,7 +65,7 @@ class Keeping(RecordListener):
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
         batch, heads_count, queries, keys = record.shape
         value = record.running.value
-        shape = (batch, len(torch.arange(heads_count)[heads]), len(torch.arange(queries)[rows]), keys)
+        shape = (batch, chosen_count(heads, heads_count), chosen_count(rows, queries), keys)
         dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
@@ -75,7 +75,7 @@ class Keeping(RecordListener):
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
             self.storage.used -= size if size > self.chunk_bytes else 0
             device = record.running.device
-            whole = Room(lambda items: torch.zeros(items, *shape[1:], dtype=dtype, device=device), dtype)
+            whole = Room(lambda items: zeros((items, *shape[1:]), dtype, device), dtype)
             record.stored = build(record, rows, heads, whole, self.chunk_bytes)
             return None
         room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * self.chunk_bytes)
@@ -84,8 +84,7 @@ class Keeping(RecordListener):
         device, file = record.running.device, room.tensor
 
         def make(items: int) -> Tensor:
-            # Memory of zeros is not touched until something else is written to it.
-            return torch.zeros(items, *shape[1:], dtype=dtype, device=device) if file is None else file
+            return zeros((items, *shape[1:]), dtype, device) if file is None else file
 
         made = build(record, rows, heads, Room(make, dtype, file is None), self.chunk_bytes)
         record.stored = made if file is not None else room.keep(made)
@@ -102,7 +101,7 @@ class Keeping(RecordListener):
         if record.windows is not None or record.axes.over == "samples":
             which = "windows" if record.windows is not None else "queries with keys of their own"
             return f"there is no overview of {which}: capture it without overview="
-        count = len(torch.arange(record.shape[1])[heads])
+        count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
         size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
         scores = record.running.weights

@@ -115,6 +115,11 @@ def inferred_layout(tokens: int, modules: list[nn.Module], patches: tuple[int, .
     return None
 
 
+def states_layout(module: nn.Module) -> bool:
+    """Whether a module states how tokens lie, for any number of them: :func:`inferred_layout` needs no others."""
+    return bool(_candidates(module, None))
+
+
 def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
     found: list[tuple[int, tuple[int, ...] | None]] = []
     # timm (and ours): the module states its prefix tokens, and its patch embedding the grid for which it was built.

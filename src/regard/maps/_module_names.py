@@ -36,12 +36,15 @@ def clean(path: str) -> str:
 class CallSite:
     """Where an attention happened: the module, its name, and the frames from the call outwards.
 
-    ``remembered`` is for what does not change while the model is intercepted, so that it is computed once.
+    Attributes:
+        functions: the names of all functions that run.
+        remembered: what does not change while the model is intercepted, so that it is computed once.
     """
 
     name: str
     module: nn.Module
     frames: tuple[FrameType, ...]
+    functions: frozenset[str] = frozenset()
     remembered: dict[Any, Any] = field(default_factory=dict)
 
     def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
@@ -102,8 +105,9 @@ class ModuleNames:
             count: whether to number this attention: False if it may turn out not to be one.
         """
         frames = _frames()
-        self.compiled = self.compiled or _from_compiled_code(frames)
-        self._running = [entry for entry in self._running if any(entry[0] is frame for frame in frames)]
+        functions = frozenset([frame.f_code.co_name for frame in frames])
+        self.compiled = self.compiled or ("compile_wrapper" in functions and _from_compiled_code(frames))
+        self._running = [entry for entry in self._running if entry[0] in frames]
         for depth, frame in enumerate(frames):
             found = _first_argument(frame)
             name = self.of(found) if isinstance(found, nn.Module) else None
@@ -118,9 +122,10 @@ class ModuleNames:
                 self._count_run(frames)
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
-            return CallSite(self._numbered(call, name) if count else name, found, tuple(frames), self._remembered)
+            name = self._numbered(call, name) if count else name
+            return CallSite(name, found, tuple(frames), functions, self._remembered)
         path = self.of(module)
-        return None if path is None or module is None else CallSite(path, module, tuple(frames))
+        return None if path is None or module is None else CallSite(path, module, tuple(frames), functions)
 
     @property
     def run(self) -> int:
@@ -129,7 +134,7 @@ class ModuleNames:
 
     def _count_run(self, frames: list[FrameType]) -> None:
         """``generate``, or any method of the model that calls it several times, is one run."""
-        if self._run is not None and any(frame is self._run[0] for frame in frames):
+        if self._run is not None and self._run[0] in frames:
             return
         outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
         if outermost is not None:
@@ -187,8 +192,6 @@ def _first_argument(frame: FrameType) -> Any:
 def _from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
     compile wrapper called directly runs compiled."""
-    if not any(frame.f_code.co_name == "compile_wrapper" for frame in frames):
-        return False
     handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
     rest = iter(frames[handed + 1 :])
     if handed >= 0:

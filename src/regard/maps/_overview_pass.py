@@ -17,12 +17,13 @@ from regard.maps._band import Band, alignment
 from regard.maps._by_kernel import agrees_at_first, overview_by_kernel
 from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
+from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
 
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too
 TILE = 2**20  # scores at a time on a CPU: more of them leave the cache, fewer of them take longer to organize
 TILE_CUDA = 2**26
-ROWS = 128
+ROWS = 256
 GROUP = 8  # rows among which a maximum is looked for at a time
 CHECKED = 4  # rows that are computed in full
 
@@ -142,9 +143,9 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
         before = replace(record.check)
-        check(record, *found, heads, shift)
-        if agrees_at_first(record, heads):
-            return found[0]
+        check(record, found.overview, found.sums, heads, shift)
+        if agrees_at_first(record, found.kind):
+            return found.overview
         record.check = before
     overview, sums = _by_tiles(record, heads, cells)
     check(record, overview, sums, heads, shift)
@@ -158,7 +159,7 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     band = scores.band if isinstance(scores, AttentionScores) else None
     add = Accumulator((batch, len(numbers), queries, keys), cells, band, running.device)
     if not isinstance(scores, AttentionScores):
-        from_weights(record, heads.to(running.device) if isinstance(heads, Tensor) else heads, add)
+        from_weights(record, on_device(heads, running.device), add)
         return add.overview, None
     places = [(item, place, head) for item in range(batch) for place, head in enumerate(numbers)]
 
@@ -186,8 +187,9 @@ def check(
     """
     running, queries, keys = record.running, record.shape[2], record.shape[3]
     device = overview.mass.device
-    rows = torch.randperm(queries, generator=torch.Generator().manual_seed(queries))[:CHECKED].sort().values.to(device)
-    weights = record.build(rows, heads.to(device) if isinstance(heads, Tensor) else heads)
+    chosen = torch.randperm(queries, generator=torch.Generator().manual_seed(queries))[:CHECKED].sort().values
+    rows = chosen.to(device, non_blocking=True)  # which does not wait for what the device computes
+    weights = record.build(rows, on_device(heads, device))
     found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, keys)}
     differences = [
         (getattr(found, name)[:, :, rows] / parts.get(name, 1) - value).abs().amax()
@@ -258,10 +260,7 @@ class _PlainHead:
             self.work = self.query.new_empty(shape[0] * shape[1])
         found = self.work[: shape[0] * shape[1]].view(shape)
         torch.mm(self.query[slice(*rows)], self.key[slice(*columns)].T, out=found)
-        for part in [] if self.band is None else self.band.edges(rows, columns):
-            row, column = (torch.arange(*span, device=found.device) for span in (rows, columns))
-            found[:, part].masked_fill_(~self.band.keeps(row, column[part]), MASKED)  # type: ignore[union-attr]
-        return found
+        return found if self.band is None else self.band.hide(found, rows, columns, MASKED)
 
 
 def _logits(found: Tensor, total: Tensor | None, width: int) -> Tensor:

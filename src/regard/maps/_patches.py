@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
 
@@ -79,14 +79,22 @@ def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
                 _undo.close()
 
 
-@contextmanager
-def paused() -> Iterator[None]:
-    """Run this block of the thread as if it were not intercepted: compiled code runs compiled."""
-    _thread.paused += 1
-    try:
-        yield
-    finally:
+class _Pause:
+    """A class, and not a generator: it is entered at each attention."""
+
+    def __enter__(self) -> None:
+        _thread.paused += 1
+
+    def __exit__(self, *error: object) -> None:
         _thread.paused -= 1
+
+
+_pause = _Pause()
+
+
+def paused() -> AbstractContextManager[None]:
+    """Run this block of the thread as if it were not intercepted: compiled code runs compiled."""
+    return _pause
 
 
 def _active() -> bool:

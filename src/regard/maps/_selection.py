@@ -38,6 +38,20 @@ def check_selection(name: str, chosen: Any) -> None:
         raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
 
 
+def chosen_count(chosen: Selection, count: int) -> int:
+    """How many of ``count`` a selection chooses.
+
+    >>> chosen_count(slice(None, None, 2), 5), chosen_count(torch.tensor([0, 4]), 5)
+    (3, 2)
+    """
+    return len(range(count)[chosen]) if isinstance(chosen, slice) else len(chosen)
+
+
+def on_device(chosen: Selection, device: torch.device) -> Selection:
+    """A selection for tensors on this device. The copy does not wait for what the device computes."""
+    return chosen if isinstance(chosen, slice) else chosen.to(device, non_blocking=True)
+
+
 def select(chosen: Rows, count: int) -> Selection | str:
     """A selection along an axis of size ``count``, or the reason why there is none."""
     if chosen is None:

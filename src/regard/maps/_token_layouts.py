@@ -1,11 +1,11 @@
 """How the tokens of an attention lie: as the layer declares it, as the model declares it, or as a module around it states it."""
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.maps._layout import Layout, inferred_layout
+from regard.maps._axes import MapAxes
+from regard.maps._layout import Layout, inferred_layout, states_layout
 from regard.maps._module_names import CallSite
 from regard.maps._positions import positions_of
 from regard.maps._record import AttentionRecord
@@ -40,7 +40,8 @@ class TokenLayouts:
         keys, grid = record.shape[3], current_grid()
         record.windows = windows_of(record.shape, around, site)
         if record.windows is None and record.axes.over == "tokens":
-            record.axes = replace(record.axes, positions=positions_of(record.shape, site))
+            known = record.axes
+            record.axes = MapAxes(known.certainty, known.over, known.query_layout, positions_of(record.shape, site))
         if record.windows is not None:
             record.layout = Layout(record.windows.grid, 0)
         elif record.layout is None and grid is not None and Layout(grid, 0).tokens == keys:
@@ -49,5 +50,8 @@ class TokenLayouts:
         if record.layout is None:
             at = (site.name, keys, self._patches)
             if at not in site.remembered:
-                site.remembered[at] = inferred_layout(keys, around, self._patches)
+                stating = site.remembered.get((site.name, "stating"))
+                if stating is None:  # in a text none does, and each call of generate has other keys
+                    stating = site.remembered[site.name, "stating"] = [x for x in around if states_layout(x)]
+                site.remembered[at] = inferred_layout(keys, stating, self._patches)
             record.layout = site.remembered[at]

@@ -104,13 +104,23 @@ _SIZES = ("window_size", "partition_size", "ws", "block_size")
 
 def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite) -> Windows | None:
     """The windows of a known windowed layer around this attention; None if there is none or its size does not fit."""
-    for module in modules:
+    key = (site.name, "windows")
+    if key not in site.remembered:
+        site.remembered[key] = [module for module in modules if _may_cut(module)]
+    for module in site.remembered[key]:
         windows = _windows(module, site)
         if windows is not None:
             area = windows.window[0] * windows.window[1]
             if shape[2:] == (area, area) and shape[0] % windows.count == 0:
                 return windows
     return None
+
+
+def _may_cut(module: nn.Module) -> bool:
+    """Whether :func:`_windows` knows the module's class. It is asked once for each module, not at each call."""
+    kind = type(module).__name__
+    others = "Swin" in kind or "PartitionAttention" in kind or kind in ("ShiftedWindowAttention", "NestLevel", "Block")
+    return kind in _ROLLED or others or _CUT.search(kind) is not None
 
 
 def _windows(module: nn.Module, site: CallSite) -> Windows | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
+from regard.functional.kernels._map_launch import MOST_HEADS as MOST_HEADS
 from regard.functional.kernels._map_launch import WIDEST
 from regard.functional.kernels._map_launch import CellSums as CellSums
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors

@@ -1,13 +1,16 @@
 """From the tensors of an attention to the kernels of its map."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _FAR = 1 << 30  # no limit of a distance
 WIDEST = 256  # of a head
+MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,14 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     mass, largest = zeros(rows, blocks, columns), zeros(rows, blocks, columns)
     sums, entropy, first, distance, top = (zeros(queries) for _ in range(5))
     where, received, best = zeros(queries, dtype=torch.int32), zeros(keys), zeros(keys, dtype=torch.int64)
-    map_overview[rows * blocks, batch * heads](
-        query, key, given.logsumexp.float().contiguous(), *given.masks,
-        mass, largest, sums, entropy, first, distance, top, where, received, best,
-        queries, keys, heads, heads // key.shape[1], height, width, columns, blocks, query.shape[3], first_keys,
-        *given.limits, *query.stride()[:3], *key.stride()[:3],
-        **given.constants, BM=block_rows, BN=block_columns, num_warps=8 if block_rows == 128 else 4,
-    )  # fmt: skip
+    with _on_device_of(query):
+        map_overview[rows * blocks, batch * heads](
+            query, key, given.logsumexp.float().contiguous(), *given.masks,
+            mass, largest, sums, entropy, first, distance, top, where, received, best,
+            queries, keys, heads, heads // key.shape[1], height, width, columns, blocks, query.shape[3], first_keys,
+            *given.limits, *query.stride()[:3], *key.stride()[:3],
+            **given.constants, BM=block_rows, BN=block_columns, num_warps=8 if block_rows == 128 else 4,
+        )  # fmt: skip
     # The weight is in the upper half of the number, and its row in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
     source = torch.where(best > 0, best & 0xFFFFFFFF, -1).to(torch.int32)
@@ -120,14 +124,20 @@ def write_weights(
     columns = min(64, max(16, _power(keys)))
     programs = math.ceil(queries / rows)
     errors = torch.empty(2, batch * heads, programs, device=query.device)
-    map_weights[programs, batch * heads](
-        query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors[0], errors[1],
-        queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
-        *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
-        **given.constants, BM=rows, BN=columns, BV=max(16, _power(value.shape[3])), num_warps=4,
-    )  # fmt: skip
+    with _on_device_of(query):
+        map_weights[programs, batch * heads](
+            query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors[0], errors[1],
+            queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
+            *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
+            **given.constants, BM=rows, BN=columns, BV=max(16, _power(value.shape[3])), num_warps=4,
+        )  # fmt: skip
     largest = errors.amax((1, 2))
     return weights, largest[0], largest[1]
+
+
+def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Kernels are launched on the current device, which need not be that of a model on several."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -32,6 +32,10 @@ KERNELS_WITH_LOGSUMEXP: dict[str, Any] = {
     if (overload := _overload(name)) is not None
 }
 _WITH_LOGSUMEXP = set(KERNELS_WITH_LOGSUMEXP.values())
+# Those of them that leave the logsumexp out unless their fifth argument asks for it. The output is the same.
+_ON_REQUEST = {
+    KERNELS_WITH_LOGSUMEXP.get(f"_scaled_dot_product_{name}_attention") for name in ("efficient", "cudnn")
+} - {None}
 _WITHOUT = {_overload("_scaled_dot_product_attention_math_for_mps"), _overload("_safe_softmax"), _overload("_softmax")}
 _WHOLE = _overload("scaled_dot_product_attention")
 
@@ -60,6 +64,8 @@ class KernelWitness(TorchDispatchMode):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
+        if func in _ON_REQUEST:  # without gradients torch does not ask for it
+            args = (*args[:4], True, *args[5:])
         out = func(*args, **kwargs)
         if func in _WITH_LOGSUMEXP:
             self.kernel = func.overloadpacket.__name__

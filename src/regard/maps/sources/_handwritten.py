@@ -21,6 +21,8 @@ Function = Callable[..., Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
+DROPOUTS = frozenset({"dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"})
+
 
 @dataclass(frozen=True)
 class LinearAttention:
@@ -48,12 +50,7 @@ class HandwrittenAttention:
     def __init__(self, running: Callable[[], str | None]) -> None:
         self.history = TensorHistory(running)
         self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
-            "dropout": self._dropout,
-            "dropout_": self._dropout,
-            "feature_dropout": self._dropout,
-            "dropout1d": self._dropout,
-            "dropout2d": self._dropout,
-            "dropout3d": self._dropout,
+            **dict.fromkeys(DROPOUTS, self._dropout),
             "sum": self._sum,
             **dict.fromkeys(RANDOM, self._random),
             **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),

@@ -86,8 +86,8 @@ def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:
 
 def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
     """``(batch, heads, queries)``: some kernels pad the queries, others add an axis of size 1."""
-    if logsumexp is None:
-        return None
+    if logsumexp is None or logsumexp.shape == output.shape[:3]:
+        return logsumexp
     if logsumexp.ndim == 3 and logsumexp.shape[2] > output.shape[2]:
         logsumexp = logsumexp[:, :, : output.shape[2]]
     return logsumexp.reshape(output.shape[:3]) if logsumexp.numel() == output.shape[:3].numel() else None
@@ -95,6 +95,6 @@ def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
 
 def _batched(x: Tensor, out: Tensor) -> Tensor:
     """x with the output's leading axes: the kernel expands those of size 1 (heads may stay fewer)."""
-    if x.ndim <= 3 or x.ndim != out.ndim:
+    if x.ndim <= 3 or x.ndim != out.ndim or x.shape[:-3] == out.shape[:-3]:
         return x
     return x.expand(*out.shape[:-3], *x.shape[-3:])
