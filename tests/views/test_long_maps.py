@@ -1,9 +1,12 @@
 """Pages of overviews: what they hold, and that they stay small."""
 
+import math
+
 import pytest
 import torch
 
 import regard
+import regard.views._static_figure as static_figure
 from regard.maps import AttentionRecord, Check, Map, Maps, Overview
 
 
@@ -54,6 +57,23 @@ def test_a_page_of_32_by_32_heads_is_small(tmp_path):
     assert shown.save(tmp_path / "page.html").stat().st_size <= 15e6
 
 
+def test_a_static_figure_shows_the_share_of_each_cell(tmp_path):
+    maps = long_maps(2, 2, 1001, cells=100)
+    maps[0].latest.overview.mass.fill_(11 / 91)  # each query gives every cell as much
+    shown = regard.show(maps, tokens=[f"w{number}" for number in range(1001)])
+    assert shown.save(tmp_path / "long.svg", head=1).stat().st_size > 1000
+    figure = static_figure.figure(shown.payload, layer=0, head="mean")
+    [image] = figure.axes[0].images
+    uniform = math.log(2) / math.log(92)
+    torch.testing.assert_close(
+        torch.as_tensor(image.get_array()), torch.full((91, 91), uniform).double(), atol=1e-2, rtol=0
+    )
+    assert figure.get_suptitle() == "layers.0 · mean over heads · in cells of 11 × 11 tokens"
+    assert figure.axes[0].get_xticklabels()[1].get_text() == "33 w33"
+    with pytest.raises(ValueError, match="head must be"):
+        static_figure.figure(shown.payload, head=7)
+
+
 def test_what_does_not_fit_is_refused():
     maps = long_maps(1, 1, 40, batch=2)
     with pytest.raises(ValueError, match=r"tokens has 3 entries .*, but needs 40, which 'layers\.0' attends over"):
@@ -64,8 +84,6 @@ def test_what_does_not_fit_is_refused():
         regard.show(maps, sample=2)
     with pytest.raises(ValueError, match="no places on an image"):
         regard.show(maps, grid=(5, 8))
-    with pytest.raises(ValueError, match="no static figure"):
-        regard.show(maps).save("x.png")
     whole = Map("whole", [AttentionRecord.given(torch.ones(1, 1, 2, 2))])
     notes = regard.show(Maps([*maps.values(), whole])).payload.meta["notes"]
     assert "left out, because they have no overview: whole" in notes

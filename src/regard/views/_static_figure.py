@@ -37,6 +37,8 @@ def figure(
         return _heads(payload, title, **size)
     if payload.view == "compare":
         return _compared(payload, layer, head, query, title, **size)
+    if payload.view == "long":
+        return _long(payload, layer, head, query, title, **size)
     if payload.view not in ("tokens", "image", "mixed"):
         raise ValueError(f"the view {payload.view!r} has no static figure: save it as .html")
     layers = payload.meta["layers"]
@@ -72,17 +74,45 @@ def _layer(layers: list[dict[str, Any]], asked: int | str | None, opening: int) 
 
 def _weights(payload: Payload, number: int, layer: Any, head: int | str | None) -> tuple[Tensor, str]:
     """The map that is asked for, (queries, keys), and its name."""
-    about, stored = payload.meta["layers"][number], payload.arrays[f"map{number}"]
-    values = stored if isinstance(stored, Tensor) else stored.values
-    if head == "mean":
+    about = payload.meta["layers"][number]
+    scores = about["statistics"]["structure"]
+    best = payload.meta["opening"]["head"] if layer is None else scores.index(max(scores))
+    return _of_head(_values(payload, f"map{number}"), about["heads"], head, best)
+
+
+def _values(payload: Payload, name: str) -> Tensor:
+    stored = payload.arrays[name]
+    return stored if isinstance(stored, Tensor) else stored.values
+
+
+def _of_head(values: Tensor, heads: list[int], asked: int | str | None, best: int) -> tuple[Tensor, str]:
+    """What is asked for of (heads, queries, keys), by default the best, and its name."""
+    if asked == "mean":
         return values.mean(0), "mean over heads"
-    if head is None:
-        scores = about["statistics"]["structure"]
-        best = payload.meta["opening"]["head"] if layer is None else scores.index(max(scores))
-        return values[best], f"head {about['heads'][best]}"
-    if head not in about["heads"]:
-        raise ValueError(f'head must be "mean" or one of {about["heads"]}, got {describe(head)}')
-    return values[about["heads"].index(head)], f"head {head}"
+    if asked is None:
+        return values[best], f"head {heads[best]}"
+    if asked not in heads:
+        raise ValueError(f'head must be "mean" or one of {heads}, got {describe(asked)}')
+    return values[heads.index(int(asked))], f"head {asked}"
+
+
+def _long(
+    payload: Payload, layer: int | str | None, head: int | str | None, query: int | None, title: str | None, **size: Any
+) -> Figure:
+    """An overview: how much of its attention a query of a row of cells gives to the keys of each cell."""
+    if query is not None:
+        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
+    layers, opening = payload.meta["layers"], payload.meta["opening"]
+    number = _layer(layers, layer, opening["layer"])
+    about = layers[number]
+    best = opening["head"] if layer is None else int(_values(payload, f"entropy{number}").mean(-1).argmin())
+    mass, name = _of_head(_values(payload, f"mass{number}"), about["heads"], head, best)
+    cells = [range(0, about[side], step) for side, step in zip(("queries", "keys"), about["cell"], strict=True)]
+    said = payload.meta["tokens"] or []
+    labels = [[f"{at} {said[at]}" if at < len(said) else str(at) for at in starts] for starts in cells]
+    words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} tokens"
+    uniform = torch.full((len(mass),), mass.shape[1])
+    return weight_map(mass, uniform, queries=labels[0], keys=labels[1], title=title or words, **size)
 
 
 def _on_image(
