@@ -241,15 +241,14 @@ class TestMerging:
         assert _train.parse(recipe, ["--network.merge"])[0].network.merge == ()
         assert _train.parse(recipe, [])[0].network.merge == (1, 3)
 
-    def test_heads_are_drawn_on_the_grid_of_their_own_layer(self, merged, tmp_path, monkeypatch):
-        folder, before = merged
-        grids, drawn = [(14, 14), (7, 7)], []
-        assert before == [grids] * 2  # at step 0 and at the last
-        draw = regard.figures.heads
-        monkeypatch.setattr(regard.figures, "heads", lambda *args, **rest: drawn.append(args[2]) or draw(*args, **rest))
+    def test_heads_are_drawn_on_the_grid_of_their_own_layer(self, merged, tmp_path):
+        folder, drawn = merged
+        grids = [(14, 14), (7, 7)]
+        assert drawn == [grids] * 2  # at step 0 and at the last
         output = tmp_path / "report.html"
         assert main(["report", str(folder), "--samples", "10", "--output", str(output)]) == 0
-        assert drawn == [grids, grids]
+        shown = regard.views.run_views(regard.load_run(folder))["heads"].meta["layers"]
+        assert [tuple(layer["grid"]) for layer in shown] == grids
         assert "Of 18 heads" in output.read_text()
         assert main(["evaluate", str(folder), "--accelerator", "cpu"]) == 0
 

@@ -130,7 +130,7 @@ def test_bad_input_is_named(user_errors):
         EncoderBlock(4, 2, activation="sine")
     with pytest.raises(ValueError, match=r"x has shape \(2, 3, 5\), but its last axis must be 4 wide"):
         EncoderBlock(4, 2)(torch.zeros(2, 3, 5))
-    with pytest.raises(ValueError, match="context has shape"):
+    with pytest.raises(ValueError, match="memory has shape"):
         DecoderBlock(4, 2)(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5))
     with pytest.raises(TypeError, match="kep"):
         EncoderBlock(4, 2)(torch.zeros(2, 3, 4), kep=None)

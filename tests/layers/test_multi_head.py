@@ -267,5 +267,5 @@ def test_missing_and_mistyped_input_is_named(user_errors):
         MultiHeadAttention(4, 2)(x, keep=torch.ones(3, 3))
     with pytest.raises(TypeError, match="x must be a floating-point tensor"):
         MultiHeadAttention(4, 2)(x.long())
-    with pytest.raises(ValueError, match="out_features is 5, which 2 blocks do not divide"):
+    with pytest.raises(ValueError, match="out_features is 5, but must be divisible by blocks, 2"):
         BlockLinear(4, 5, 2)

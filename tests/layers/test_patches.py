@@ -34,13 +34,16 @@ def test_bad_input_is_named(user_errors):
     for shape, message in (
         (
             (1, 1, 5, 6),
-            "height of images .image_size. is 5, but must be a multiple of the height of a patch .patch_size., 2",
+            "height of images .image_size. is 5, but must be a positive multiple of the height of a patch .patch_size., 2",
         ),
         (
             (1, 1, 4, 4),
-            "width of images .image_size. is 4, but must be a multiple of the width of a patch .patch_size., 3",
+            "width of images .image_size. is 4, but must be a positive multiple of the width of a patch .patch_size., 3",
         ),
-        ((1, 1, 0, 3), "image height is 0"),
+        (
+            (1, 1, 0, 3),
+            "height of images .image_size. is 0, but must be a positive multiple of the height of a patch .patch_size., 2",
+        ),
         ((1, 3, 4, 6), r"images has shape \(1, 3, 4, 6\), but must have 1 channels"),
         ((1, 4, 6), "images has shape"),
     ):

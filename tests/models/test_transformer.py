@@ -132,7 +132,7 @@ def test_generation_stops_when_all_have_ended():
     [
         ({"positions": "learned"}, "length is needed for learned positions"),
         ({"positions": "rotary"}, "positions must be one of"),
-        ({"depth": (-1, 1)}, "depth of the encoder must be a whole number of 0 or more"),
+        ({"depth": (-1, 1)}, "depth of the encoder must be 0 or more, and 10000 at most, got -1"),
         ({"depth": (0, 1), "source_vocab_size": 5}, r"source_vocab_size is 5, but depth \(0, 1\) has no encoder"),
         ({"depth": (1, 0)}, "depth of the decoder must be 1 or more"),
         ({"depth": (1, 2, 3)}, "depth must be a number of blocks or a pair"),

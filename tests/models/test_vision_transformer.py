@@ -135,7 +135,7 @@ def test_refuses_other_models(timm, user_errors):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"image_size": 30}, "height of images .image_size. is 30, but must be a multiple"),
+        ({"image_size": 30}, "height of images .image_size. is 30, but must be a positive multiple"),
         ({"image_size": (8, 8, 8)}, "image_size must be a number or"),
         ({"pool": "max"}, "pool must be one of 'class'"),
         ({"positions": "rotary"}, "positions must be one of 'learned'"),

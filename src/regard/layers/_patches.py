@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
         for name, size, step in zip(("height", "width"), (height, width), self.patch_size, strict=True):
             if size % step or size < step:
                 raise ValueError(
-                    f"the {name} of images (image_size) is {size}, but must be a multiple of the {name} of a patch "
+                    f"the {name} of images (image_size) is {size}, but must be a positive multiple of the {name} of a patch "
                     f"(patch_size), {step}"
                 )
         return height // self.patch_size[0], width // self.patch_size[1]
