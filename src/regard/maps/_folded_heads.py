@@ -72,10 +72,11 @@ def _merged(out: Tensor, output: Tensor) -> Order | None:
         return None
     rows = out.detach().reshape(-1, heads * width)
     other = output.flatten(0, 1).unflatten(0, (heads, batch)).transpose(0, 1)
-    for order, x in (("samples first", output), ("heads first", other)):
+    orders: dict[Order, Tensor] = {"samples first": output, "heads first": other}
+    for order, x in orders.items():
         for axes in ((0, 2, 1, 3), (2, 0, 1, 3)):
             if torch.equal(rows, x.permute(axes).reshape(rows.shape)):
-                return order  # type: ignore[return-value]
+                return order
     return None
 
 
@@ -84,4 +85,5 @@ def _split(out: Tensor, output: Tensor) -> Order | None:
     batch, heads = output.shape[:2]
     if batch == heads or out.ndim < 4:
         return None
-    return {(batch, heads): "samples first", (heads, batch): "heads first"}.get(tuple(out.shape[:2]))  # type: ignore
+    orders: dict[tuple[int, ...], Order] = {(batch, heads): "samples first", (heads, batch): "heads first"}
+    return orders.get(tuple(out.shape[:2]))

@@ -1,6 +1,7 @@
 """What a capture keeps of an attention: its weights, an overview of them, or what a function folds from them."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ class LongTexts:
     keep_keys: bool = False
 
 
-class Keeping(RecordListener):
+class Keeping(RecordListener, ABC):
     """The part of a capture that builds what is kept. Its attributes are those of :class:`regard.maps.Capture`."""
 
     rows: Rows
@@ -44,9 +45,9 @@ class Keeping(RecordListener):
     by_rows: bool
     chunk_bytes: ClassVar[int]
 
+    @abstractmethod
     def fold(self, name: str) -> None:
         """Fold the map of this name that waits for it."""
-        raise NotImplementedError
 
     def keep(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
         """Build what is to be kept, in the storage; or the reason why it cannot be."""

@@ -1,5 +1,7 @@
 """What a map has of a long text: an overview, statistics of every token, and exact rows on demand."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -9,15 +11,15 @@ from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows, check_selection, select
 
 
-class LongMap:
+class LongMap(ABC):
     """The part of :class:`regard.maps.Map` that long texts need."""
 
     name: str
 
     @property
+    @abstractmethod
     def latest(self) -> AttentionRecord:
         """The record of the latest call."""
-        raise NotImplementedError
 
     @property
     def overview(self) -> Float[Tensor, "batch heads rows columns"]:
