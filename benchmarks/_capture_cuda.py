@@ -63,7 +63,7 @@ def passes(model: Any, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
 
 def compare(name: str, ways: dict[str, Callable[[], Any]], options: Any) -> list[dict[str, Any]]:
     with torch.inference_mode():
-        times = side_by_side(ways, rounds=options.rounds, device=options.device)
+        times = side_by_side(ways, rounds=options.rounds, device=options.device, patience=options.patience)
         median, slower = milliseconds(times), ratios(times, "plain")
         rows = []
         for way, run in ways.items():
