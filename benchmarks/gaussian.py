@@ -168,10 +168,12 @@ def peak_on_gpu(call: Callable[[], None]) -> int:
 
 
 def workload(side: int, way: str, device: str) -> Callable[[], None] | None:
-    """A way of computing Gaussian heads, or ``conv:CHANNELS`` and ``attention:CHANNELS``, a layer and its conversion."""
-    kind, _, channels = way.partition(":")
-    if channels:
-        return conversion_steps(int(channels), side, device)[kind]
+    """A way of computing Gaussian heads, or ``conv:CHANNELS:CASE``, ``attention:…`` and ``taps:…``, a layer and its
+    conversions."""
+    kind, _, layer = way.partition(":")
+    if layer:
+        channels, _, case = layer.partition(":")
+        return conversion_steps(int(channels), side, device, case)[kind]
     return Problem(side, device, torch.float32 if device == "cpu" else torch.bfloat16).candidates()[way]
 
 
@@ -198,8 +200,11 @@ def memory_status(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callable[[], None]]:
-    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device)
+CONVERTED = {"zeros": {}, "reflect": {"padding_mode": "reflect"}, "stride 2": {"stride": 2}}
+
+
+def conversion_steps(channels: int, side: int, device: str, case: str) -> dict[str, Callable[[], None]]:
+    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device, **CONVERTED[case])
     x = torch.randn(8 if device == "cpu" else 128, channels, side, side, device=device, requires_grad=True)
 
     def step(layer: torch.nn.Module) -> Callable[[], None]:
@@ -214,16 +219,21 @@ def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callabl
 
 
 def conversion(device: str, rounds: int) -> list[dict[str, object]]:
-    """A 3×3 convolution beside the attention it converts to: forward and backward, time and memory."""
+    """A 3×3 convolution beside the attention it converts to: forward and backward, time and memory, in float32 throughout (a
+    GPU's convolution would else be computed in TF32, and the attention's products not)."""
+    torch.backends.cudnn.allow_tf32 = False
     rows = []
     for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
-        times = side_by_side(conversion_steps(channels, side, device), rounds=rounds, device=device)
-        row = {"layer": f"{channels}→{channels}, 3×3 on {side}²", **milliseconds(times)}
-        longer = ratios(times, "conv")
-        row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
-        for kind in ("conv", "attention", "taps"):
-            row[f"{kind} MiB"] = round((peak_bytes(side, f"{kind}:{channels}", device) or 0) / 2**20, 1)
-        rows.append(row)
+        for case in CONVERTED:
+            times = side_by_side(conversion_steps(channels, side, device, case), rounds=rounds, device=device)
+            row = {"layer": f"{channels}→{channels}, 3×3 on {side}², {case}", **milliseconds(times)}
+            longer = ratios(times, "conv")
+            row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
+            for kind in ("conv", "attention", "taps"):
+                peak = peak_bytes(side, f"{kind}:{channels}:{case}", device)
+                row[f"{kind} MiB"] = round((peak or 0) / 2**20, 1)
+            rows.append(row)
+    torch.backends.cudnn.allow_tf32 = True
     return rows
 
 
