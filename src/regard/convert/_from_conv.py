@@ -15,7 +15,7 @@ from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, s
 from regard.convert._calls import why_changed
 from regard.convert._observed_taps import observed_taps
 from regard.convert._running_bounds import convolution_error, follows, shift_error
-from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, weighted_taps
+from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
 from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import Border, axis_matrix
 from regard.observation import is_observed
@@ -284,13 +284,9 @@ class ConvolutionalAttention(nn.Module):
             return convolution_error(rules, conv, rounded, apart)
 
     def multiply_adds(self, grid: Sequence[int]) -> int:
-        """For one item: the passes over each axis, then the weights."""
-        outputs, total, behind = self.output_size(grid), 0, 1
-        for axis in reversed(range(self.axes)):
-            rows = self.kernel_size[axis] * outputs[axis]
-            total += self.in_channels * math.prod(grid[: axis + 1]) * rows * behind
-            behind *= rows
-        return total + self.weight.numel() * math.prod(outputs)
+        """For one item, as attention: the passes over each axis, and the weights."""
+        sizes = list(zip(self.kernel_size, self.output_size(grid), grid, strict=True))
+        return self.groups * multiply_adds(self.weight.shape[1], self.out_channels // self.groups, sizes)
 
     def to_conv(self) -> Convolution:
         """The convolution again, with the same parameters."""

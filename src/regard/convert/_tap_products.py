@@ -96,9 +96,8 @@ class Passes:
         self.taps = math.prod([len(matrix) for matrix in self.lead])
         self.lead_outputs = math.prod([matrix.shape[1] for matrix in self.lead])
         self.last_taps, self.outputs, self.inputs = self.last.shape
-        mixed, made = self.channels * self.taps, self.rows  # numbers at one place, times the taps of the last axis
-        after = (mixed * self.inputs + mixed * made) * self.outputs
-        before = (mixed * made + made * self.outputs) * self.inputs
+        mixed, made = self.channels * self.taps, self.rows
+        before, after = last_products(mixed, made, self.outputs, self.inputs)
         self.weights_first = before < after and x.dtype in (torch.float32, torch.float64)
         between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
         width = self.inputs if self.weights_first else self.outputs
@@ -209,9 +208,27 @@ class Passes:
         for tap, matrix in enumerate(self.last):
             side = matrix if back else matrix.mT
             if tap:
-                target.baddbmm_(flat[:, tap], side.expand(count, -1, -1))
+                torch.baddbmm(target, flat[:, tap], side.expand(count, -1, -1), out=target)  # in place, and counted
             else:
                 multiply(flat[:, tap], side, target)
+
+
+def last_products(mixed: int, made: int, outputs: int, inputs: int) -> tuple[int, int]:
+    """Multiply-adds of the weights and of one tap of the last axis, for one line of it: the weights before it, and after."""
+    return (mixed * made + made * outputs) * inputs, (mixed * inputs + mixed * made) * outputs
+
+
+def multiply_adds(channels: int, rows: int, sizes: Sequence[tuple[int, int, int]]) -> int:
+    """Of one group's channels to its rows, for one item in float32; ``sizes`` are (taps, outputs, inputs) of each axis."""
+    total, behind, mixed = 0, sizes[-1][2], channels
+    for axis in reversed(range(len(sizes) - 1)):
+        taps, outputs, _ = sizes[axis]
+        total += channels * math.prod([inputs for _, _, inputs in sizes[: axis + 1]]) * taps * outputs * behind
+        behind *= taps * outputs
+        mixed *= taps
+    taps, outputs, inputs = sizes[-1]
+    lines = math.prod([outputs for _, outputs, _ in sizes[:-1]])
+    return total + lines * taps * min(last_products(mixed, rows, outputs, inputs))
 
 
 def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -219,7 +236,7 @@ def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
     everything else. A GPU would rather start one product than one for each item."""
     if total.dtype == left.dtype and total.is_cpu:
         for one, other in zip(left, right, strict=True):
-            total.baddbmm_(one, other.mT)
+            torch.baddbmm(total, one, other.mT, out=total)
     else:
         total += (left @ right.mT).sum(0, dtype=total.dtype)
 
