@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for, shift_leak
+from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for
 from regard.convert._calls import why_changed
 from regard.convert._observed_taps import observed_taps
 from regard.convert._running_bounds import convolution_error, follows, shift_error
 from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
 from regard.convert._trainable import TrainableConvolutionalAttention
-from regard.functional import Border, axis_matrix
+from regard.functional import Border, axis_matrix, shift_leak
 from regard.observation import is_observed
 from regard.support.checks import (
     check_choice,

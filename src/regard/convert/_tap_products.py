@@ -22,8 +22,8 @@ from torch import Tensor
 
 from regard.support.checks import is_exporting, is_tracing, under_autocast
 
-# What one item's intermediates may take before items are computed one by one, and at least on a GPU, which likes work.
-CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
+# What the intermediates of a few items may take: the cache of a CPU; on a GPU so much that its host keeps up with it.
+CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 128 << 20}
 
 
 def can_be_chunked(x: Tensor, weight: Tensor) -> bool:
@@ -245,10 +245,8 @@ def multiply(x: Float[Tensor, "items rows inner"], matrix: Float[Tensor, "inner 
     """``out[i] = x[i] @ matrix``."""
     if len(x) == 1:
         torch.mm(x[0], matrix, out=out[0])
-    elif out.is_contiguous():
-        torch.bmm(x, matrix.expand(len(x), -1, -1), out=out)
     else:
-        out.copy_(torch.bmm(x, matrix.expand(len(x), -1, -1)))
+        torch.bmm(x, matrix.expand(len(x), -1, -1), out=out)
 
 
 def mixed_taps(x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:
