@@ -50,6 +50,15 @@ def test_gradients_of_gradients():
         return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
 
     assert torch.autograd.gradgradcheck(call, (x, layer.weight, layer.bias))
+    # Twice the same weight: what comes through the first call is not the second's gradient.
+    twice = conv_to_attention(nn.Conv1d(2, 2, 3, padding=1, bias=False).double(), plan="attention")
+    x = torch.randn(1, 2, 4, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(
+        lambda weight: torch.func.functional_call(
+            twice, {"weight": weight}, (torch.func.functional_call(twice, {"weight": weight}, (x,)),)
+        ),
+        (twice.weight,),
+    )
 
 
 @pytest.mark.parametrize("stride", [1, 2])

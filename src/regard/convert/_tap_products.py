@@ -70,6 +70,7 @@ class TapProduct(torch.autograd.Function):
         nothing = (None,) * (1 + len(matrices))
         by_bias = grad.sum((0, *range(2, grad.ndim))) if ctx.has_bias and needs_bias else None
         if torch.is_grad_enabled():
+            x, weight = x.view_as(x), weight.view_as(weight)  # x may depend on the weight: that is not this gradient
             wanted = [tensor for tensor, need in ((x, needs_x), (weight, needs_weight)) if need]
             out = plain_taps(x, weight, None, ctx.groups, matrices)
             found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True) if wanted else ())
