@@ -4,12 +4,13 @@ Forward and backward pass (gradients of values, centers and sharpness); ratios a
 
     python benchmarks/gaussian.py                 # CPU: one image; a GPU: about 131 k tokens in bfloat16
     python benchmarks/gaussian.py --grids 32 64   # fewer grids
+    python benchmarks/gaussian.py --conversion    # only convolutions and the attention that they convert to
 
 These compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product), ``sdpa+bias`` (the same
 matrix as a bias of the fused kernel), and ``flex`` (FlexAttention with the score as its score_mod; GPU only). These compute
 less and are baselines: ``flash`` (the fused kernel without bias, so without position), ``depthwise`` and ``conv`` (3×3
-convolutions of cuDNN or oneDNN with as many channels). ``banded`` is regard with a frozen plan. A baseline that does not
-fit into memory is skipped, with a message.
+convolutions of cuDNN or oneDNN with as many channels), and on a CPU ``depthwise 7×7``. ``banded`` is regard with a frozen plan.
+A baseline that does not fit into memory is skipped, with a message.
 
 On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
 compared with cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
@@ -82,6 +83,7 @@ class Problem:
         image = image.detach().to(memory_format=torch.channels_last).requires_grad_()
         channels = HEADS * WIDTH
         depthwise = torch.randn(channels, 1, 3, 3, device=self.device, dtype=self.dtype).requires_grad_()
+        wide = torch.randn(channels, 1, 7, 7, device=self.device, dtype=self.dtype).requires_grad_()
         dense = torch.randn(channels, channels, 3, 3, device=self.device, dtype=self.dtype).requires_grad_()
         return {
             "ours": self.ours("auto"),
@@ -109,6 +111,9 @@ class Problem:
             ),
             "depthwise": self.step(lambda: F.conv2d(image, depthwise, padding=1, groups=channels), image, depthwise),
             "conv": self.step(lambda: F.conv2d(image, dense, padding=1), image, dense),
+            "depthwise 7×7": self.step(lambda: F.conv2d(image, wide, padding=3, groups=channels), image, wide)
+            if self.device == "cpu"  # on a GPU it is among the rivals
+            else None,
         }
 
     def flex(self) -> Callable[[], None] | None:
@@ -269,8 +274,14 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0], rounds=10)
     parser.add_argument("--grids", type=int, nargs="+", default=[16, 32, 64, 128, 256])
     parser.add_argument("--linear", type=int, nargs=2, default=[64, 512], help="the two grids of the linear-time check")
+    parser.add_argument("--conversion", action="store_true", help="only convolutions and what they convert to")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.conversion:
+        converted = conversion(options.device, options.rounds)
+        print_table(converted, list(converted[0]))
+        print(write("conversion", options, converted))
+        return
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     rows, memory, floors = [], [], []
     bandwidth = copy_bandwidth() if options.device != "cpu" else 0.0
