@@ -65,9 +65,8 @@ def convert_network(
     seen = _inputs(model, example)
     convert = _to_attention if to == "attention" else _to_convolution
     rows, done = [], dict[int, nn.Module]()
-    kinds, others = CONVOLUTION, (*ATTENTION, ConvolutionalAttention)
-    if to == "convolution":
-        kinds, others = others, kinds
+    attention: tuple[type[nn.Module], ...] = (*ATTENTION, ConvolutionalAttention)
+    kinds, others = (CONVOLUTION, attention) if to == "attention" else (attention, CONVOLUTION)
     # One module object may stand in several places: it is converted once, and stays one.
     for name, module in list(network.named_modules(remove_duplicate=False)):
         if not isinstance(module, kinds):
