@@ -141,6 +141,6 @@ def usable_for_scans(x: Tensor) -> bool:
 
 def decayed_average(x: Tensor, rate: Tensor, side: str, plain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Averages along the tokens with weights e^{−λ|q − k|}; ``plain`` computes the same, for gradients of gradients."""
-    from regard.functional.kernels._decay_launch import DecayedAverage, Sides
+    from regard.functional.kernels._decay_launch import DecayedAverage, SeenSides
 
-    return DecayedAverage.apply(x, rate, Sides(side != "after", side != "before"), plain)
+    return DecayedAverage.apply(x, rate, SeenSides(side != "after", side != "before"), plain)

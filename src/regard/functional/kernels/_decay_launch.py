@@ -13,15 +13,15 @@ from regard.functional.kernels._plain import aliases, plain_gradient
 SOFT = 1e-6
 
 
-class Sides(NamedTuple):
+class SeenSides(NamedTuple):
     """Which keys a query sees: those to its left (before it), to its right, or both; itself always."""
 
     left: bool
     right: bool
 
     @property
-    def exchanged(self) -> "Sides":
-        return Sides(self.right, self.left)
+    def exchanged(self) -> "SeenSides":
+        return SeenSides(self.right, self.left)
 
 
 class DecayedAverage(torch.autograd.Function):
@@ -29,7 +29,7 @@ class DecayedAverage(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, rate: Tensor, sides: Sides, plain: Callable[[Tensor, Tensor], Tensor]
+        ctx: Any, x: Tensor, rate: Tensor, sides: SeenSides, plain: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
         x = x if x.stride(3) == 1 else x.contiguous()
         rate = rate.float().contiguous()
@@ -57,7 +57,7 @@ class DecayedAverage(torch.autograd.Function):
         return by_x if needs_x else None, by_rate, None, None
 
 
-def inverse_norm(rate: Tensor, n: int, sides: Sides) -> Tensor:
+def inverse_norm(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
     """1 / Σ_k e^{−λ|q − k|}, (heads, tokens), in closed form: (1 − e^{−λ m}) / (1 − e^{−λ}) over m keys on one side."""
     rate = rate if rate.ndim == 2 else rate[:, None]
     place = torch.arange(n, device=rate.device, dtype=rate.dtype)
@@ -73,7 +73,7 @@ def inverse_norm(rate: Tensor, n: int, sides: Sides) -> Tensor:
     return (total - 1 if sides.left and sides.right else total).reciprocal()
 
 
-def inverse_norm_slope(rate: Tensor, n: int, sides: Sides) -> Tensor:
+def inverse_norm_slope(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
     """Its derivative by λ, token by token. In float64: the two terms of the quotient's derivative cancel where λ is small."""
     with torch.enable_grad():
         spread = rate.detach().double()[:, None].expand(-1, n).requires_grad_()
@@ -82,7 +82,7 @@ def inverse_norm_slope(rate: Tensor, n: int, sides: Sides) -> Tensor:
 
 
 def sums(
-    x: Tensor, z: Tensor | None, rate: Tensor, scale: Tensor | None, slope: Tensor | None, sides: Sides, step: float,
+    x: Tensor, z: Tensor | None, rate: Tensor, scale: Tensor | None, slope: Tensor | None, sides: SeenSides, step: float,
     out: Tensor, *, out_z: Tensor | None = None, scale_out: bool = False, factor: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
     """Write the sums of x (scaled by (heads, tokens) before, or after with ``scale_out``) into ``out``. Z goes to ``out_z``, or
@@ -102,7 +102,7 @@ def sums(
             x, none if z is None else z, rate, none if scale is None else scale, none if slope is None else slope,
             made[0, 0], made[0, 1], made[1, 0], made[1, 1], heads, n, width, blocks, step, *x.stride()[:3], **common,
         )  # fmt: skip
-        for side, wanted in enumerate((Sides(sides.left, False), Sides(False, sides.right))):
+        for side, wanted in enumerate((SeenSides(sides.left, False), SeenSides(False, sides.right))):
             if any(wanted):
                 passed = torch.empty_like(made[side])
                 sums(
