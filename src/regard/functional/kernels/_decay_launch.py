@@ -92,29 +92,33 @@ def sums(
     blocks, channels = -(-n // block), min(64, max(16, 1 << (width - 1).bit_length()))
     has_z = z is not None or slope is not None
     grid = (blocks * items * heads, -(-width // channels))
-    scaled = scale is not None and not scale_out
-    none = x  # a pointer for what a kernel does not read
-    edges = [none] * 4
-    common = {"LEFT": sides.left, "RIGHT": sides.right, "HAS_Z": has_z, "SCALED": scaled, "T": block, "E": channels}
+    # What a kernel is not told to read or write may point anywhere.
+    z, scaled_by, slope, beside = (x if given is None else given for given in (z, scale, slope, factor))
+    edges = [x] * 4
+    common = {"LEFT": sides.left, "RIGHT": sides.right, "HAS_Z": has_z, "T": block, "E": channels}
+    common["SCALED"] = scale is not None and not scale_out
     if blocks > 1:
         made = x.new_empty(2, 2, items, heads, blocks, width, dtype=torch.float32)
         block_edges[grid](
-            x, none if z is None else z, rate, none if scale is None else scale, none if slope is None else slope,
-            made[0, 0], made[0, 1], made[1, 0], made[1, 1], heads, n, width, blocks, step, *x.stride()[:3], **common,
+            x, z, rate, scaled_by, slope, *made.flatten(0, 1).unbind(), heads, n, width, blocks, step, *x.stride()[:3],
+            **common,
         )  # fmt: skip
-        for side, wanted in enumerate((SeenSides(sides.left, False), SeenSides(False, sides.right))):
-            if any(wanted):
-                passed = torch.empty_like(made[side])
-                sums(
-                    made[side, 0], made[side, 1] if has_z else None, rate, None, None, wanted, step * block,
-                    passed[0], out_z=passed[1],
-                )  # fmt: skip
-                edges[2 * side : 2 * side + 2] = [passed[0], passed[1]]
-    dots = x.new_empty(items * heads * blocks * grid[1], dtype=torch.float32) if factor is not None else None
+        edges = passed_on(made, rate, sides, step * block, has_z)
+    dots = x.new_empty(items * heads * blocks * grid[1], dtype=torch.float32)
     block_sums[grid](
-        x, none if z is None else z, rate, none if scale is None else scale, none if slope is None else slope, *edges,
-        out, out if out_z is None else out_z, none if factor is None else factor, none if dots is None else dots,
-        heads, n, width, blocks, step, *x.stride()[:3], *out.stride()[:3], *(out if factor is None else factor).stride()[:3],
+        x, z, rate, scaled_by, slope, *edges, out, out if out_z is None else out_z, beside, dots,
+        heads, n, width, blocks, step, *x.stride()[:3], *out.stride()[:3], *beside.stride()[:3],
         **common, SCALE_OUT=scale_out, DOTS=factor is not None, PRECISION="ieee",
     )  # fmt: skip
-    return dots
+    return None if factor is None else dots
+
+
+def passed_on(made: Tensor, rate: Tensor, sides: SeenSides, step: float, has_z: bool) -> list[Tensor]:
+    """What reaches each block from the left and from the right, (2, 2, items, heads, blocks, width): sums of the edges."""
+    passed = torch.empty_like(made)
+    for own, target, wanted in zip(
+        made, passed, (SeenSides(sides.left, False), SeenSides(False, sides.right)), strict=True
+    ):
+        if any(wanted):
+            sums(own[0], own[1] if has_z else None, rate, None, None, wanted, step, target[0], out_z=target[1])
+    return list(passed.flatten(0, 1).unbind())
