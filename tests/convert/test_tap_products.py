@@ -14,7 +14,7 @@ from regard.convert._tap_products import TapProduct, plain_taps
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_values_and_gradients_are_those_of_stored_heads(data):
     axes, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))

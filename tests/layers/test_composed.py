@@ -12,7 +12,7 @@ from regard.functional import gaussian_attention
 from regard.layers._composed import composed_convolution
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_taps_are_the_attention_of_sharp_heads(data):
     axes, heads = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._cuts import precision
 from regard.functional.kernels._decay import block_edges, block_sums
 from regard.functional.kernels._plain import aliases, plain_gradient
 
@@ -108,7 +109,7 @@ def sums(
     block_sums[grid](
         x, z, rate, scaled_by, slope, *edges, out, out if out_z is None else out_z, beside, dots,
         heads, n, width, blocks, step, *x.stride()[:3], *out.stride()[:3], *beside.stride()[:3],
-        **common, SCALE_OUT=scale_out, DOTS=factor is not None, PRECISION="ieee",
+        **common, SCALE_OUT=scale_out, DOTS=factor is not None, PRECISION=precision(x.dtype),
     )  # fmt: skip
     return None if factor is None else dots
 
