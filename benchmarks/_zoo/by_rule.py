@@ -7,6 +7,7 @@ from typing import Any
 
 # Pattern of a field's name, and the number for it. The first that matches counts.
 _NUMBERS: tuple[tuple[str, int], ...] = (
+    (r"num_kv_shared_layers", 1),
     (r"num_(key_value|kv)_heads$|num_query_groups|n_head_kv|multi_query_group_num|num_kv_heads", 2),
     (r"(^|_)(num_)?(attention_)?heads$|^n_heads?$|^nhead$|num_attention_heads|_attn_heads$|_heads$", 4),
     (r"qk_rope_head_dim|^rotary_dim$", 8),
@@ -21,7 +22,7 @@ _NUMBERS: tuple[tuple[str, int], ...] = (
     (r"q_lora_rank|kv_lora_rank|lora_rank", 16),
     (r"(^|_)hidden_size$|^d_model$|^n_embd$|^hidden_dim$|^embed_dim$|embedding_size$|^dim$|^encoder_dim$|^model_dim$", 32),
     (r"hidden_size|hidden_dim|embed_dim$|projection_dim|out_hidden_size|d_model$|cross_attention_dim|_dim_model|channels$", 32),
-    (r"vocab_size.*|^vocab.*size$|num_embeddings", 99),
+    (r"vocab_size.*|^vocab.*size$|num_embeddings|^n_words$", 99),
     (r"max_position|n_positions|^n_ctx$|max_(source|target)_positions|seq_length$|max_seq_len|max_sequence", 64),
     (r"^image_size$|img_size|input_size|image_resolution", 32),
     (r"^patch_size$", 8),
@@ -73,6 +74,10 @@ _FILLED: tuple[tuple[str, Any], ...] = (
     (r"experts_per_tok$", 2),
     (r"^attn_layer_indices$", [1]),
     (r"^prediction_length$", 4),
+    (r"^mlp_layer_types$", ["dense", "sparse"]),
+    (r"^(n_routed|num|num_local)_experts$", 4),
+    (r"^n_shared_experts$|^n_group$|^topk_group$", 1),
+    (r"^vocabulary_map$", {"<image>": 85}),
 )
 
 
@@ -83,8 +88,9 @@ PROFILES = (
     Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 4),)),
     Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 2), (r"heads$|^n_head$", 2), (r"hidden_size$", 256))),
     Profile(filled=_FILLED),
+    Profile(numbers=((r"num_(key_value|kv)_heads$", 4),), filled=_FILLED),
     Profile(filled=((r"^rope_(parameters|scaling)$", {"mrope_section": [1, 1, 2]}),)),
-    Profile(numbers=((r"(num_)?(hidden_)?layers$|^n_layers?$|^depth$", 6),)),
+    Profile(numbers=((r"^(?!num_kv_shared).*layers$|^n_layers?$|^depth$", 6),)),
     Profile(kept=_EVERY),
 )
 

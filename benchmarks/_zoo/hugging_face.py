@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import nn
 from _zoo.by_rule import PROFILES, small_configuration
 from _zoo.judge import Animal
 
-LARGEST = 60_000_000  # parameters
+LARGEST = 72_000_000  # parameters
+_ABSENT = re.compile(r"must specify|have to specify|missing \d+ required|NoneType")
 _ENDINGS = ("Model", "ForConditionalGeneration", "Encoder", "ForCausalLM", "ForSemanticSegmentation", "Decoder")
 
 
@@ -43,7 +45,8 @@ def animal(kind: str) -> Animal:
                 continue
             if inputs is not None:
                 return Animal("transformers", kind, model, inputs)
-    raise why[0]
+    # That an argument is absent tells only that other inputs were meant.
+    raise next((each for each in why if not _ABSENT.search(str(each))), why[0])
 
 
 def _fitting(model: nn.Module, config: Any, why: list[Exception]) -> dict[str, Any] | None:
@@ -120,8 +123,15 @@ def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
         {"input_features": torch.randn(2, mels, 2 * (getattr(config, "max_source_positions", 32) or 32))},
         {"input_values": torch.randn(2, 1, 4000)},
         {"input_values": torch.randn(2, 64, mels)},
+        {"input_values": torch.randn(2, getattr(config, "max_length", None) or 64, mels)},
+        {"input_features": torch.randn(2, 1, 128, mels)},
     ]
-    embedded = [{"inputs_embeds": torch.randn(2, 10, width)}, {"hidden_states": torch.randn(2, 10, width)}]
+    embedded = [
+        {"inputs_embeds": torch.randn(2, 10, width)},
+        {"hidden_states": torch.randn(2, 10, width)},
+        {"hidden_states": torch.randn(2, channels, *size)},
+        {"query_embeds": torch.randn(2, 6, width), "encoder_hidden_states": torch.randn(2, 10, width)},
+    ]
     decoded = {"decoder_input_ids": ids[:, :6]}
     # A vision tower of packed patches: as many rows as patches, and the grid of each image.
     packed = _packed(config)
@@ -131,6 +141,27 @@ def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
             fitting = {name: x for name, x in both.items() if name in names}
             if fitting and set(given) & set(fitting) and set(more) <= set(fitting):
                 yield fitting
+                if extra := _companions(model, fitting, width):
+                    yield {**fitting, **extra}
+
+
+def _companions(model: Any, given: dict[str, Any], width: int) -> dict[str, Any]:
+    """What some models need beside their input, by name: boxes of words, masks of sounds, a context, object queries."""
+    parameters = inspect.signature(model.forward).parameters
+    length = next(iter(given.values())).shape[1]
+    sound = given.get("input_features", torch.zeros(2, 1, 128))
+    boxes = torch.tensor([1, 2, 8, 9]).expand(2, 10, 4)
+    known = {
+        "bbox": boxes if not hasattr(model.config, "dim_bbox") else boxes / 16,
+        "input_features_mask": torch.ones(2, max(sound.shape[-2:]), dtype=torch.long),
+        "attention_mask": torch.ones(2, length, dtype=torch.long),
+        "encoder_hidden_states": torch.randn(2, 10, width),
+        "object_queries": torch.randn(2, length, width),
+        "pixel_mask": torch.ones(2, 64, 64, dtype=torch.long),
+    }
+    wanted = {name for name, each in parameters.items() if each.default is inspect.Parameter.empty}
+    wanted |= {"bbox", "input_features_mask"} & set(parameters)
+    return {name: x for name, x in known.items() if name in wanted and name not in given}
 
 
 def _packed(config: Any) -> list[dict[str, Any]]:
