@@ -1,6 +1,7 @@
 """Every model type of transformers, as a small model with random weights, and inputs by the names of its arguments."""
 
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -70,6 +71,8 @@ def _classes(configuration: type) -> list[Any]:
     from transformers import PreTrainedModel
 
     path = configuration.__module__.replace(".configuration_", ".modeling_")
+    if importlib.util.find_spec(path) is None:  # another type's models take this configuration
+        return []
     module = importlib.import_module(path)
     found = [
         x
@@ -101,14 +104,21 @@ def _built(model_class: Any, config: Any) -> nn.Module:
 def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
     """Inputs that may fit, by the names of the arguments of ``forward``."""
     names = list(inspect.signature(model.forward).parameters)
-    vision = getattr(config, "vision_config", None) or config
+    vision = getattr(config, "vision_config", None) or getattr(config, "backbone_config", None) or config
     size = getattr(vision, "image_size", None) or 32
     size = tuple(size) if isinstance(size, list | tuple) else (size, size)
     channels = getattr(vision, "num_channels", 3)
     channels = channels if isinstance(channels, int) else 3
-    ids = torch.randint(3, 70, (2, 10), generator=torch.Generator().manual_seed(2))
+    words = getattr(getattr(config, "text_config", None) or config, "vocab_size", None)
+    ids = torch.randint(
+        3,
+        min(70, words) if isinstance(words, int) and words > 9 else 70,
+        (2, 10),
+        generator=torch.Generator().manual_seed(2),
+    )
     width = getattr(config, "hidden_size", None) or getattr(config, "d_model", 32)
-    mels = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", None) or 16
+    counts = ("num_mel_bins", "feature_size", "input_feat_per_channel", "feature_projection_input_dim")
+    mels = next((count for name in counts if (count := getattr(config, name, None))), 16)
     text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     pictures = [
         {"pixel_values": torch.randn(2, channels, *size)},
@@ -116,6 +126,7 @@ def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
         {"pixel_values": torch.randn(2, channels, 224, 224)},
         {"pixel_values": torch.randn(2, getattr(config, "num_frames", 2) or 2, channels, *size)},
     ]
+    pictures += [{"image": pictures[0]["pixel_values"]}, {"pixel_values_videos": pictures[3]["pixel_values"]}]
     sounds = [
         {"input_values": torch.randn(2, 4000)},
         {"input_features": torch.randn(2, mels, 128)},
@@ -130,19 +141,41 @@ def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
         {"inputs_embeds": torch.randn(2, 10, width)},
         {"hidden_states": torch.randn(2, 10, width)},
         {"hidden_states": torch.randn(2, channels, *size)},
+        {"hidden_states": torch.randn(2, 16, getattr(config, "input_dim", None) or width)},
+        {"input_features": torch.randn(2, 16, getattr(config, "input_dim", None) or width)},
         {"query_embeds": torch.randn(2, 6, width), "encoder_hidden_states": torch.randn(2, 10, width)},
     ]
+    embedded += [{"inputs": torch.randn(2, 10, width)}]
     decoded = {"decoder_input_ids": ids[:, :6]}
+    voices = {"decoder_input_ids": ids[:, :6].repeat(getattr(config, "num_codebooks", 4) or 4, 1)}
     # A vision tower of packed patches: as many rows as patches, and the grid of each image.
     packed = _packed(config)
-    for given in (text, *pictures, *sounds, *packed, *embedded):
-        for more in ({}, decoded, *(pictures[:1] if given is text else [text])):
+    for given in (text, *pictures, *sounds, *packed, *embedded, *_series(config)):
+        for more in ({}, decoded, voices, *(pictures[0::3] if given is text else [text])):
             both = {**more, **given} if given is text else {**given, **more}
             fitting = {name: x for name, x in both.items() if name in names}
             if fitting and set(given) & set(fitting) and set(more) <= set(fitting):
                 yield fitting
                 if extra := _companions(model, fitting, width):
                     yield {**fitting, **extra}
+
+
+def _series(config: Any) -> list[dict[str, Any]]:
+    """Past and future of a time series."""
+    lags, ahead = getattr(config, "lags_sequence", None), getattr(config, "prediction_length", None)
+    if not lags or not ahead:
+        length, count = getattr(config, "context_length", None), getattr(config, "num_input_channels", None)
+        return [{"past_values": torch.rand(2, length, count)}] if length and count else []
+    length, features = (config.context_length or ahead) + max(lags), config.num_time_features
+    return [
+        {
+            "past_values": torch.rand(2, length),
+            "past_time_features": torch.rand(2, length, features),
+            "past_observed_mask": torch.ones(2, length),
+            "future_values": torch.rand(2, ahead),
+            "future_time_features": torch.rand(2, ahead, features),
+        }
+    ]
 
 
 def _companions(model: Any, given: dict[str, Any], width: int) -> dict[str, Any]:
@@ -157,10 +190,18 @@ def _companions(model: Any, given: dict[str, Any], width: int) -> dict[str, Any]
         "attention_mask": torch.ones(2, length, dtype=torch.long),
         "encoder_hidden_states": torch.randn(2, 10, width),
         "object_queries": torch.randn(2, length, width),
+        "qformer_input_ids": given.get("input_ids", torch.ones(2, 10, dtype=torch.long)),
+        "image_attention_mask": torch.ones(2, 10, 2, dtype=torch.long),
+        "lang_ids": torch.zeros(2, dtype=torch.long),
+        "mask": torch.ones(2, max(sound.shape[-2:]), dtype=torch.bool),
+        "visual_feats": torch.randn(2, 10, getattr(model.config, "visual_feat_dim", width)),
+        "visual_pos": torch.rand(2, 10, 4),
         "pixel_mask": torch.ones(2, 64, 64, dtype=torch.long),
     }
     wanted = {name for name, each in parameters.items() if each.default is inspect.Parameter.empty}
-    wanted |= {"bbox", "input_features_mask"} & set(parameters)
+    wanted |= {"bbox", "input_features_mask", "image_attention_mask", "visual_feats", "visual_pos", "lang_ids"} & set(
+        parameters
+    )
     return {name: x for name, x in known.items() if name in wanted and name not in given}
 
 
@@ -174,7 +215,24 @@ def _packed(config: Any) -> list[dict[str, Any]]:
     frames = getattr(config, "temporal_patch_size", 1)
     grid = torch.tensor([[1, 8, 8], [1, 8, 4]])
     rows = torch.randn(96, channels * frames * patch * patch)
+    two = torch.randn(96, 2 * channels * frames * patch * patch)
+    squares = torch.randn(96, channels, patch, patch)
+    grids = {"grid_thw": grid, "grid_thws": grid, "image_grid_thw": grid, "target_sizes": grid[:, 1:]}
+    grids["merge_sizes"] = torch.ones(2, dtype=torch.long)
+    places = torch.cartesian_prod(torch.arange(4), torch.arange(4)).expand(2, 16, 2)
+    flat = torch.randn(2, 16, channels * patch * patch)
     return [
+        {"pixel_values": squares, **grids},
+        {"pixel_values": squares[None], **grids},
+        {"pixel_values": two, **grids},
+        {"hidden_states": two, **grids},
+        {"pixel_values": flat, "pixel_position_ids": places},
+        {
+            "pixel_values": flat,
+            "pixel_attention_mask": torch.ones(2, 16, dtype=torch.long),
+            "spatial_shapes": torch.full((2, 2), 4),
+        },
+        {"flattened_patches": torch.cat([places + 1, flat], -1)},
         {"hidden_states": rows, "grid_thw": grid},
         {"pixel_values": rows, "image_grid_thw": grid},
         {"pixel_values": rows, "grid_thw": grid},
