@@ -39,6 +39,8 @@ def animal(kind: str) -> Animal:
                 config = small_configuration(configuration, profile)
                 model = _built(model_class, config)
                 inputs = _fitting(model, config, why)
+                if inputs is not None and _overflows(model, inputs):
+                    model = _built(model_class, config, spread=None)
             except TimeoutError:
                 raise
             except Exception as error:
@@ -88,7 +90,24 @@ def _classes(configuration: type) -> list[Any]:
     return sorted(found, key=rank)[:2]
 
 
-def _built(model_class: Any, config: Any) -> nn.Module:
+def _overflows(model: nn.Module, inputs: dict[str, Any]) -> bool:
+    """Whether a module gives NaN, as deep models without normalization do with large weights."""
+    found: list[bool] = []
+
+    def look(module: nn.Module, args: Any, output: Any) -> None:
+        first = output[0] if isinstance(output, tuple) and output else output
+        found.append(isinstance(first, torch.Tensor) and bool(first.isnan().any()))
+
+    handles = [module.register_forward_hook(look) for module in model.modules()]
+    with torch.no_grad():
+        torch.manual_seed(1)
+        model(**inputs)
+    for handle in handles:
+        handle.remove()
+    return any(found)
+
+
+def _built(model_class: Any, config: Any, spread: float | None = 0.2) -> nn.Module:
     with torch.device("meta"):
         size = sum(p.numel() for p in model_class(config).parameters())
     if size > LARGEST:
@@ -96,8 +115,8 @@ def _built(model_class: Any, config: Any) -> nn.Module:
     torch.manual_seed(0)
     model = model_class(config).eval()
     for parameter in model.parameters():  # scores of trained size, so that maps are not uniform
-        if parameter.ndim >= 2 and parameter.numel() and float(parameter.detach().std()) < 0.05:
-            nn.init.normal_(parameter, std=0.2)
+        if spread is not None and parameter.ndim >= 2 and parameter.numel() and float(parameter.detach().std()) < 0.05:
+            nn.init.normal_(parameter, std=spread)
     return model
 
 
