@@ -106,25 +106,26 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def again(path: Path, families: list[str], only: list[str], seconds: int, minutes: float) -> list[dict[str, Any]]:
-    """The rows of a result, in which those that were not run or had a fault are measured again, and new ones added."""
+def again(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of a result, in which those of some verdicts are measured again, and new ones added."""
+    path, only = options.again, options.only
     result = json.loads(path.read_text())
     found = {(row["family"], row["model"]): row for row in result["rows"]}
     now = {"date": date.today().isoformat(), "commit": commit()}
-    until = time.monotonic() + 60 * minutes
-    for family in families:
+    until = time.monotonic() + 60 * options.minutes
+    for family in options.families:
         models = importlib.import_module(FAMILIES[family])
         for name in only or models.model_types():
             old = found.get((family, name), {"verdict": "not run"})
-            wanted = bool(only) or old["verdict"] in ("not run", *SILENT)
+            wanted = bool(only) or old["verdict"] in options.verdicts
             if not wanted or old.get("commit") == now["commit"] or time.monotonic() > until:
                 continue
-            row = {**next(rows(family, [name], seconds)), **now}
+            row = {**next(rows(family, [name], options.seconds)), **now}
             found[family, name] = row
             print(f"{name}: {row['verdict']} {row.get('problems') or row.get('why', '')}", flush=True)
             result["rows"] = list(found.values())
             path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    result["summary"], result["versions"] = summary(result["rows"]), versions()
+    result["summary"], result["versions"] = summary(result["rows"]), {**result["versions"], **versions()}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return list(found.values())
 
@@ -167,13 +168,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="result file; default results/zoo-cpu-<date>.json")
     parser.add_argument("--again", type=Path, help="a result whose rows that were not run or had a fault are run again")
     parser.add_argument("--minutes", type=float, default=math.inf, help="with --again: begin no model after so long")
+    parser.add_argument("--verdicts", nargs="+", default=["not run", *SILENT], help="with --again: rows of these")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_timm()
     importlib.import_module("transformers").logging.set_verbosity_error()
     if options.again is not None:
-        found = again(options.again, options.families, options.only, options.seconds, options.minutes)
+        found = again(options)
     else:
         found = fresh(options)
     lines = summary(found)
