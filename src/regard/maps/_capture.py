@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
+from regard.maps._habits import HabitualInterceptor
 from regard.maps._interception import intercept
 from regard.maps._keeping import LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
@@ -67,7 +68,7 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._names = self._stack.enter_context(intercept(self.model, self)).names
+        self._names = self._stack.enter_context(intercept(self.model, self, by=HabitualInterceptor)).names
         for name, module in self._names.modules.items():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.maps._axis_evidence import heads_of, samples_of
 from regard.maps._contributions import PROJECTIONS
-from regard.maps._known_functions import KnownFunctions
+from regard.maps._known_functions import KnownFunctions, in_backward
 from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
@@ -102,9 +102,9 @@ class Interceptor(TorchFunctionMode):
         name, handler, operator, _, reads = known
         if self.silent.waiting and not reads:
             self.silent.used(args, kwargs)
-        if self.listener.projections is not None and name in PROJECTIONS and not _in_backward():
+        if self.listener.projections is not None and name in PROJECTIONS and not in_backward():
             self.listener.projections.saw(name, args, kwargs)
-        if handler is not None and not _in_backward():
+        if handler is not None and not in_backward():
             # Of an operator of aten, all overloads have the handler of their common name.
             return handler(getattr(func, "overloadpacket", func) if operator else func, args, kwargs)
         out = func(*args, **kwargs)
@@ -318,7 +318,7 @@ class Interceptor(TorchFunctionMode):
     def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
         """A layer declares its attention (unless it was already recognized), see :func:`regard.maps.observe`."""
         last = self._last_output() if self._last_output is not None else None
-        if _in_backward() or (last is not None and shares_memory(last, output)):
+        if in_backward() or (last is not None and shares_memory(last, output)):
             return output
         site = self._wanted(output, module)
         if site is None:
@@ -335,7 +335,7 @@ class Interceptor(TorchFunctionMode):
             with without_interceptors(), paused():
                 return compiled_as_called(original)(*args, **kwargs)
 
-        if is_hidden() or _in_backward():
+        if is_hidden() or in_backward():
             return run()
         like = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
         site = None if like is None else self._wanted(like)
@@ -346,6 +346,9 @@ class Interceptor(TorchFunctionMode):
         with without_interceptors():
             tokens_first = "flex" not in name if isinstance(out, tuple) else None
             return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call), tokens_first)
+
+    def wake(self) -> None:
+        """Another interception begins inside of this one."""
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
         """The model runs with other tensors in the places of its parameters."""
@@ -377,13 +380,15 @@ class Interceptor(TorchFunctionMode):
 
 
 @contextmanager
-def intercept(model: nn.Module, listener: RecordListener, *, keeps_path: bool = True) -> Iterator[Interceptor]:
+def intercept(
+    model: nn.Module, listener: RecordListener, *, keeps_path: bool = True, by: type[Interceptor] = Interceptor
+) -> Iterator[Interceptor]:
     """Pass the record of every attention that ``model`` computes in this thread to ``listener``, inside the block.
 
     Args:
         keeps_path: keep the fast path of ``nn.TransformerEncoder``. On it a listener cannot replace an output.
     """
-    interceptor = Interceptor(model, listener, keeps_path)
+    interceptor = by(model, listener, keeps_path)
     with ExitStack() as stack:
         stack.enter_context(patched(interceptor))
         stack.enter_context(listen(interceptor))
@@ -392,8 +397,3 @@ def intercept(model: nn.Module, listener: RecordListener, *, keeps_path: bool = 
             yield interceptor
         finally:
             interceptor.finish()
-
-
-def _in_backward() -> bool:
-    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
-    return torch._C._current_graph_task_id() != -1

@@ -50,3 +50,8 @@ class KnownFunctions(dict[Any, KnownFunction]):
         quiet = not operator and (handler is None or name in self._quiet) and name not in self._shown
         found = self[func] = KnownFunction(name, handler, operator, quiet, name == "__get__")
         return found
+
+
+def in_backward() -> bool:
+    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
+    return torch._C._current_graph_task_id() != -1

@@ -38,6 +38,8 @@ class FunctionInterceptor(Protocol):
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
+    def wake(self) -> None: ...
+
     def parameters_replaced(self, module: torch.nn.Module, parameters: Any) -> None: ...
 
     def thread_started(self) -> None: ...
@@ -68,6 +70,8 @@ def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
         if _active_count == 0:
             _install()
         _active_count += 1
+    for outer in _thread.interceptors:
+        outer.wake()
     _thread.interceptors.append(interceptor)
     try:
         yield

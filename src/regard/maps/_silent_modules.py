@@ -59,6 +59,11 @@ class SilentModules:
     def __bool__(self) -> bool:
         return bool(self._owner)
 
+    @property
+    def owners(self) -> set[str]:
+        """The names of these modules."""
+        return set(self._owner.values())
+
     def replaced(self, module: nn.Module, parameters: Mapping[str, Any]) -> None:
         """Other tensors take the places of a module's parameters (``torch.func.functional_call``): they tell as well."""
         own = dict(module.named_parameters(remove_duplicate=False))

@@ -19,6 +19,7 @@ from regard.maps.sources._own_layers import own_layer as own_layer
 from regard.maps.sources._sdpa import sdpa
 from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
 from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import is_outer as is_outer
 from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
