@@ -69,7 +69,11 @@ class Capture(Revisions):
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
         self._names = self._stack.enter_context(intercept(self.model, self, by=HabitualInterceptor)).names
-        for name, module in self._names.modules.items():
+        modules = self._names.modules
+        unseen = any(
+            issubclass(kind, torch.jit.ScriptModule | nn.DataParallel) for kind in set(map(type, modules.values()))
+        )
+        for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
             if isinstance(module, nn.DataParallel):

@@ -6,6 +6,7 @@ Then the next capture of the unchanged model needs no torch function mode. It sl
 """
 
 import weakref
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,20 +15,21 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._module_names import CallSite, attribute
+from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord
 from regard.maps._traps import Sleep
 from regard.maps.sources import is_outer
 
-_NUMBERS = (bool, int, str, float)
+_NUMBERS = frozenset({bool, int, str, float})
 _EXPECTED = ("scaled_dot_product_attention", "conv2d")
 
 
 class Habit(NamedTuple):
-    """The names of the modules that attended, and what the model was like then."""
+    """The names of the modules that attended, what the model was like then, and what is known of its modules."""
 
     names: frozenset[str]
     likeness: tuple[Any, ...]
+    facts: dict[Any, Any]
 
 
 _habits: weakref.WeakKeyDictionary[nn.Module, Habit] = weakref.WeakKeyDictionary()
@@ -49,6 +51,7 @@ class HabitualInterceptor(Interceptor):
         if first and self._likeness is not None and Sleep.is_possible():
             known = _habits.get(self._model)
             if known is not None and known.likeness == self._likeness:
+                self.names.remember(known.facts)
                 self._sleep = Sleep(self)
                 return self
         super().__enter__()
@@ -89,17 +92,14 @@ class HabitualInterceptor(Interceptor):
     def finish(self) -> None:
         names = frozenset(self._accounted)
         history = self.handwritten.history
-        same = (
-            self._usual
-            and not history.followed
-            and not history.random.some
-            and self.silent.owners <= names
-            and bool(names)
-        )
+        same = self._usual and not history.followed and not history.random.some and bool(names)
         if self._sleep is not None:
             same = same and names == _habits[self._model].names
+        else:
+            same = same and self.silent.owners <= names
         if same and self._likeness is not None:
-            _habits[self._model] = Habit(names, self._likeness)
+            facts = self.names.facts if self._sleep is None else _habits[self._model].facts
+            _habits[self._model] = Habit(names, self._likeness, facts)
         else:
             _habits.pop(self._model, None)
         super().finish()
@@ -147,8 +147,15 @@ class HabitualInterceptor(Interceptor):
         super().parameters_replaced(module, parameters)
 
     def thread_started(self) -> None:
+        self.wake()
         self._usual = False
         super().thread_started()
+
+
+@lru_cache(4096)
+def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
+    """Whether a class is torch's own, and whether it runs outside of Python."""
+    return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule)
 
 
 def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
@@ -156,15 +163,16 @@ def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
     found: list[Any] = []
     configurations: dict[int, Any] = {}
     for module in modules.values():
-        kind = type(module)
-        if module._forward_hooks or module._forward_pre_hooks or isinstance(module, torch.jit.ScriptModule):
+        kind, variables = type(module), module.__dict__
+        from_torch, scripted = _about(kind)
+        if scripted or variables.get("_forward_hooks") or variables.get("_forward_pre_hooks"):
             return None
-        variables = module.__dict__
-        found += (id(module), kind, kind.forward, module.training, id(variables.get("forward")))
-        if not kind.__module__.startswith("torch.nn."):
-            found += [x for x in variables.values() if type(x) in _NUMBERS]
-            configuration = attribute(module, "config")
-            if configuration is not None:
-                configurations[id(configuration)] = configuration
+        found += (id(module), kind.forward, variables.get("training"), id(variables.get("forward")))
+        if not from_torch:
+            for name, x in variables.items():
+                if type(x) in _NUMBERS:
+                    found.append(x)
+                elif name == "config":
+                    configurations[id(x)] = x
     found += [getattr(x, "_attn_implementation", None) for x in configurations.values()]
     return tuple(found)

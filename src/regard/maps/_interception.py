@@ -3,7 +3,7 @@
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -88,6 +88,10 @@ class Interceptor(TorchFunctionMode):
         # Layers of blocks need to know everything, and whoever waits for a projection each product.
         quiet = () if self.blocks else self.outputs.quiet
         self._functions = KnownFunctions(self._handlers, quiet, () if listener.projections is None else PROJECTIONS)
+
+    def __enter__(self) -> "Interceptor":
+        self.silent.find()
+        return super().__enter__()  # type: ignore[no-any-return]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -389,10 +393,7 @@ def intercept(
         keeps_path: keep the fast path of ``nn.TransformerEncoder``. On it a listener cannot replace an output.
     """
     interceptor = by(model, listener, keeps_path)
-    with ExitStack() as stack:
-        stack.enter_context(patched(interceptor))
-        stack.enter_context(listen(interceptor))
-        stack.enter_context(interceptor)
+    with patched(interceptor), listen(interceptor), interceptor:
         try:
             yield interceptor
         finally:

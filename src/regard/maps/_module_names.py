@@ -18,6 +18,7 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 _OWN_PACKAGES = (__package__, f"{__package__}.sources")
 _GRIDS = "image_grid_thw"  # Qwen-VL's
+_MOST = 4096  # facts that are kept: texts of many lengths have many
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -29,7 +30,7 @@ def clean(path: str) -> str:
     >>> clean("_orig_mod.blocks.0.attn")
     'blocks.0.attn'
     """
-    if not any(part in path for part in WRAPPERS):
+    if "_orig_mod" not in path and "_wrapped_module" not in path:
         return path
     return ".".join(part for part in path.split(".") if part not in WRAPPERS)
 
@@ -209,6 +210,16 @@ class ModuleNames:
         for index, (frame, known, count) in enumerate(self._running):
             if known == path and name == (path if count == 1 else f"{path}#{count}"):
                 self._running[index] = (frame, known, count - 1)
+
+    @property
+    def facts(self) -> dict[Any, Any]:
+        """What was remembered and holds as long as the model does not change, without references to it."""
+        found = {key: x for key, x in self._remembered.items() if not isinstance(x, list) or not x}
+        own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self._names}
+        return own if len(own) < _MOST else {}
+
+    def remember(self, facts: dict[Any, Any]) -> None:
+        self._remembered.update(facts)
 
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""

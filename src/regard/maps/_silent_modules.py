@@ -42,10 +42,15 @@ class SilentModules:
         self._ran: dict[str, None] = {}
         self._threads: list[str | None] = []
         self._operators: dict[str, str] = {}
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # an interceptor around this one would take it for a use of the parameters
-            self._find(modules)
+        self._modules, self._searched = modules, False
+
+    def find(self) -> None:
+        """Find them, before the model runs."""
+        if self._searched:
+            return
+        self._searched = True
+        with torch._C.DisableTorchFunction():  # an interceptor around would take it for a use of the parameters
+            self._find(self._modules)
         self.waiting.update(self._owner)
 
     def _find(self, modules: Mapping[str, nn.Module]) -> None:
