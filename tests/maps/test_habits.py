@@ -75,6 +75,13 @@ def capture(model, x, **options):
     return maps
 
 
+def in_thread(model, thread):
+    with regard.capture(model) as maps:
+        thread.start()
+        thread.join()
+    assert not maps.records
+
+
 def same(a, b):
     assert list(a) == list(b)
     for one, two in zip(a.records, b.records, strict=True):
@@ -185,11 +192,9 @@ def test_modes_of_others_stay_in_their_order(model, x, monkeypatch):
 
 def test_other_threads_and_errors(model, x):
     capture(model, x)
-    with pytest.warns(UserWarning, match="did not run in this thread"), regard.capture(model) as maps:
-        thread = threading.Thread(target=model, args=(x,))
-        thread.start()
-        thread.join()
-    assert not maps.records
+    thread = threading.Thread(target=model, args=(x,))
+    with pytest.warns(UserWarning, match="did not run in this thread"):
+        in_thread(model, thread)
     capture(model, x)
     with pytest.raises(RuntimeError), regard.capture(model):
         model(x[..., :3])

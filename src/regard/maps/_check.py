@@ -17,19 +17,18 @@ class Rounding:
     """How large an error may be by rounding: ``times`` the largest magnitude of what is compared.
 
     Attributes:
-        extremes: the smallest and the largest number.
+        largest: the largest magnitude.
         sums: the largest sum of a row's weights, if it may be more than one.
     """
 
-    extremes: tuple[Tensor, ...]
+    largest: Tensor
     times: float
     sums: Tensor | None = None
 
     def __call__(self) -> Tensor:
-        found = [abs(float(x)) for x in self.extremes]
-        largest = math.nan if any(map(math.isnan, found)) else max(1e-30, *found)
         more = 1.0 if self.sums is None else max(1.0, float(self.sums))
-        return torch.tensor(largest * more * self.times)
+        found = float(self.largest) * more
+        return torch.tensor((found if math.isnan(found) else max(1e-30, found)) * self.times)
 
 
 class Check:
@@ -41,7 +40,7 @@ class Check:
         allowed: how large ``error`` may be by rounding alone.
         logsumexp_error: the same for the logsumexp of the scores, if the kernel returned it.
 
-    >>> check = Check("kernel", torch.tensor([0.1, 0.3]), Rounding((torch.tensor(-2.0), torch.tensor(1.0)), 0.25))
+    >>> check = Check("kernel", torch.tensor([0.1, 0.3]), Rounding(torch.tensor(2.0), 0.25))
     >>> check.error, check.allowed, check.agrees
     (tensor(0.3000), tensor(0.5000), True)
     """
@@ -108,14 +107,14 @@ class Check:
     def _numbers(self) -> list[Tensor]:
         numbers = [x for x in (self._error, self._logsumexp_error) if x is not None]
         if isinstance(self._allowed, Rounding):
-            numbers += self._allowed.extremes
+            numbers.append(self._allowed.largest)
         return numbers
 
     def _replace(self, found: dict[int, Tensor]) -> None:
         self._error = found.get(id(self._error), self._error)
         self._logsumexp_error = found.get(id(self._logsumexp_error), self._logsumexp_error)
         if isinstance(self._allowed, Rounding):
-            self._allowed.extremes = tuple(found.get(id(x), x) for x in self._allowed.extremes)
+            self._allowed.largest = found.get(id(self._allowed.largest), self._allowed.largest)
 
 
 def _largest(x: Tensor | None) -> Tensor | None:

@@ -164,9 +164,12 @@ def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
     configurations: dict[int, Any] = {}
     for module in modules.values():
         kind, variables = type(module), module.__dict__
-        from_torch, scripted = _about(kind)
-        if scripted or variables.get("_forward_hooks") or variables.get("_forward_pre_hooks"):
+        from_torch, scripted = _about(kind)  # type: ignore[arg-type]
+        if scripted:
             return None
+        for hooks in (variables.get("_forward_hooks"), variables.get("_forward_pre_hooks")):
+            if hooks:
+                found += map(id, hooks.values())
         found += (id(module), kind.forward, variables.get("training"), id(variables.get("forward")))
         if not from_torch:
             for name, x in variables.items():

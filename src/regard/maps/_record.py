@@ -121,7 +121,8 @@ class Computation:
             precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
         # An average of values is not larger than they are. The model may overwrite them: this is computed now.
-        return Rounding(tuple(value.detach().aminmax()), times * precision, self.largest_sum)
+        largest = torch.linalg.vector_norm(value.detach(), math.inf)
+        return Rounding(largest, times * precision, self.largest_sum)
 
 
 @dataclass(eq=False)

@@ -67,11 +67,11 @@ class TensorOrigin:
         masked: whether dropout was written out as a random mask, which is scaled by itself.
         use: the product that must follow.
         factors: for terms, the weights and the values.
-        form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum).
+        form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
+            scores "outer" if they are a product of columns and rows, which rarely is attention.
         learned: for scores, whether one factor is learned or the same for all samples.
         numerator: for scores, the product that is attention if its rows are divided by the sums of their weights.
         average: for averages, the name under which it was recorded, and the number of its queries and keys.
-        outer: for scores, whether the product was one of columns and rows. It rarely is attention.
     """
 
     kind: str
@@ -86,7 +86,6 @@ class TensorOrigin:
     learned: bool = False
     numerator: "WeightedSum | None" = None
     average: tuple[str, int, int] | None = None
-    outer: bool = False
 
     def before_dropout(self, x: Tensor) -> Tensor:
         """x, or what entered dropout."""
@@ -162,7 +161,7 @@ class TensorHistory:
         return None if (origin := self.get(self.also)) is None else replace(origin, shape=tuple(x.shape))
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
-        self.followed = self.followed or not origin.outer or origin.kind != "scores"
+        self.followed = self.followed or origin.form != "outer" or origin.kind != "scores"
         key, origins = id(x), self.origins
         # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
         origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
@@ -227,8 +226,8 @@ class TensorHistory:
         if not isinstance(out, Tensor) or out.ndim < 3 or any(isinstance(x, nn.Parameter) for x in args):
             return
         learned = any(map(is_learned, tensors_of(args)))
-        origin = TensorOrigin("scores", True, tuple(out.shape), learned=learned, outer=is_outer(args))
-        origin.numerator = numerator
+        origin = TensorOrigin("scores", True, tuple(out.shape), learned=learned, numerator=numerator)
+        origin.form = "outer" if is_outer(args) else origin.form
         if numerator is not None and numerator.origin.kind == "exponentials" and (where := self._running()) is not None:
             reason = (
                 "exponentials of its scores were multiplied with values, but their rows were not divided by anything"
@@ -346,7 +345,7 @@ class TensorHistory:
             # Sigmoids of scores are often not attention (masks of objects, for example): expect no product.
             return replace(origin, kind="weights", form="sigmoid", use=None)
         if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
-            origin = replace(origin, kind="exponentials", use=None)
+            origin = replace(origin, kind="exponentials", form="softmax", use=None)
             if not is_normalized(out):
                 return origin
         elif origin.kind not in ("scores", "exponentials") or not by_rows(name, other, out):
