@@ -105,6 +105,9 @@ def test_the_second_capture_sees_no_function_and_records_the_same(model, x, seen
         seen.clear()
         same(first, capture(model, x))
         same(capture(model, x, rows=-1), capture(model, x, rows=[4]))
+        with pytest.warns(UserWarning, match="no attention was seen"), regard.capture(model):
+            pass  # shows nothing new
+        same(first, capture(model, x))
     assert not seen
 
 

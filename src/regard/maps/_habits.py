@@ -43,17 +43,18 @@ class HabitualInterceptor(Interceptor):
         self._model = model
         self._sleep: Sleep | None = None
         self._began = False
-        self._usual = listener.projections is None and not self.blocks
+        self._known: Habit | None = None  # by which it sleeps
+        self._usual = listener.projections is None and not self.blocks and type(model).__hash__ is not None
         self._likeness = _likeness(self.names.modules) if self._usual else None
 
     def __enter__(self) -> "HabitualInterceptor":
         first, self._began = not self._began, True
-        if first and self._likeness is not None and Sleep.is_possible():
-            known = _habits.get(self._model)
-            if known is not None and known.likeness == self._likeness:
-                self.names.remember(known.facts)
-                self._sleep = Sleep(self)
-                return self
+        known = _habits.get(self._model) if first and self._likeness is not None else None
+        if known is not None and known.likeness == self._likeness and Sleep.is_possible():
+            self.names.remember(known.facts)
+            self._known = known
+            self._sleep = Sleep(self)
+            return self
         super().__enter__()
         return self
 
@@ -93,14 +94,13 @@ class HabitualInterceptor(Interceptor):
         names = frozenset(self._accounted)
         history = self.handwritten.history
         same = self._usual and not history.followed and not history.random.some and bool(names)
-        if self._sleep is not None:
-            same = same and names == _habits[self._model].names
+        if self._known is not None:
+            same = self._usual and (not names or names == self._known.names)
+        elif same and self._likeness is not None and self.silent.owners <= names:
+            _habits[self._model] = Habit(names, self._likeness, self.names.facts)
         else:
-            same = same and self.silent.owners <= names
-        if same and self._likeness is not None:
-            facts = self.names.facts if self._sleep is None else _habits[self._model].facts
-            _habits[self._model] = Habit(names, self._likeness, facts)
-        else:
+            same = False
+        if not same and type(self._model).__hash__ is not None:
             _habits.pop(self._model, None)
         super().finish()
         del self._model
@@ -134,10 +134,12 @@ class HabitualInterceptor(Interceptor):
         super()._operator(func, args, out)
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
+        self.wake()
         self._usual = False
         return super().observed(module, output, weights, **about)
 
     def called(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.wake()
         self._usual = False
         return super().called(name, original, args, kwargs)
 
