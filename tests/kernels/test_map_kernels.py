@@ -74,6 +74,17 @@ def test_overview(case, cells):
     assert not record.remarks
 
 
+@pytest.mark.parametrize("case", ["causal to the end", "a shift for each sequence", "absent"])
+def test_some_rows(case):
+    """Rows that follow one another are computed alone, at their own places."""
+    record, weights = record_of(CASES[case])
+    found = _by_kernel.weights_by_kernel(record, ALL, torch.float32, slice(7, 9))
+    torch.testing.assert_close(found, weights[:, :, 7:9], atol=2e-6, rtol=1e-5)
+    assert record.residual < 1e-5
+    assert record.logsumexp_residual < 1e-5
+    assert not record.remarks
+
+
 def test_half_precision():
     """bfloat16 is for a GPU: the interpreter has no such numbers."""
     record, weights = record_of(CASES["causal to the end"], torch.float16)

@@ -40,6 +40,8 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
     if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
         first = heads.start // (count // shared)
         return value[:, first : first + 1]
+    if isinstance(heads, slice) and heads == ALL:
+        return value.repeat_interleave(count // shared, 1)
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
     return value[:, index]
 

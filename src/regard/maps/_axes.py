@@ -13,7 +13,7 @@ Every reading of the axes is compared with all of it.
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -152,6 +152,7 @@ class AxisReading:
         return x.permute(*(order.index(axis) for axis in range(len(order))), -2, -1).reshape(shape)
 
 
+@lru_cache(1024)  # the layers of a model are alike
 def read_axes(
     shape: tuple[int, ...], width: int, evidence: AxisEvidence, *, per_query: bool = False, documented: bool = False
 ) -> AxisReading:

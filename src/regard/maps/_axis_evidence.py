@@ -1,6 +1,7 @@
 """The evidence for the meaning of axes: what a module states, and what lies in its memory and in its arguments."""
 
 import re
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._axes import AxisEvidence
-from regard.maps._module_names import CallSite
+from regard.maps._module_names import CallSite, attribute, named_modules
 
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
 _OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
@@ -62,8 +63,8 @@ def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
 
 def heads_of(module: nn.Module | None) -> int | None:
     """The number of heads that a module states under one of the usual names, else None."""
-    for attribute in _HEADS:
-        count = getattr(module, attribute, None)
+    for name in _HEADS:
+        count = attribute(module, name)
         if isinstance(count, int) and not isinstance(count, bool):
             return count
     return None
@@ -89,11 +90,16 @@ def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
     return found
 
 
+@lru_cache(4096)
+def _is_output(name: str) -> bool:
+    return _OUTPUT.search(name) is not None
+
+
 def _projected(module: nn.Module, width: int) -> int | None:
     """How many heads of this width the layer's output projection takes; None if it has none, or several that differ."""
     counts = set()
-    for name, child in module.named_modules():
-        if isinstance(child, nn.Linear) and _OUTPUT.search(name) and width > 0 and child.in_features % width == 0:
+    for name, child in named_modules(module).items():
+        if isinstance(child, nn.Linear) and _is_output(name) and width > 0 and child.in_features % width == 0:
             counts.add(child.in_features // width)
     return counts.pop() if len(counts) == 1 else None
 

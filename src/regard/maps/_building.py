@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
 from regard.maps._record import AttentionRecord, Check, difference
-from regard.maps._selection import chosen_count, on_device
+from regard.maps._selection import chosen_count, numbers_of, on_device
 from regard.maps._threads import each_in_a_thread
 
 _AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
@@ -39,7 +39,7 @@ class Room:
 def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room, chunk_bytes: int) -> Tensor:
     """The selected weights, written into room for them."""
     every_row = isinstance(rows, slice) and rows == ALL
-    if every_row and (written := weights_by_kernel(record, heads, room.dtype)) is not None:
+    if (written := weights_by_kernel(record, heads, room.dtype, rows)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
     if every_row and isinstance(record.running.weights, AttentionScores) and 0 < math.prod(record.shape) <= _AT_ONCE:
         heads = on_device(heads, record.running.device)
@@ -61,13 +61,17 @@ def chunks(
     """The selected rows, as many at a time as fit into ``chunk_bytes``, each part with the number of its first row."""
     batch, heads_count, queries, keys = record.shape
     device = record.running.device
-    numbers = torch.arange(queries)[rows]
+    first, numbers = 0, numbers_of(rows, queries)
+    if numbers and numbers[-1] - numbers[0] + 1 == len(numbers) and isinstance(rows, slice):
+        first, rows = numbers[0], ALL
     step = max(1, chunk_bytes // max(1, 4 * batch * chosen_count(heads, heads_count) * keys))
     heads = on_device(heads, device)
-    whole = isinstance(rows, slice) and rows == ALL
     for start in range(0, len(numbers), step):
         stop = min(start + step, len(numbers))
-        yield start, record.build(slice(start, stop) if whole else on_device(numbers[start:stop], device), heads)
+        chosen: Selection = slice(first + start, first + stop)
+        if not isinstance(rows, slice) or rows != ALL:
+            chosen = on_device(torch.tensor(numbers[start:stop]), device)
+        yield start, record.build(chosen, heads)
 
 
 def _fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, shared_heads
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, selected, shared_heads
 from regard.maps._band import alignment
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
@@ -18,11 +18,12 @@ from regard.maps._selection import on_device
 
 # Of each kind of call: whether its kernel agreed with torch when it was first used.
 _proven: dict[tuple[Any, ...], bool] = {}
+_made: dict[tuple[Any, ...], Tensor] = {}
 COMPARED = 4  # rows that the first call of a kind computes both ways
 
 
-def usable(record: AttentionRecord, heads: Selection) -> kernels.ScoreTensors | None:
-    """What the kernels need to know of this attention; None if they cannot compute it."""
+def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kernels.ScoreTensors | None:
+    """What the kernels need to know of these rows of an attention; None if they cannot compute it."""
     running = record.running
     scores, logsumexp = running.weights, running.logsumexp
     if not isinstance(scores, AttentionScores) or logsumexp is None or 0 in record.shape:
@@ -43,18 +44,33 @@ def usable(record: AttentionRecord, heads: Selection) -> kernels.ScoreTensors | 
     shift = alignment(band, *record.shape[2:])
     slopes = scores.slopes if scores.slopes is None else scores.slopes.expand(batch, count)[:, heads]
     whole = isinstance(heads, slice) and heads == ALL
+    first = rows.start or 0
+    if present is not None and rows != ALL:
+        present = present[0][:, rows], present[1]
     return kernels.ScoreTensors(
-        scores.query[:, heads],
+        selected(selected(scores.query, 1, heads), 2, rows),
         scores.key if whole else shared_heads(scores.key, heads, count),
-        logsumexp[:, heads],
+        selected(selected(logsumexp, 1, heads), 2, rows),
         scores.scale,
-        torch.full((batch,), shift, device=device) if isinstance(shift, int) else shift.to(device).expand(batch),
+        _shifts(batch, shift + first, device) if isinstance(shift, int) else (shift + first).to(device).expand(batch),
         None if band is None else band.left,
         None if band is None else band.right,
         present,
         scores.softcap,
         slopes,
     )
+
+
+def _shifts(batch: int, shift: int, device: torch.device) -> Tensor:
+    """One number for each sample. All layers of a model have the same, which are made once in each stream."""
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    key = (batch, shift, device, stream)
+    found = _made.get(key)
+    if found is None:
+        if len(_made) >= 256:
+            _made.clear()
+        found = _made[key] = torch.full((batch,), shift, dtype=torch.int32, device=device)
+    return found
 
 
 def _present(scores: AttentionScores) -> tuple[Tensor, Tensor] | None:
@@ -69,24 +85,32 @@ def _present(scores: AttentionScores) -> tuple[Tensor, Tensor] | None:
     return everyone, keep[:, 0, 0].expand(batch, keys)
 
 
-def weights_by_kernel(record: AttentionRecord, heads: Selection, dtype: torch.dtype) -> Tensor | None:
-    """All rows of these heads, compared with the model's output in the same pass; None if no kernel can."""
+def weights_by_kernel(
+    record: AttentionRecord, heads: Selection, dtype: torch.dtype, rows: Selection = ALL
+) -> Tensor | None:
+    """These rows of all heads, compared with the model's output in the same pass; None if no kernel can."""
+    if not (isinstance(rows, slice) and rows.step in (None, 1) and isinstance(heads, slice) and heads == ALL):
+        return None
+    if rows != ALL:
+        rows = slice(*rows.indices(record.shape[2]))
+        if rows.stop <= rows.start:
+            return None
     running = record.running
     expected = running.output if running.expected is None else running.expected
-    if running.compare is not None or running.value is None or expected is None or not isinstance(heads, slice):
+    if running.compare is not None or running.value is None or expected is None:
         return None
-    if running.value.dtype != expected.dtype or not kernels.usable_for_maps(running.value) or heads != ALL:
+    if running.value.dtype != expected.dtype or not kernels.usable_for_maps(running.value):
         return None
-    given = usable(record, heads)
+    given = usable(record, heads, rows)
     kind = _kind("weights", given, dtype)
     if given is None or not _proven.get(kind, True):
         return None
     try:
-        weights, error, log_error = kernels.write_weights(given, running.value, expected, dtype)
+        weights, error, log_error = kernels.write_weights(given, running.value, selected(expected, 2, rows), dtype)
         if kind not in _proven:
-            rows = _some_rows(record)
-            dense = running.weights(rows, heads)[0]
-            off = float((weights[:, :, rows].float() - dense.float()).abs().amax())
+            some = _some_rows(weights)
+            dense = running.weights(some + (rows.start or 0), heads)[0]
+            off = float((weights[:, :, some].float() - dense.float()).abs().amax())
             _settle(record, kind, off <= 2e-3 + torch.finfo(dtype).eps, f"its weights are off by {off:.1e}")
     except Exception as failure:
         _settle(record, kind, False, f"{type(failure).__name__}: {failure}")
@@ -133,9 +157,9 @@ def _kind(what: str, given: kernels.ScoreTensors | None, *more: Any) -> tuple[An
     return (what, given.query.device, given.query.dtype, *given.constants.values(), *more)
 
 
-def _some_rows(record: AttentionRecord) -> Tensor:
-    order = torch.randperm(record.shape[2], generator=torch.Generator().manual_seed(0))
-    return order[:COMPARED].to(record.running.device, non_blocking=True)
+def _some_rows(weights: Tensor) -> Tensor:
+    order = torch.randperm(weights.shape[2], generator=torch.Generator().manual_seed(0))
+    return order[:COMPARED].to(weights.device, non_blocking=True)
 
 
 def _settle(record: AttentionRecord, kind: tuple[Any, ...], agrees: bool, reason: str) -> None:

@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
+from regard.maps._habits import HabitualInterceptor
 from regard.maps._interception import intercept
 from regard.maps._keeping import LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
 from regard.maps._module_names import ModuleNames
-from regard.maps._record import AttentionRecord, Missed
+from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
-from regard.maps._selection import Rows, check_patterns, check_selection, matches, select
+from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
 from regard.maps._storage import Storage
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
@@ -67,12 +68,16 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        for name, module in self.model.named_modules():
+        self._names = self._stack.enter_context(intercept(self.model, self, by=HabitualInterceptor)).names
+        modules = self._names.modules
+        unseen = any(
+            issubclass(kind, torch.jit.ScriptModule | nn.DataParallel) for kind in set(map(type, modules.values()))
+        )
+        for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
             if isinstance(module, nn.DataParallel):
                 self.missed(name or "DataParallel", "its replicas run in other threads; capture its .module instead")
-        self._names = self._stack.enter_context(intercept(self.model, self)).names
         return self.maps
 
     def __exit__(
@@ -117,7 +122,7 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with torch.no_grad(), _plainly(running.device.type):
+        with _Plainly(running.device.type):
             try:
                 record.check.allowed = running.rounding(record.shape[3])
                 reason = self.keep(record, rows, heads)
@@ -127,8 +132,8 @@ class Capture(Revisions):
             self.storage.used = before
             self.missed(record.name, reason, record.shape)
             return
-        record.rows = None if self.rows is None else tuple(torch.arange(queries)[rows].tolist())
-        record.heads = None if self.heads is None else tuple(torch.arange(heads_count)[heads].tolist())
+        record.rows = None if self.rows is None else numbers_of(rows, queries)
+        record.heads = None if self.heads is None else numbers_of(heads, heads_count)
         record.layout = self._layout(record)
         if self.projections is not None:
             self._keep_values(record, self.projections)
@@ -180,6 +185,7 @@ class Capture(Revisions):
     # -- warnings ----------------------------------------------------------------------------------------------
 
     def _warn(self) -> None:
+        Check.fetch(record.check for record in self.maps.records)
         wrong = [name for name, found in self.maps.items() if not found.agrees]
         if wrong:
             warnings.warn(
@@ -285,15 +291,29 @@ def capture(
     return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
 
 
-def _plainly(device: str) -> AbstractContextManager[Any]:
-    """Without inference mode and autocast. What is off already costs no time."""
-    if not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled(device):
-        return nullcontext()
-    stack = ExitStack()
-    stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.no_grad())
-    stack.enter_context(torch.autocast(device, enabled=False))
-    return stack
+class _Plainly:
+    """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._mode = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
+        if self._mode is not None:
+            self._mode.__enter__()
+        torch._C._set_grad_enabled(False)
+        self._autocast = None
+        if torch.is_autocast_enabled(self._device):
+            self._autocast = torch.autocast(self._device, enabled=False)
+            self._autocast.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._autocast is not None:
+            self._autocast.__exit__(*error)
+        torch._C._set_grad_enabled(self._grad)
+        if self._mode is not None:
+            self._mode.__exit__(*error)
 
 
 def _check_options(options: Capture) -> None:

@@ -28,23 +28,24 @@ class _Waiting:
 
 
 class FoldedHeads:
-    """Waits until the heads of the latest folded attention are merged."""
+    """Waits until the heads of the latest folded attention are merged.
+
+    Attributes:
+        waiting: the attention; None if there is none to wait for.
+    """
 
     def __init__(self) -> None:
-        self._waiting: _Waiting | None = None
-
-    def __bool__(self) -> bool:
-        return self._waiting is not None
+        self.waiting: _Waiting | None = None
 
     def expect(self, name: str, running: Computation, own: Any) -> None:
         """An attention is recorded. What the model does with its output follows."""
         output = running.output
         if running.folded and output is not None and min(output.shape[:2]) > 1 and isinstance(own, Tensor):
-            self._waiting = _Waiting(name, output.detach(), weakref.ref(own))
+            self.waiting = _Waiting(name, output.detach(), weakref.ref(own))
 
     def saw(self, function: str, args: tuple[Any, ...], out: Any) -> tuple[str, Order] | None:
         """A function of torch ran. The name of the attention and its order, if the function shows it."""
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None:
             return None
         waiting.steps -= 1
@@ -56,12 +57,12 @@ class FoldedHeads:
                     order = _split(out, waiting.output)
         if order is None:
             return None
-        self._waiting = None
+        self.waiting = None
         return waiting.name, order
 
     def give_up(self) -> tuple[str, Order] | None:
         """Nothing more follows: the name of the attention whose order remains unknown, if there is one."""
-        waiting, self._waiting = self._waiting, None
+        waiting, self.waiting = self.waiting, None
         return None if waiting is None else (waiting.name, "unknown")
 
 

@@ -3,18 +3,17 @@
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.maps._axis_evidence import heads_of, samples_of
 from regard.maps._contributions import PROJECTIONS
-from regard.maps._known_functions import KnownFunction, known_function
+from regard.maps._known_functions import KnownFunctions, in_backward
 from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
@@ -39,14 +38,15 @@ from regard.maps.sources import (
     BlockLayers,
     FunctionCall,
     HandwrittenAttention,
-    KernelWitness,
     LinearAttention,
     WeightedSum,
     attention_module,
     block_layer,
     handwritten,
     own_layer,
+    run_kernel,
     shares_memory,
+    without_question,
 )
 from regard.observation import is_hidden, listen, unobserved
 
@@ -63,19 +63,18 @@ class Interceptor(TorchFunctionMode):
         self.keeps_path = keeps_path
         self.names = ModuleNames(model)
         self.handwritten = HandwrittenAttention(self._running)
-        self.silent = SilentModules(model)
+        self.silent = SilentModules(model, self.names.modules)
         self._count = 0  # of records
         self._accounted: set[str] = set()
         self._linear: set[str] = set()  # linear attention of which the second product follows
         self.layouts = TokenLayouts()
-        self.blocks = BlockLayers(model)
+        self.blocks = BlockLayers(self.names.modules.values())
         self._last_output: weakref.ref[Tensor] | None = None
         # The latest output that the listener replaced, and the weights that give it.
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
         self.outputs = OutputTracker(listener, self._apart, self._follow, self._about_tokens)
-        self._functions: dict[Any, KnownFunction] = {}
-        history = self.handwritten.history  # all of these are empty while nothing is followed
-        self._followed: Any = history.origins, history.random.known, self.silent.waiting, self.outputs.folded
+        history = self.handwritten.history  # both are empty while nothing is followed
+        self._origins, self._random = history.origins, history.random.known
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -86,22 +85,30 @@ class Interceptor(TorchFunctionMode):
             "conv2d": self._convolution,
             **self.outputs.handlers,
         }
+        # Layers of blocks need to know everything, and whoever waits for a projection each product.
+        quiet = () if self.blocks else self.outputs.quiet
+        self._functions = KnownFunctions(self._handlers, quiet, () if listener.projections is None else PROJECTIONS)
+
+    def __enter__(self) -> "Interceptor":
+        self.silent.find()
+        return super().__enter__()  # type: ignore[no-any-return]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        known = self._functions[func]
+        idle = known.quiet and not self._origins and not self._random
+        if idle and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting):
+            return func(*args) if kwargs is None else func(*args, **kwargs)
         kwargs = kwargs or {}
-        known = self._functions.get(func)
-        if known is None:
-            known = self._functions[func] = known_function(func, self._handlers)
-        name, handler, operator, follows = known
-        if (follows and not any(self._followed)) or is_hidden():
+        if is_hidden():
             return func(*args, **kwargs)
-        if self.silent.waiting and name != "__get__":  # which only reads a property
+        name, handler, operator, _, reads = known
+        if self.silent.waiting and not reads:
             self.silent.used(args, kwargs)
-        if self.listener.projections is not None and name in PROJECTIONS and not _in_backward():
+        if self.listener.projections is not None and name in PROJECTIONS and not in_backward():
             self.listener.projections.saw(name, args, kwargs)
-        if handler is not None and not _in_backward():
+        if handler is not None and not in_backward():
             # Of an operator of aten, all overloads have the handler of their common name.
             return handler(getattr(func, "overloadpacket", func) if operator else func, args, kwargs)
         out = func(*args, **kwargs)
@@ -114,7 +121,7 @@ class Interceptor(TorchFunctionMode):
         history = self.handwritten.history
         if history.origins or history.random.known:
             history.follow(name, func, args, kwargs, out)
-        if self.outputs.folded:
+        if self.outputs.folded.waiting is not None:
             self.outputs.merged(name, args, out)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
@@ -216,11 +223,10 @@ class Interceptor(TorchFunctionMode):
         site = self._wanted(args[0] if args else kwargs["query"])
         if site is None:
             return func(*args, **kwargs)
-        with KernelWitness() as witness:
-            out = func(*args, **kwargs)
-        call = FunctionCall(site, func, args, kwargs, out, witness)
+        out, seen = run_kernel(func, args, kwargs)
+        call = FunctionCall(site, func, args, kwargs, out, seen)
         new = self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
-        self.outputs.pairs.add(site.name, args[2] if len(args) > 2 else kwargs.get("value"), new)
+        self.outputs.paired(site.name, args[2] if len(args) > 2 else kwargs.get("value"), new)
         return new
 
     def _aten_kernel(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -244,11 +250,8 @@ class Interceptor(TorchFunctionMode):
         if any(overrides(x) for x in (*args, *kwargs.values())):
             self._missed(None, "a tensor subclass handles multi_head_attention_forward itself")
             return func(*args, **kwargs)
-        scope = {**vars(F), "has_torch_function": lambda relevant: False}
-        inner = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
-        inner.__kwdefaults__ = func.__kwdefaults__
         with self:
-            return inner(*args, **kwargs)
+            return without_question(func)(*args, **kwargs)
 
     def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
@@ -319,7 +322,7 @@ class Interceptor(TorchFunctionMode):
     def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
         """A layer declares its attention (unless it was already recognized), see :func:`regard.maps.observe`."""
         last = self._last_output() if self._last_output is not None else None
-        if _in_backward() or (last is not None and shares_memory(last, output)):
+        if in_backward() or (last is not None and shares_memory(last, output)):
             return output
         site = self._wanted(output, module)
         if site is None:
@@ -336,7 +339,7 @@ class Interceptor(TorchFunctionMode):
             with without_interceptors(), paused():
                 return compiled_as_called(original)(*args, **kwargs)
 
-        if is_hidden() or _in_backward():
+        if is_hidden() or in_backward():
             return run()
         like = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
         site = None if like is None else self._wanted(like)
@@ -347,6 +350,9 @@ class Interceptor(TorchFunctionMode):
         with without_interceptors():
             tokens_first = "flex" not in name if isinstance(out, tuple) else None
             return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call), tokens_first)
+
+    def wake(self) -> None:
+        """Another interception begins inside of this one."""
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
         """The model runs with other tensors in the places of its parameters."""
@@ -378,23 +384,17 @@ class Interceptor(TorchFunctionMode):
 
 
 @contextmanager
-def intercept(model: nn.Module, listener: RecordListener, *, keeps_path: bool = True) -> Iterator[Interceptor]:
+def intercept(
+    model: nn.Module, listener: RecordListener, *, keeps_path: bool = True, by: type[Interceptor] = Interceptor
+) -> Iterator[Interceptor]:
     """Pass the record of every attention that ``model`` computes in this thread to ``listener``, inside the block.
 
     Args:
         keeps_path: keep the fast path of ``nn.TransformerEncoder``. On it a listener cannot replace an output.
     """
-    interceptor = Interceptor(model, listener, keeps_path)
-    with ExitStack() as stack:
-        stack.enter_context(patched(interceptor))
-        stack.enter_context(listen(interceptor))
-        stack.enter_context(interceptor)
+    interceptor = by(model, listener, keeps_path)
+    with patched(interceptor), listen(interceptor), interceptor:
         try:
             yield interceptor
         finally:
             interceptor.finish()
-
-
-def _in_backward() -> bool:
-    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
-    return torch._C._current_graph_task_id() != -1

@@ -1,11 +1,9 @@
 """What an interceptor knows of a function of torch. Every call of the model's comes to it, so each is looked up once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
-
-from regard.maps._contributions import PROJECTIONS
 
 
 class KnownFunction(NamedTuple):
@@ -15,23 +13,45 @@ class KnownFunction(NamedTuple):
         name: without that of the overload.
         handler: what runs it instead, if anything does.
         operator: whether it is called as an operator, not as a function.
-        follows: whether a call matters only if one of its arguments is followed.
+        quiet: whether a call matters only if one of its arguments is followed.
+        reads: whether it only reads a property.
     """
 
     name: str
     handler: Callable[..., Any] | None
     operator: bool
-    follows: bool
+    quiet: bool
+    reads: bool
 
 
-def known_function(func: Any, handlers: Mapping[str, Callable[..., Any]]) -> KnownFunction:
-    """Look a function up.
+class KnownFunctions(dict[Any, KnownFunction]):
+    """What is known of each function, by the function.
 
-    >>> known_function(torch.relu, {}), known_function(torch.ops.aten.mul.Tensor, {}).name
-    (KnownFunction(name='relu', handler=None, operator=False, follows=True), 'mul')
+    Args:
+        handlers: what runs functions of these names instead.
+        quiet: names of those that have a handler only for the case that an argument is followed.
+        shown: names of functions of which every call matters.
+
+    >>> known = KnownFunctions({})
+    >>> known[torch.relu], known[torch.ops.aten.mul.Tensor].name
+    (KnownFunction(name='relu', handler=None, operator=False, quiet=True, reads=False), 'mul')
     """
-    operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
-    name = getattr(func, "__name__", "")
-    name = name.partition(".")[0] if operator else name
-    handler = handlers.get(name)
-    return KnownFunction(name, handler, operator, handler is None and not operator and name not in PROJECTIONS)
+
+    def __init__(
+        self, handlers: Mapping[str, Callable[..., Any]], quiet: Collection[str] = (), shown: Collection[str] = ()
+    ) -> None:
+        self._handlers, self._quiet, self._shown = handlers, quiet, shown
+
+    def __missing__(self, func: Any) -> KnownFunction:
+        operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+        name = getattr(func, "__name__", "")
+        name = name.partition(".")[0] if operator else name
+        handler = self._handlers.get(name)
+        quiet = not operator and (handler is None or name in self._quiet) and name not in self._shown
+        found = self[func] = KnownFunction(name, handler, operator, quiet, name == "__get__")
+        return found
+
+
+def in_backward() -> bool:
+    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
+    return torch._C._current_graph_task_id() != -1

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.maps._module_names import attribute
 from regard.support.checks import TEXT, describe, is_iterable
 
 # Prefix tokens of Hugging Face vision models, by model_type.
@@ -123,11 +124,11 @@ def states_layout(module: nn.Module) -> bool:
 def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
     found: list[tuple[int, tuple[int, ...] | None]] = []
     # timm (and ours): the module states its prefix tokens, and its patch embedding the grid for which it was built.
-    for attribute in ("num_prefix_tokens", "prefix_tokens"):
-        prefix = getattr(module, attribute, None)
+    for name in ("num_prefix_tokens", "prefix_tokens"):
+        prefix = attribute(module, name)
         if isinstance(prefix, int) and not isinstance(prefix, bool):
             found += [(prefix, patches), (prefix, _grid_of(module))]
-    config = getattr(module, "config", None)
+    config = attribute(module, "config")
     kind = getattr(config, "model_type", None)
     if kind in _PREFIX:
         prefix = _PREFIX[kind] + int(getattr(config, "num_register_tokens", 0) or 0)
@@ -137,8 +138,8 @@ def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tupl
 
 def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
     for holder in (getattr(module, "patch_embed", None), module):
-        for attribute in ("grid_size", "grid"):
-            grid = getattr(holder, attribute, None)
+        for name in ("grid_size", "grid"):
+            grid = getattr(holder, name, None)
             if isinstance(grid, list | tuple) and grid and all(isinstance(n, int) for n in grid):
                 return tuple(grid)
     return None

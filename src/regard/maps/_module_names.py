@@ -18,6 +18,7 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 _OWN_PACKAGES = (__package__, f"{__package__}.sources")
 _GRIDS = "image_grid_thw"  # Qwen-VL's
+_MOST = 4096  # facts that are kept: texts of many lengths have many
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -29,7 +30,29 @@ def clean(path: str) -> str:
     >>> clean("_orig_mod.blocks.0.attn")
     'blocks.0.attn'
     """
+    if "_orig_mod" not in path and "_wrapped_module" not in path:
+        return path
     return ".".join(part for part in path.split(".") if part not in WRAPPERS)
+
+
+def named_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """What ``model.named_modules()`` gives, in its order, without a generator for each level.
+
+    >>> list(named_modules(nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())))
+    ['', '0', '0.0', '1']
+    """
+    found = {"": model}
+    _add_modules(found, {id(model)}, "", model)
+    return found
+
+
+def _add_modules(found: dict[str, nn.Module], known: set[int], prefix: str, module: nn.Module) -> None:
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in known:
+            known.add(id(child))
+            path = prefix + name
+            found[path] = child
+            _add_modules(found, known, path + ".", child)
 
 
 @dataclass(frozen=True)
@@ -37,15 +60,18 @@ class CallSite:
     """Where an attention happened: the module, its name, and the frames from the call outwards.
 
     Attributes:
-        functions: the names of all functions that run.
         remembered: what does not change while the model is intercepted, so that it is computed once.
     """
 
     name: str
     module: nn.Module
     frames: tuple[FrameType, ...]
-    functions: frozenset[str] = frozenset()
     remembered: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The names of all functions that run."""
+        return frozenset([frame.f_code.co_name for frame in self.frames])
 
     def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
         """A local variable of the innermost running function of this name; None if there is none.
@@ -60,13 +86,33 @@ class CallSite:
         return None
 
 
+def attribute(module: nn.Module | None, name: str) -> Any:
+    """``getattr(module, name, None)``, without an error inside of it if there is none: most modules state nothing.
+
+    >>> attribute(nn.Linear(2, 3), "in_features"), attribute(nn.Linear(2, 3), "num_heads")
+    (2, None)
+    """
+    kind = type(module)
+    if module is None or hasattr(kind, name) or getattr(kind, "__getattr__", None) is not nn.Module.__getattr__:
+        return getattr(module, name, None)
+    variables = module.__dict__
+    if name in variables:
+        return variables[name]
+    for place in ("_modules", "_buffers", "_parameters"):
+        if name in variables.get(place, ()):
+            return variables[place][name]
+    return None
+
+
 class ModuleNames:
     """Names of the modules of a model, and of the attention that runs in them."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._names = {id(module): clean(path) for path, module in model.named_modules()}
-        self._modules = dict(model.named_modules())
-        self._by_name = {clean(path): module for path, module in self._modules.items()}
+        self.modules = named_modules(model)
+        self._by_name = {clean(path): module for path, module in self.modules.items()}
+        self._names = {id(module): path for path, module in self._by_name.items()}
+        if len(self._names) < len(self.modules):  # without what wrappers add, some have the same path
+            self._names = {id(module): clean(path) for path, module in self.modules.items()}
         self._root = type(_unwrapped(model)).__name__
         self._parents: dict[str, list[nn.Module]] = {}
         self._remembered: dict[Any, Any] = {}
@@ -105,8 +151,8 @@ class ModuleNames:
             count: whether to number this attention: False if it may turn out not to be one.
         """
         frames = _frames()
-        functions = frozenset([frame.f_code.co_name for frame in frames])
-        self.compiled = self.compiled or ("compile_wrapper" in functions and _from_compiled_code(frames))
+        if not self.compiled and "compile_wrapper" in [frame.f_code.co_name for frame in frames]:
+            self.compiled = _from_compiled_code(frames)
         self._running = [entry for entry in self._running if entry[0] in frames]
         for depth, frame in enumerate(frames):
             found = _first_argument(frame)
@@ -123,9 +169,9 @@ class ModuleNames:
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
             name = self._numbered(call, name) if count else name
-            return CallSite(name, found, tuple(frames), functions, self._remembered)
+            return CallSite(name, found, tuple(frames), self._remembered)
         path = self.of(module)
-        return None if path is None or module is None else CallSite(path, module, tuple(frames), functions)
+        return None if path is None or module is None else CallSite(path, module, tuple(frames))
 
     @property
     def run(self) -> int:
@@ -164,6 +210,16 @@ class ModuleNames:
         for index, (frame, known, count) in enumerate(self._running):
             if known == path and name == (path if count == 1 else f"{path}#{count}"):
                 self._running[index] = (frame, known, count - 1)
+
+    @property
+    def facts(self) -> dict[Any, Any]:
+        """What was remembered and holds as long as the model does not change, without references to it."""
+        found = {key: x for key, x in self._remembered.items() if not isinstance(x, list) or not x}
+        own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self._names}
+        return own if len(own) < _MOST else {}
+
+    def remember(self, facts: dict[Any, Any]) -> None:
+        self._remembered.update(facts)
 
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""

@@ -6,7 +6,7 @@ All of it says something about maps that were already recorded, and is passed on
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from regard.maps._differences import SUBTRACTIONS, OutputPairs
 from regard.maps._folded_heads import FoldedHeads
 from regard.maps._joining import Joint, axis_of
+from regard.maps._known_functions import KnownFunction
 from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
 from regard.maps._record import Computation
-from regard.maps.sources import DIVISIONS, MULTIPLICATIONS, WeightedSum
+from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS, WeightedSum
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _STEPS = 24  # products and sums after an attention that may concern its output
@@ -27,6 +28,8 @@ _LOOSE = (
     "its map is that of this kernel alone, and not its share of the whole"
 )
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+# Of these functions the first 24 after an attention are looked at.
+_COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
 
 
 @dataclass(eq=False)
@@ -79,7 +82,10 @@ class OutputTracker:
 
     Attributes:
         handlers: run functions of torch, by their names.
+        quiet: functions that matter only if one of their arguments is followed.
     """
+
+    quiet: ClassVar[frozenset[str]] = _COUNTED | SUBTRACTIONS | JOINS
 
     def __init__(
         self,
@@ -100,6 +106,7 @@ class OutputTracker:
         self._outputs: list[_Followed] = []
         self._number = 0  # of the latest output in its call
         self._steps = 0
+        self._known: set[int] = set()  # ids of all tensors that are followed here; some may be gone
         # The sum of two outputs whose rows may be divided later.
         self._sum: tuple[weakref.ref[Tensor], _Followed, _Followed] | None = None
         # Outputs that were stacked, and the result: it may be averaged with weights.
@@ -109,6 +116,7 @@ class OutputTracker:
         found = self.pairs.subtracted(args) if self.pairs else None
         if found is not None:
             self._apply(self.listener.subtracted, *found)
+            self.note()
         out = func(*args, **kwargs)
         self._follow(func.__name__, func, args, kwargs, out)
         return out
@@ -117,6 +125,7 @@ class OutputTracker:
         out = func(*args, **kwargs)
         if self.followed:
             self._added(args, out)
+            self.note()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
@@ -124,8 +133,52 @@ class OutputTracker:
         out = func(*args, **kwargs)
         if len(self._outputs) > 1 or (self._outputs and self._steps > 0):
             self._joined(func.__name__, args, kwargs, out)
+            self.note()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
+
+    def is_quiet(
+        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
+    ) -> bool:
+        """Whether a call concerns nothing that is followed here, nor one of the parameters that are waited for. Almost
+        every call of a model is of this kind."""
+        if self.folded.waiting is not None:
+            return False
+        if known.reads:
+            return True
+        if waiting:
+            for x in args:
+                if id(x) in waiting:
+                    return False
+            if kwargs:
+                for x in kwargs.values():
+                    if id(x) in waiting:
+                        return False
+        if known.handler is None:
+            return True
+        if known.name in JOINS:
+            parts = args[0] if args else None
+            return not self._outputs or (isinstance(parts, list | tuple) and len(parts) > len(self._outputs))
+        for x in args:
+            if id(x) in self._known:
+                return False
+        if known.name in _COUNTED:
+            self._steps -= 1
+        return True
+
+    def paired(self, name: str, value: Any, out: Any) -> None:
+        """A kernel was called with these values."""
+        self.pairs.add(name, value, out)
+        if self.pairs:
+            self.note()
+
+    def note(self) -> None:
+        """Other tensors are followed than before."""
+        self._known = {id(output.tensor()) for output in self._outputs}
+        if self.pairs:
+            self._known.update(id(output.tensor()) for output in self.pairs.waiting)
+        if self._sum is not None:
+            self._known.add(id(self._sum[0]()))
 
     def recorded(self, name: str, running: Computation, own: Any, new: Any, *, tokens_first: bool | None) -> None:
         """An attention was recorded.
@@ -154,6 +207,7 @@ class OutputTracker:
             )
         )
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
+        self.note()
 
     def _end_call(self) -> None:
         """The call of a module is over. Kernels that gave their logsumexp to the model are there to be merged."""
@@ -182,8 +236,11 @@ class OutputTracker:
     def scaled(self, function: str, args: tuple[Any, ...], out: Any) -> None:
         """A multiplication or division: of one of the outputs, row by row?"""
         divided = function in DIVISIONS
-        if len(args) < 2 or not (divided or function in MULTIPLICATIONS):
-            return
+        if len(args) >= 2 and (divided or function in MULTIPLICATIONS):
+            self._scaled(divided, args, out)
+            self.note()
+
+    def _scaled(self, divided: bool, args: tuple[Any, ...], out: Any) -> None:
         if not divided:
             self.pairs.multiplied(args, out)
         if divided and self._sum is not None and args[0] is self._sum[0]() and isinstance(args[1], Tensor):

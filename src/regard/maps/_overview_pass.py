@@ -7,7 +7,7 @@ is needed, so that tiles need not wait for each other. Memory is linear in the t
 import math
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     shift = alignment(band, *record.shape[2:])
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
-        before = replace(record.check)
+        before = copy(record.check)
         check(record, found.overview, found.sums, heads, shift)
         if agrees_at_first(record, found.kind):
             return found.overview

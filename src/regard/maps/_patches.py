@@ -38,6 +38,8 @@ class FunctionInterceptor(Protocol):
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
+    def wake(self) -> None: ...
+
     def parameters_replaced(self, module: torch.nn.Module, parameters: Any) -> None: ...
 
     def thread_started(self) -> None: ...
@@ -68,6 +70,8 @@ def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
         if _active_count == 0:
             _install()
         _active_count += 1
+    for outer in _thread.interceptors:
+        outer.wake()
     _thread.interceptors.append(interceptor)
     try:
         yield
@@ -269,7 +273,9 @@ def _function_patched(name: str, function: FunctionType) -> Iterator[None]:
     vars(original).update(vars(function))  # attributes that decorators set, such as a signature
     _originals[name] = original
     had_signature = "__signature__" in vars(function)
-    signature = inspect.signature(function)
+    if _signatures.get(name, (None,))[0] is not code:
+        _signatures[name] = (code, inspect.signature(function))
+    signature = _signatures[name][1]
     function.__code__ = _stand_in_code(name, len(code.co_freevars))
     if not had_signature:
         function.__signature__ = signature  # type: ignore[attr-defined]
@@ -285,6 +291,11 @@ def _function_patched(name: str, function: FunctionType) -> Iterator[None]:
 _originals: dict[str, FunctionType] = {}
 
 
+# Of each patched function: the code for which its signature was read.
+_signatures: dict[str, tuple[CodeType, inspect.Signature]] = {}
+
+
+@functools.cache
 def _stand_in_code(name: str, cells: int) -> CodeType:
     """The code of a function that calls :func:`intercepted`, with as many free variables as the function it replaces."""
     free = [f"cell_{i}" for i in range(cells)]

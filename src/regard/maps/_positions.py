@@ -1,7 +1,7 @@
 """Where the queries and keys of one call lie in the whole sequence, of which a cache keeps the keys of earlier calls."""
 
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -90,13 +90,27 @@ def _inside(site: CallSite) -> list[FrameType]:
 def _local(frames: list[FrameType], names: tuple[str, ...]) -> Any:
     """The first local variable of one of these names that is not None."""
     for frame in frames:
-        found = [name for name in names if name in frame.f_code.co_varnames]
+        found = _variables(frame.f_code, names)
         if found:
             variables = frame.f_locals
             value = next((x for name in found if (x := variables.get(name)) is not None), None)
             if value is not None:
                 return value
     return None
+
+
+# By the id of the code, which is kept: to hash a code object takes longer than to look at its names.
+_known: dict[tuple[int, tuple[str, ...]], tuple[CodeType, list[str]]] = {}
+
+
+def _variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
+    """Those of the names that a function has as local variables."""
+    found = _known.get((id(code), names))
+    if found is None:
+        if len(_known) > 4096:  # functions that are made anew at each call
+            _known.clear()
+        found = _known[id(code), names] = code, [name for name in names if name in code.co_varnames]
+    return found[1]
 
 
 def _attends_elsewhere(frames: list[FrameType]) -> bool:

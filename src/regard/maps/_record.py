@@ -20,12 +20,13 @@ from regard.maps._attention_scores import (
     ALL,
     AttentionScores,
     Selection,
-    exact,
-    largest_magnitude,
     product_error,
     selected,
 )
 from regard.maps._axes import MapAxes
+from regard.maps._check import NOT_COMPARED as NOT_COMPARED
+from regard.maps._check import Check as Check
+from regard.maps._check import Rounding
 from regard.maps._layout import Layout
 from regard.maps._overview import Overview
 from regard.maps._positions import Positions
@@ -33,7 +34,6 @@ from regard.maps._windows import Windows
 
 # Weights of a selection of rows and heads.
 WeightsOf = Callable[[Selection, Selection], Tensor]
-NOT_COMPARED = "nothing: the weights were given"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Computation:
             return None
         return product_error(weights, self.value, expected, rows, heads)
 
-    def rounding(self, keys: int) -> Tensor | None:
+    def rounding(self, keys: int) -> Rounding | None:
         """How large the error may be by rounding: some units in the last place of the largest number compared."""
         value = self.value if self.compared is None else self.compared
         if value is None or value.numel() == 0:
@@ -119,33 +119,10 @@ class Computation:
         precision = torch.finfo(dtype).eps
         if dtype is torch.float32 and value.is_cuda:
             precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
-        largest = exact(largest_magnitude(value))  # an average of values is not larger
-        if self.largest_sum is not None:
-            largest = largest * self.largest_sum.to(largest.dtype).clamp_min(1)
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
-        return largest.clamp_min_(1e-30).mul_(times * precision)
-
-
-@dataclass(eq=False)
-class Check:
-    """The comparison of a map with what the model computed. Its tensors stay on the model's device.
-
-    Attributes:
-        against: what was compared with: "kernel", "product" (the model's own), "layer" (its whole output), …
-        error: max |weights @ V − what was returned|; None if nothing could be compared.
-        allowed: how large ``error`` may be by rounding alone.
-        logsumexp_error: the same for the logsumexp of the scores, if the kernel returned it.
-    """
-
-    against: str = NOT_COMPARED
-    error: Tensor | None = None
-    allowed: Tensor | None = None
-    logsumexp_error: Tensor | None = None
-
-    def add(self, error: Tensor | None, logsumexp_error: Tensor | None) -> None:
-        """Take the errors of some more rows into account."""
-        self.error = _larger(self.error, error)
-        self.logsumexp_error = _larger(self.logsumexp_error, logsumexp_error)
+        # An average of values is not larger than they are. The model may overwrite them: this is computed now.
+        largest = torch.linalg.vector_norm(value.detach(), math.inf)
+        return Rounding(largest, times * precision, self.largest_sum)
 
 
 @dataclass(eq=False)
@@ -296,14 +273,7 @@ class AttentionRecord:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains the residual. This is a check, not a proof."""
-        error, allowed = self.check.error, self.check.allowed
-        return error is None or allowed is None or bool(error <= allowed)
-
-
-def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return torch.maximum(a, b)
+        return self.check.agrees
 
 
 def difference(ours: Tensor, theirs: Tensor, may_be_empty: bool = True) -> Tensor:

@@ -47,6 +47,15 @@ def chosen_count(chosen: Selection, count: int) -> int:
     return len(range(count)[chosen]) if isinstance(chosen, slice) else len(chosen)
 
 
+def numbers_of(chosen: Selection, count: int) -> tuple[int, ...]:
+    """The numbers that a selection chooses, of ``count``.
+
+    >>> numbers_of(slice(-2, None), 5), numbers_of(torch.tensor([0, 4]), 5)
+    ((3, 4), (0, 4))
+    """
+    return tuple(range(count)[chosen]) if isinstance(chosen, slice) else tuple(chosen.tolist())
+
+
 def on_device(chosen: Selection, device: torch.device) -> Selection:
     """A selection for tensors on this device. The copy does not wait for what the device computes."""
     return chosen if isinstance(chosen, slice) else chosen.to(device, non_blocking=True)
@@ -61,4 +70,7 @@ def select(chosen: Rows, count: int) -> Selection | str:
     numbers = [chosen] if isinstance(chosen, int) else list(chosen)
     if any(not -count <= n < count for n in numbers):
         return f"there are only {count}"
-    return torch.tensor([n % count for n in numbers], dtype=torch.long)
+    numbers = [n % count for n in numbers]
+    if numbers and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return slice(numbers[0], numbers[0] + len(numbers))  # a view: nothing is copied to a device
+    return torch.tensor(numbers, dtype=torch.long)

@@ -1,7 +1,8 @@
 """Modules that look like attention. Those that ran and gave no map are reported, so that nothing is missing in silence."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -34,29 +35,39 @@ class SilentModules:
         waiting: the parameters of modules that did not run yet.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
         self._owner: dict[int, str] = {}
         self.waiting: dict[int, str] = {}
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
         self._threads: list[str | None] = []
         self._operators: dict[str, str] = {}
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # an interceptor around this one would take it for a use of the parameters
-            self._find(model)
+        self._modules, self._searched = modules, False
+
+    def find(self) -> None:
+        """Find them, before the model runs."""
+        if self._searched:
+            return
+        self._searched = True
+        with torch._C.DisableTorchFunction():  # an interceptor around would take it for a use of the parameters
+            self._find(self._modules)
         self.waiting.update(self._owner)
 
-    def _find(self, model: nn.Module) -> None:
-        for path, module in model.named_modules():
-            if _NAME.search(path.rpartition(".")[2]) or _NAME.search(type(module).__name__) or _projects(module):
-                matrices = [x for x in module.parameters() if x.ndim >= 2]
+    def _find(self, modules: Mapping[str, nn.Module]) -> None:
+        for path, module in modules.items():
+            if _is_attention(path.rpartition(".")[2]) or _is_attention(type(module).__name__) or _projects(module):
+                matrices = list(_matrices(module))
                 if len(matrices) >= 2:
                     # Modules come outermost first: the innermost one keeps its parameters.
                     self._owner.update(dict.fromkeys(map(id, matrices), clean(path) or self._root))
 
     def __bool__(self) -> bool:
         return bool(self._owner)
+
+    @property
+    def owners(self) -> set[str]:
+        """The names of these modules."""
+        return set(self._owner.values())
 
     def replaced(self, module: nn.Module, parameters: Mapping[str, Any]) -> None:
         """Other tensors take the places of a module's parameters (``torch.func.functional_call``): they tell as well."""
@@ -111,10 +122,29 @@ class SilentModules:
         return found
 
 
+@lru_cache(4096)
+def _is_attention(name: str) -> bool:
+    return _NAME.search(name) is not None
+
+
+def _matrices(module: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of a module and of all in it that are no vectors."""
+    for x in module._parameters.values():
+        if x is not None and x.ndim >= 2:
+            yield x
+    for child in module._modules.values():
+        if child is not None:
+            yield from _matrices(child)
+
+
 def _projects(module: nn.Module) -> bool:
     """Whether a module itself holds projections of queries and keys."""
-    names = [name for name, _ in module.named_children()]
-    names += [name for name, x in module.named_parameters(recurse=False) if x.ndim >= 2]
+    own = [name for name, x in module._parameters.items() if x is not None and x.ndim >= 2]
+    return _are_projections(*(name for name, child in module._modules.items() if child is not None), *own)
+
+
+@lru_cache(4096)
+def _are_projections(*names: str) -> bool:
     return any(map(_ALL.search, names)) or (any(map(_QUERIES.match, names)) and any(map(_KEYS.match, names)))
 
 

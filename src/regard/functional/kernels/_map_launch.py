@@ -114,7 +114,8 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
 def write_weights(
     given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights, max |weights @ value − output|, and the largest error of the logsumexp. Nothing waits for the device."""
+    """The weights, max |weights @ value − output|, and the largest error of the logsumexp, of each program: they are reduced
+    when they are read. Nothing waits for the device."""
     from regard.functional.kernels._map_scores import map_weights
 
     query, key, value, output = map(_rows, (given.query, given.key, value, output))
@@ -123,16 +124,15 @@ def write_weights(
     rows = min(64, max(16, _power(queries)))
     columns = min(64, max(16, _power(keys)))
     programs = math.ceil(queries / rows)
-    errors = torch.empty(2, batch * heads, programs, device=query.device)
+    errors, log_errors = torch.empty(2, batch * heads, programs, device=query.device)
     with _on_device_of(query):
         map_weights[programs, batch * heads](
-            query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors[0], errors[1],
+            query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors, log_errors,
             queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
             *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
             **given.constants, BM=rows, BN=columns, BV=max(16, _power(value.shape[3])), num_warps=4,
         )  # fmt: skip
-    largest = errors.amax((1, 2))
-    return weights, largest[0], largest[1]
+    return weights, errors, log_errors
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:

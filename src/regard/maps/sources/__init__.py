@@ -9,8 +9,9 @@ from regard.maps.sources._flash_attn import flash_attn, flash_attn_with_cache
 from regard.maps.sources._flex import flex
 from regard.maps.sources._function_call import KERNELS_WITH_LOGSUMEXP as KERNELS_WITH_LOGSUMEXP
 from regard.maps.sources._function_call import FunctionCall as FunctionCall
-from regard.maps.sources._function_call import KernelWitness as KernelWitness
 from regard.maps.sources._function_call import Source as Source
+from regard.maps.sources._function_call import run_kernel as run_kernel
+from regard.maps.sources._handwritten import DROPOUTS as DROPOUTS
 from regard.maps.sources._handwritten import HandwrittenAttention as HandwrittenAttention
 from regard.maps.sources._handwritten import LinearAttention as LinearAttention
 from regard.maps.sources._handwritten import handwritten as handwritten
@@ -18,10 +19,12 @@ from regard.maps.sources._own_layers import own_layer as own_layer
 from regard.maps.sources._sdpa import sdpa
 from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
 from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import is_outer as is_outer
 from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
+from regard.maps.sources._torch_fast_path import without_question as without_question
 from regard.maps.sources._unit_values import BlockLayers as BlockLayers
 from regard.maps.sources._unit_values import block_layer as block_layer
 from regard.maps.sources._xformers import xformers

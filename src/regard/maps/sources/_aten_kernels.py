@@ -5,7 +5,8 @@ from typing import Any
 import torch.nn.functional as F
 
 from regard.maps._record import AttentionRecord
-from regard.maps.sources._function_call import KERNELS_WITH_LOGSUMEXP, FunctionCall, KernelWitness
+from regard.maps.sources._direct_kernels import KernelRun
+from regard.maps.sources._function_call import KERNELS_WITH_LOGSUMEXP, FunctionCall
 from regard.maps.sources._sdpa import sdpa
 
 
@@ -16,7 +17,6 @@ def aten_kernel(call: FunctionCall) -> AttentionRecord:
     given: dict[str, Any] = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     mask = given.get("attn_mask", given.get("attn_bias"))
     kwargs = {name: given[name] for name in ("dropout_p", "is_causal", "scale") if given.get(name) is not None}
-    witness = KernelWitness()
-    witness.kernel, witness.logsumexp = call.name, call.output[1]
+    witness = KernelRun(call.name, call.output[1])
     args = (given["query"], given["key"], given["value"], mask)
     return sdpa(FunctionCall(call.site, F.scaled_dot_product_attention, args, kwargs, call.output[0], witness))

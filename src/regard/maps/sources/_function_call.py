@@ -13,6 +13,7 @@ from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
+from regard.maps.sources._direct_kernels import KernelRun, run_directly
 
 
 def _overload(name: str) -> Any:
@@ -75,6 +76,16 @@ class KernelWitness(TorchDispatchMode):
         return out
 
 
+def run_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, KernelRun]:
+    """The result of ``scaled_dot_product_attention``, and what ran inside of it."""
+    direct = run_directly(args, kwargs)
+    if direct is not None:
+        return direct
+    with KernelWitness() as witness:
+        out = func(*args, **kwargs)
+    return out, KernelRun(witness.kernel, witness.logsumexp)
+
+
 @dataclass(frozen=True)
 class FunctionCall:
     """One call of a function that computes attention.
@@ -91,7 +102,7 @@ class FunctionCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
-    witness: KernelWitness | None = None
+    witness: KernelRun | None = None
 
     @property
     def name(self) -> str:

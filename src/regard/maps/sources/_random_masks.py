@@ -12,6 +12,7 @@ class RandomTensors:
 
     def __init__(self) -> None:
         self.known: dict[int, weakref.ref[Tensor]] = {}
+        self.some = False  # whether there ever were any
 
     def __bool__(self) -> bool:
         return bool(self.known)
@@ -22,6 +23,7 @@ class RandomTensors:
 
     def add(self, x: Any) -> None:
         if isinstance(x, Tensor) and x.ndim >= 2:
+            self.some = True
             key, known = id(x), self.known
             known[key] = weakref.ref(x, lambda _: known.pop(key, None))
 

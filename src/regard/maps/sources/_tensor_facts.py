@@ -22,12 +22,28 @@ def is_learned(x: Tensor) -> bool:
     return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
 
 
+def is_outer(args: tuple[Any, ...]) -> bool:
+    """Whether a product of these tensors is one of columns and rows: it sums over nothing.
+
+    >>> is_outer((torch.zeros(2, 3, 1), torch.zeros(2, 1, 4))), is_outer((torch.zeros(2, 3, 2), torch.zeros(2, 2, 4)))
+    (True, False)
+    """
+    if len(args) != 2 or not all(isinstance(x, Tensor) and x.ndim >= 2 for x in args):
+        return False
+    return bool(args[0].shape[-1] == 1 == args[1].shape[-2])
+
+
 def shares_memory(x: Tensor, y: Tensor) -> bool:
     """Also False for tensors without memory of their own (sparse ones, those inside vmap)."""
     try:
         return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return False
+
+
+def is_whole_view(x: Any, whole: Tensor) -> bool:
+    """Whether x has the same numbers in the same memory."""
+    return isinstance(x, Tensor) and x.numel() == whole.numel() and shares_memory(x, whole)
 
 
 def sums_to_one(x: Tensor, axis: int) -> bool:

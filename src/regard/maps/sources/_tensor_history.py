@@ -23,6 +23,8 @@ from regard.maps.sources._tensor_facts import (
     by_rows,
     is_learned,
     is_normalized,
+    is_outer,
+    is_whole_view,
     number_of,
     shares_memory,
     tensors_of,
@@ -36,6 +38,7 @@ _COPIES = frozenset({"copy_", "__setitem__"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
 RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
+_TURNS = frozenset({"cos", "sin"})  # of angles, which rotary positions compute by a product
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 # Their further arguments lend a dtype or a shape, and nothing else.
 _ALIKE = _CASTS | {"view_as", "reshape_as", "expand_as"}
@@ -66,7 +69,8 @@ class TensorOrigin:
         masked: whether dropout was written out as a random mask, which is scaled by itself.
         use: the product that must follow.
         factors: for terms, the weights and the values.
-        form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum).
+        form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
+            scores "outer" if they are a product of columns and rows, which rarely is attention.
         learned: for scores, whether one factor is learned or the same for all samples.
         numerator: for scores, the product that is attention if its rows are divided by the sums of their weights.
         average: for averages, the name under which it was recorded, and the number of its queries and keys.
@@ -135,6 +139,8 @@ class TensorHistory:
 
     Attributes:
         origins: by the tensor's id.
+        also: a tensor of which views have the same origin, however they were made.
+        followed: whether any tensor ever had an origin, besides outer products.
     """
 
     def __init__(self, running: Callable[[], str | None]) -> None:
@@ -142,15 +148,22 @@ class TensorHistory:
         self.origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
         self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
+        self.followed = False
+        self.also: Tensor | None = None
 
     def __bool__(self) -> bool:
         return bool(self.origins)
 
     def get(self, x: Any) -> TensorOrigin | None:
         entry = self.origins.get(id(x))
-        return entry[1] if entry is not None and entry[0]() is x else None
+        if entry is not None and entry[0]() is x:
+            return entry[1]
+        if self.also is None or x is self.also or not is_whole_view(x, self.also):
+            return None
+        return None if (origin := self.get(self.also)) is None else replace(origin, shape=tuple(x.shape))
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
+        self.followed = self.followed or origin.form != "outer" or origin.kind != "scores"
         key, origins = id(x), self.origins
         # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
         origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
@@ -160,6 +173,7 @@ class TensorHistory:
 
     def close(self) -> None:
         """Forget everything."""
+        self.also = None
         self.origins.clear()
         self.random.clear()
         self.uses.clear()
@@ -215,6 +229,7 @@ class TensorHistory:
             return
         learned = any(map(is_learned, tensors_of(args)))
         origin = TensorOrigin("scores", True, tuple(out.shape), learned=learned, numerator=numerator)
+        origin.form = "outer" if is_outer(args) else origin.form
         if numerator is not None and numerator.origin.kind == "exponentials" and (where := self._running()) is not None:
             reason = (
                 "exponentials of its scores were multiplied with values, but their rows were not divided by anything"
@@ -332,7 +347,7 @@ class TensorHistory:
             # Sigmoids of scores are often not attention (masks of objects, for example): expect no product.
             return replace(origin, kind="weights", form="sigmoid", use=None)
         if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
-            origin = replace(origin, kind="exponentials", use=None)
+            origin = replace(origin, kind="exponentials", form="softmax", use=None)
             if not is_normalized(out):
                 return origin
         elif origin.kind not in ("scores", "exponentials") or not by_rows(name, other, out):
@@ -373,6 +388,8 @@ def _follow_source(
 
 def _represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:
     """Whether the result of an operation on x still represents the same scores, weights or averages."""
+    if name in _TURNS:
+        return False
     if kind == "averages" and name not in MULTIPLICATIONS | DIVISIONS | _CASTS and not shares_memory(x, out):
         return False
     if name in _JOINS:

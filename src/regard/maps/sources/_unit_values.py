@@ -8,7 +8,7 @@ it is compared with the layer's own output for its own values.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
@@ -60,8 +60,8 @@ BLOCK_LAYERS: dict[str, BlockLayer] = {
 class BlockLayers:
     """The layers of a model that attend in blocks, and which of them is running."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._some = any(type(module).__name__ in BLOCK_LAYERS for module in model.modules())
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._some = any(type(module).__name__ in BLOCK_LAYERS for module in modules)
         self._running: FrameType | None = None
 
     def __bool__(self) -> bool:

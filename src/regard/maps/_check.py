@@ -1,0 +1,127 @@
+"""The comparison of a map with what the model computed. While the model runs its numbers stay on the device; they are
+reduced when they are read, so that nothing waits."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NOT_COMPARED = "nothing: the weights were given"
+
+
+@dataclass(eq=False)
+class Rounding:
+    """How large an error may be by rounding: ``times`` the largest magnitude of what is compared.
+
+    Attributes:
+        largest: the largest magnitude.
+        sums: the largest sum of a row's weights, if it may be more than one.
+    """
+
+    largest: Tensor
+    times: float
+    sums: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        more = 1.0 if self.sums is None else max(1.0, float(self.sums))
+        found = float(self.largest) * more
+        return torch.tensor((found if math.isnan(found) else max(1e-30, found)) * self.times)
+
+
+class Check:
+    """The comparison of a map with what the model computed.
+
+    Attributes:
+        against: what was compared with: "kernel", "product" (the model's own), "layer" (its whole output), …
+        error: max |weights @ V − what was returned|; None if nothing could be compared.
+        allowed: how large ``error`` may be by rounding alone.
+        logsumexp_error: the same for the logsumexp of the scores, if the kernel returned it.
+
+    >>> check = Check("kernel", torch.tensor([0.1, 0.3]), Rounding(torch.tensor(2.0), 0.25))
+    >>> check.error, check.allowed, check.agrees
+    (tensor(0.3000), tensor(0.5000), True)
+    """
+
+    __slots__ = ("_allowed", "_error", "_logsumexp_error", "against")
+
+    def __init__(
+        self,
+        against: str = NOT_COMPARED,
+        error: Tensor | None = None,
+        allowed: Tensor | Rounding | None = None,
+        logsumexp_error: Tensor | None = None,
+    ) -> None:
+        self.against, self._error, self._allowed, self._logsumexp_error = against, error, allowed, logsumexp_error
+
+    @property
+    def error(self) -> Tensor | None:
+        self._error = _largest(self._error)
+        return self._error
+
+    @property
+    def logsumexp_error(self) -> Tensor | None:
+        self._logsumexp_error = _largest(self._logsumexp_error)
+        return self._logsumexp_error
+
+    @property
+    def allowed(self) -> Tensor | None:
+        if isinstance(self._allowed, Rounding):
+            self._allowed = self._allowed()
+        return self._allowed
+
+    @allowed.setter
+    def allowed(self, allowed: Tensor | Rounding | None) -> None:
+        self._allowed = allowed
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains the error."""
+        error, allowed = self.error, self.allowed
+        return error is None or allowed is None or float(error) <= float(allowed)
+
+    def add(self, error: Tensor | None, logsumexp_error: Tensor | None) -> None:
+        """Take the errors of some more rows into account: one number, or several of which the largest counts."""
+        self._error = _larger(self._error, error)
+        self._logsumexp_error = _larger(self._logsumexp_error, logsumexp_error)
+
+    @staticmethod
+    def fetch(checks: Iterable["Check"]) -> None:
+        """Bring the numbers of all checks to the host, with one copy for each kind of number."""
+        kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        checks = list(checks)
+        for check in checks:
+            for x in check._numbers():
+                if x.device.type != "cpu":
+                    kinds[x.device, x.dtype].append(x)
+        found: dict[int, Tensor] = {}
+        for numbers in kinds.values():
+            if len(numbers) > 1:
+                host = torch.cat([x.reshape(-1) for x in numbers]).cpu().split([x.numel() for x in numbers])
+                found.update({id(x): part for x, part in zip(numbers, host, strict=True)})
+        for check in checks if found else ():
+            check._replace(found)
+
+    def _numbers(self) -> list[Tensor]:
+        numbers = [x for x in (self._error, self._logsumexp_error) if x is not None]
+        if isinstance(self._allowed, Rounding):
+            numbers.append(self._allowed.largest)
+        return numbers
+
+    def _replace(self, found: dict[int, Tensor]) -> None:
+        self._error = found.get(id(self._error), self._error)
+        self._logsumexp_error = found.get(id(self._logsumexp_error), self._logsumexp_error)
+        if isinstance(self._allowed, Rounding):
+            self._allowed.largest = found.get(id(self._allowed.largest), self._allowed.largest)
+
+
+def _largest(x: Tensor | None) -> Tensor | None:
+    return x if x is None or x.ndim == 0 else x.amax()
+
+
+def _larger(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return torch.maximum(a if a.ndim == 0 else a.amax(), b if b.ndim == 0 else b.amax())

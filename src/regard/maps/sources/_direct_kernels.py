@@ -1,0 +1,76 @@
+"""The kernel of ``scaled_dot_product_attention``, called by its own name in the usual case.
+
+The function chooses a kernel and drops the logsumexp that it returns. To watch it from outside takes a dispatch mode,
+which costs more time on the host than the call itself. Here torch is asked for its choice, and the same kernel is called
+with the same arguments. Everything unusual is left to the witness.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+_FLASH, _EFFICIENT, _CUDNN = (
+    int(backend.value)  # type: ignore[attr-defined]
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+)
+_NAMES = {
+    ("cpu", _FLASH): "_scaled_dot_product_flash_attention_for_cpu",
+    ("cuda", _FLASH): "_scaled_dot_product_flash_attention",
+    ("cuda", _EFFICIENT): "_scaled_dot_product_efficient_attention",
+    ("cuda", _CUDNN): "_scaled_dot_product_cudnn_attention",
+}
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+class KernelRun(NamedTuple):
+    """What ran inside a call: the kernel, and the logsumexp that it returned."""
+
+    kernel: str | None
+    logsumexp: Tensor | None
+
+
+def run_directly(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, KernelRun] | None:
+    """What ``scaled_dot_product_attention`` returns for these arguments, and what ran; None if the call is unusual.
+
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> out, run = run_directly((q, q, q), {"is_causal": True})
+    >>> torch.equal(out, torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)), run.logsumexp.shape
+    (True, torch.Size([1, 2, 5]))
+    """
+    given = dict(zip(_ARGUMENTS, args, strict=False))
+    given.update(kwargs)
+    if given.get("attn_mask") is not None or given.get("dropout_p", 0.0) != 0.0 or _watched():
+        return None
+    query, key, value = given.get("query"), given.get("key"), given.get("value")
+    scale, causal, shared = given.get("scale"), bool(given.get("is_causal")), bool(given.get("enable_gqa"))
+    if not (type(query) is type(key) is type(value) is Tensor) or not _usual(query, key, value, shared):
+        return None
+    choice = int(torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared))
+    name = _NAMES.get((query.device.type, choice))
+    kernel = None if name is None else getattr(torch, name, None)
+    if kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
+        return None
+    # Two of them return the logsumexp only if they are asked for it. The output is the same.
+    options: tuple[Any, ...] = (0.0, causal, False) if query.is_cuda else (0.0, causal)
+    if choice in (_EFFICIENT, _CUDNN):
+        options = (None, True, 0.0, causal, False) if choice == _CUDNN else (None, True, 0.0, causal)
+    out = kernel(query, key, value, *options, scale=scale)
+    return out[0], KernelRun(name, out[1] if isinstance(out[1], Tensor) and out[1].numel() else None)
+
+
+def _watched() -> bool:
+    """Whether somebody else's mode, which counts or changes operators, would see another call than the model's."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+
+
+def _usual(query: Tensor, key: Tensor, value: Tensor, shared: bool) -> bool:
+    """Four axes, one width that kernels need not pad, one dtype, and heads that need not be expanded."""
+    of_query, of_key = query.shape, key.shape
+    if len(of_query) != 4 or len(of_key) != 4 or of_key != value.shape or 0 in of_query or 0 in of_key:
+        return False
+    same_heads = of_query[1] == of_key[1] or (shared and of_query[1] % of_key[1] == 0)
+    fits = same_heads and of_query[0] == of_key[0] and of_query[3] == of_key[3] and of_query[3] % 8 == 0
+    alike = query.dtype == key.dtype == value.dtype and query.device == key.device == value.device
+    return fits and alike and not torch.is_autocast_enabled(query.device.type)
