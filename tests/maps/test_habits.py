@@ -12,7 +12,7 @@ import regard
 from regard.maps import _habits, _traps
 from regard.maps.sources import _direct_kernels
 
-WAY = {"by hand": False}
+WAY = {"by hand": False, "without": False}
 
 
 class Attention(nn.Module):
@@ -23,7 +23,9 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
-        if self.fused and not WAY["by hand"]:
+        if WAY["without"]:
+            out = v
+        elif self.fused and not WAY["by hand"]:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             hidden = torch.ones(q.shape[-2], q.shape[-2]).tril() == 0
@@ -155,6 +157,20 @@ def test_another_way_that_nothing_shows_wakes(model, x, seen, monkeypatch):
     seen.clear()
     same(first, capture(model, x))  # what was known is forgotten
     assert seen
+
+
+def test_modules_that_run_without_a_map_are_reported_asleep_too(model, x, seen, monkeypatch):
+    capture(model, x)
+    seen.clear()
+    monkeypatch.setitem(WAY, "without", True)
+    with pytest.warns(UserWarning), regard.capture(model) as maps:
+        model(x)
+    assert not seen
+    assert [missed.name for missed in maps.missed] == [f"layers.{i}" for i in range(3)]
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    with pytest.warns(UserWarning, match="no attention was seen"), regard.capture(model) as maps:
+        model.layers[1].qkv(x)  # of a module that attends, only a part runs
+    assert not maps.missed
 
 
 def test_modules_that_gave_no_map_keep_it_awake(model, x, seen):

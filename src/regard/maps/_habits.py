@@ -6,17 +6,20 @@ Then the next capture of the unchanged model needs no torch function mode. It sl
 """
 
 import weakref
-from functools import lru_cache
+from collections.abc import Collection
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._module_names import CallSite
+from regard.maps._module_names import CallSite, clean
 from regard.maps._record import AttentionRecord
+from regard.maps._silent_modules import SilentModules
 from regard.maps._traps import Sleep
 from regard.maps.sources import is_outer
 
@@ -44,6 +47,7 @@ class HabitualInterceptor(Interceptor):
         self._sleep: Sleep | None = None
         self._began = False
         self._known: Habit | None = None  # by which it sleeps
+        self._hooks: list[RemovableHandle] = []
         self._usual = listener.projections is None and not self.blocks and type(model).__hash__ is not None
         self._likeness = _likeness(self.names.modules) if self._usual else None
 
@@ -53,17 +57,29 @@ class HabitualInterceptor(Interceptor):
         if known is not None and known.likeness == self._likeness and Sleep.is_possible():
             self.names.remember(known.facts)
             self._known = known
+            self._watch(known.names)
             self._sleep = Sleep(self)
             return self
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self._watch(())
         if self._sleep is not None:
             self._sleep.end()
             self._sleep = None
         else:
             super().__exit__(*error)
+
+    def _watch(self, names: Collection[str]) -> None:
+        """Let the modules of these names, and no others, say that they ran: one that then gives no map is reported."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        for path, module in self.names.modules.items() if names else ():
+            name = clean(path) or type(module).__name__
+            if name in names:
+                self._hooks.append(module.register_forward_pre_hook(partial(_says_it_ran, self.silent, name)))
 
     def trapped(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operator is called that has a trap, while this interceptor sleeps."""
@@ -81,6 +97,7 @@ class HabitualInterceptor(Interceptor):
         """From now on every function of torch is seen."""
         if self._sleep is None:
             return
+        self._watch(())
         self._sleep.end()
         self._sleep, self._usual = None, False
         others = []
@@ -152,6 +169,10 @@ class HabitualInterceptor(Interceptor):
         self.wake()
         self._usual = False
         super().thread_started()
+
+
+def _says_it_ran(silent: SilentModules, name: str, *_: Any) -> None:
+    silent.ran(name)
 
 
 @lru_cache(4096)

@@ -87,6 +87,10 @@ class SilentModules:
                 for key in [key for key, owner in waiting.items() if owner == name]:
                     del waiting[key]  # once is enough
 
+    def ran(self, name: str) -> None:
+        """A module that attends ran."""
+        self._ran[name] = None
+
     def operator(self, name: str | None, operator: str) -> None:
         """An operator that is not torch's own ran in the module of this name."""
         if name is not None:
