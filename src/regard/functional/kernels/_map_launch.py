@@ -87,7 +87,7 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     batch, heads, queries, keys = given.shape
     (height, width), device = cell, query.device
     rows, columns = math.ceil(queries / height), math.ceil(keys / width)
-    block_rows, block_columns = min(128, max(16, _power(height))), min(64, max(16, _power(width)))
+    block_rows, block_columns, warps = _blocks(height, width, given)
     blocks = math.ceil(height / block_rows)
 
     def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -101,14 +101,23 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
             query, key, given.logsumexp.float().contiguous(), *given.masks,
             mass, largest, sums, entropy, first, distance, top, where, received, best,
             queries, keys, heads, heads // key.shape[1], height, width, columns, blocks, query.shape[3], first_keys,
-            *given.limits, *query.stride()[:3], *key.stride()[:3],
-            **given.constants, BM=block_rows, BN=block_columns, num_warps=8 if block_rows == 128 else 4,
+            *given.limits, *query.stride()[:3], *key.stride()[:3], -(block_columns // 4), -block_rows,
+            **given.constants, BACKWARD=given.right is not None and given.right <= 0, BM=block_rows, BN=block_columns,
+            BANDS=min(warps, block_rows // 16), num_warps=warps,
         )  # fmt: skip
-    # The weight is in the upper half of the number, and its row in the lower one.
+    # The weight is in the upper half of the number, and its row, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
-    source = torch.where(best > 0, best & 0xFFFFFFFF, -1).to(torch.int32)
+    source = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
     queries_found, keys_found = (entropy, first, distance, top, where), (received, weight, source)
     return CellSums(mass.sum(3), largest.amax(3), sums, queries_found, keys_found)
+
+
+def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int]:
+    """Queries and keys at a time in cells of this size, and warps."""
+    wide = given.query.element_size() * _power(given.query.shape[3]) > 256
+    rows, columns = (64, 32) if wide else (128, 64)
+    rows, columns = min(rows, max(16, _power(height))), min(columns, max(16, _power(width)))
+    return rows, columns, 4
 
 
 def write_weights(
