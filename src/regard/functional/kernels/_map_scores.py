@@ -1,6 +1,6 @@
 """Attention maps from queries, keys and the logsumexp of their rows: an overview in cells, or the weights themselves.
 
-A program takes some rows of one head. With the logsumexp a weight is exp(score − logsumexp) as soon as its score is
+A program takes some keys or some rows of one head. With the logsumexp a weight is exp(score − logsumexp) as soon as its score is
 there, so that nothing is computed twice. Most tiles are seen as a whole; only those at the edge of the mask, of a cell or
 of the keys pay for a mask. Numbers of elements are int64: maps of 131,072 tokens have 2³⁴.
 """
@@ -37,7 +37,7 @@ def rows_of(
 @triton.jit
 def log_weights(
     q, k, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen."""
     s = tl.dot(q, k, input_precision=PRECISION)
@@ -48,8 +48,6 @@ def log_weights(
         x = s * (scale * LOG2_E) - total[:, None]
     if SLOPED:
         x -= slope * tl.abs(columns[None, :] - place[:, None]).to(tl.float32)
-    if PADDED:
-        x = tl.where(seen[None, :], x, -1e30)
     if at_edge:
         away = columns[None, :] - place[:, None]
         x = tl.where(seen[None, :] & (away >= -left) & (away <= right), x, -1e30)
@@ -72,143 +70,143 @@ def by_column(x, BM: tl.constexpr, BN: tl.constexpr, BANDS: tl.constexpr):
 
 
 @triton.jit
-def add_and_max(a, b, c, d):
-    return a + c, tl.maximum(b, d)
-
-
-@triton.jit
 def map_overview(
-    q, k, lse, shift, present_q, present_k, slopes,
-    mass, largest, sums, entropy, first, distance, top, where, received, best,
+    q, k, lse, shift, present, slopes,
+    mass, largest, sums, entropy, first, distance, best, received, top, source,
     queries, keys, heads, group, height, cell, cells, blocks, width, first_keys, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, row_bits, column_bits,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BACKWARD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``blocks`` for each row of cells. Cells of a program are added up afterwards; keys by atomics, in an
-    order that differs between runs, and with it the last digits of ``received``.
+    """A program takes some keys, ``blocks`` of them for each column of cells, and all queries that see one of them.
 
-    A largest weight and its place are one integer: weights are not negative, so that their bits are ordered as they are,
-    and the lowest bits make room for the place. Places count down: of equal weights the first is found. The last 4 to 8
-    bits of a weight are lost to it, less than float16 leaves; of float32 the exact weights are found beside.
+    So statistics of keys stay where they are computed until the end, and those of queries are added up by atomics: in an
+    order that differs between runs, and with it their last digits. A largest weight and its place are one integer: weights
+    are not negative, so that their bits are ordered as they are, and the lowest bits make room for the place. Float16 has
+    fewer bits than remain; for float32 the weights are found beside, without loss.
 
     Args:
-        row_bits, column_bits: the bits of a weight that are kept beside a place, −BN / 4 and −BM. The compiler must not
-            know them: with two constants, to pack them takes two instructions.
+        lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
+        mass, largest: ``(heads of all samples, programs, rows of cells)``.
+        best: of each query, bits of the largest weight · 2³² + 2³¹ − 1 − its key.
+        row_bits, column_bits: the bits of a weight that are kept beside a place. The compiler must not know them: to pack a
+            number by two constants takes two instructions.
         BACKWARD: no key after its query is seen, which saves telling both sides apart.
     """
-    part = tl.num_programs(0) - 1 - tl.program_id(0)  # with a causal mask the last rows take longest: they begin
-    whole = tl.program_id(1)
+    part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest: they begin
     item, head = whole // heads, whole % heads
-    first_row = (part // blocks) * height + (part % blocks) * BM
-    stop_row = tl.minimum((part // blocks + 1) * height, queries)
-    rows, live, block, total, place = rows_of(
-        q, lse, present_q, shift, item, head, whole, first_row, stop_row, queries, width,
-        q_item, q_head, q_token, PADDED, BM, BD,
-    )  # fmt: skip
     slope = 0.0
     if SLOPED:
         slope = tl.load(slopes + whole) * LOG2_E
+    inside, below, d = tl.arange(0, BN), tl.arange(0, BM), tl.arange(0, BD)
+    start = part // blocks * cell + part % blocks * BN
+    stop = tl.minimum(tl.minimum((part // blocks + 1) * cell, start + BN), keys)
+    columns = start + inside
+    seen = columns < stop
+    tile = tl.load(
+        k + item.to(tl.int64) * k_item + (head // group) * k_head
+        + (columns[None, :].to(tl.int64) * k_token + d[:, None]), seen[None, :] & (d < width)[:, None], 0.0,
+    )  # fmt: skip
+    if PADDED:
+        seen = seen & (tl.load(present + item.to(tl.int64) * keys + columns, seen, 0) != 0)
+    gaps = tl.min(seen.to(tl.int32), 0) == 0
+    # Tiles do not cross cells. The first and the last one whose queries see one of the keys:
     moved = tl.load(shift + item)
-    low, high = first_row + moved, tl.minimum(first_row + BM, stop_row) - 1 + moved
-    begin, end = tl.maximum(low - left, 0), tl.minimum(high + right + 1, keys)
-    # Tiles do not cross cells. The first and the last one that these rows see:
-    per = (cell + BN - 1) // BN
-    c = begin // cell
-    skipped = (begin - c * cell) // BN
-    first_tile = c * per + skipped
-    last_tile = ((end - 1) // cell) * per + ((end - 1) % cell) // BN + 1
-    if (end <= begin) | (first_row >= stop_row):
+    begin, end = tl.maximum(start - right - moved, 0), tl.minimum(stop + left - moved, queries)
+    per = (height + BM - 1) // BM
+    r = begin // height
+    skipped = (begin - r * height) // BM
+    first_tile = r * per + skipped
+    last_tile = ((end - 1) // height) * per + ((end - 1) % height) // BM + 1
+    if (end <= begin) | (start >= stop):
         last_tile = first_tile
-    start, stop = c * cell + skipped * BN, tl.minimum((c + 1) * cell, keys)
-    inside, d = tl.arange(0, BN), tl.arange(0, BD)
-    keys_of = k + item.to(tl.int64) * k_item + (head // group) * k_head
-    near = inside[None, :] * k_token + d[:, None]
-    at, whole_row = whole.to(tl.int64) * keys, (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
+    row, bottom = r * height + skipped * BM, tl.minimum((r + 1) * height, queries)
+    rows_of = q + item.to(tl.int64) * q_item + head * q_head
+    near = below[:, None] * q_token + d[None, :]
+    to, at = whole.to(tl.int64) * queries, whole.to(tl.int64) * keys
+    program = (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
     # What a thread holds of a row, and of a column:
     WIDE: tl.constexpr = BN // 4
     HIGH: tl.constexpr = BM // (8 * BANDS)
-    step, quarter = tl.arange(0, WIDE), 2 * tl.arange(0, 4)[None, :]
+    step, quarter = tl.arange(0, WIDE), tl.arange(0, 4)[None, :]
     steps = (step // 2 * 8 + step % 2).to(tl.float32)
-    ahead = (place[:, None] - quarter).to(tl.float32)
-    in_row, in_column = WIDE - 1 - step, HIGH - 1 - tl.arange(0, HIGH)
-    holder = (8 * BANDS - 1 - tl.arange(0, 8 * BANDS)) * HIGH
-    zero, none = tl.zeros([BM, 4], tl.float32), tl.zeros([BM, 4], tl.int32)
-    all_sum, all_entropy, all_distance, all_top, all_best, all_start = zero, zero, zero, zero, none, none
+    ahead = (below[:, None] - 2 * quarter).to(tl.float32)
+    in_row, in_column = (WIDE - 1 - step) * 4, HIGH - 1 - tl.arange(0, HIGH)
+    key_mass, key_best = tl.zeros([8 * BANDS, BN], tl.float32), tl.zeros([8 * BANDS, BN], tl.int32)
+    key_top = tl.zeros([8 * BANDS, BN], tl.float32)
     cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
     for t in range(first_tile, last_tile):
-        columns = start + inside
-        seen = columns < stop
-        tile = tl.load((keys_of + start.to(tl.int64) * k_token) + near, seen[None, :] & (d < width)[:, None], 0.0)
-        if PADDED:
-            seen = seen & (tl.load(present_k + item.to(tl.int64) * keys + columns, seen, 0) != 0)
-        at_edge = (start + BN > stop) | (start < high - left) | (start + BN - 1 > low + right)
+        rows = row + below
+        live = rows < bottom
+        block = tl.load((rows_of + row.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+        total = tl.load(lse + to + rows, live, 1e30)
+        low, high = row + moved, tl.minimum(row + BM, bottom) - 1 + moved
+        at_edge = gaps | (start < high - left) | (start + BN - 1 > low + right)
         x = log_weights(
-            block, tile, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-            PADDED, CAPPED, SLOPED, PRECISION,
+            block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, at_edge,
+            CAPPED, SLOPED, PRECISION,
         )  # fmt: skip
         p = tl.exp2(x)
         held = by_row(p, BM, BN)
         row_mass = tl.sum(held, 2)
-        all_sum += row_mass
         cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
-        all_entropy += tl.sum(held * by_row(x, BM, BN), 2)
+        tl.atomic_add(sums + to + rows, tl.sum(row_mass, 1), live, sem="relaxed")
+        tl.atomic_add(entropy + to + rows, tl.sum(tl.sum(held * by_row(x, BM, BN), 2), 1), live, sem="relaxed")
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
-        away = row_mass * (ahead - start.to(tl.float32)) - tl.sum(held * steps[None, None, :], 2)
+        away = row_mass * (ahead + (low - start).to(tl.float32)) - tl.sum(held * steps[None, None, :], 2)
         if not BACKWARD:
             away = tl.where(start > high, -away, away)
             if (start <= high) & (start + BN - 1 > low):
-                beyond = tl.maximum(columns[None, :] - place[:, None], 0).to(tl.float32)
+                beyond = tl.maximum(columns[None, :] - (rows + moved)[:, None], 0).to(tl.float32)
                 away += 2.0 * tl.sum(by_row(p * beyond, BM, BN), 2)
-        all_distance += away
+        tl.atomic_add(distance + to + rows, tl.sum(away, 1), live, sem="relaxed")
         if start < first_keys:
             some = tl.sum(tl.where((columns < first_keys)[None, :], p, 0.0), 1)
-            tl.atomic_add(first + whole.to(tl.int64) * queries + rows, some, live, sem="relaxed")
-        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2)
-        better = row_best > (all_best | (WIDE - 1))
-        all_start = tl.where(better, start, all_start)
-        all_best = tl.where(better, row_best, all_best)
+            tl.atomic_add(first + to + rows, some, live, sem="relaxed")
+        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
+        # All threads have the best of a row: one of them goes on with it.
+        found = tl.gather(tl.max(row_best, 1), below, 0)
+        n = BN - 1 - (found & (BN - 1))
+        weight = found & -BN
         if PRECISION == "ieee":
             row_best = tl.max(held, 2).to(tl.int32, bitcast=True)
-            all_top = tl.maximum(all_top, row_best.to(tl.float32, bitcast=True))
+            weight = tl.gather(tl.max(row_best, 1), below, 0)
+        packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
+        # Few keys are better than all before them, and a number that only grows can be read without an atomic.
+        so_far = tl.load(best + to + rows, live, 0)
+        tl.atomic_max(best + to + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
         cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
         held = by_column(p, BM, BN, BANDS)
-        key_best = tl.max((held.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
-        key_mass, key_best = tl.reduce((tl.sum(held, 2), key_best | holder[:, None]), 0, add_and_max)
-        tl.atomic_add(received + at + columns, key_mass, columns < stop, sem="relaxed")
-        key_best = tl.gather(key_best, inside, 0)  # all threads have it: one of them goes on with each key
-        n = BM - 1 - (key_best & (BM - 1))
-        row = (n % HIGH // 2) * (16 * BANDS) + n // (8 * HIGH) * 16 + (n % 2) * 8 + n // HIGH % 8
-        weight = key_best & -BM
+        key_mass += tl.sum(held, 2)
         if PRECISION == "ieee":
-            weight = tl.gather(tl.max(p, 0), inside, 0).to(tl.int32, bitcast=True)
-        packed = (weight.to(tl.int64) << 32) | (2147483647 - first_row - row)
-        so_far = tl.load(best + at + columns, columns < stop, 0)
-        # Few rows are better than all before them, and a number that only grows can be read without an atomic.
-        tl.atomic_max(best + at + columns, packed, (columns < stop) & (weight > 0) & (packed > so_far), sem="relaxed")
-        start += BN
-        if (t == last_tile - 1) | (start >= stop):
-            tl.store(mass + whole_row + c, tl.sum(tl.sum(cell_mass, 1), 0))
+            key_top = tl.maximum(key_top, tl.max(held, 2))
+        column_best = tl.max((held.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
+        key_best = tl.maximum(key_best, column_best | ((last_tile - 1 - t) * HIGH))
+        row += BM
+        if (t == last_tile - 1) | (row >= bottom):
+            tl.store(mass + program + r, tl.sum(tl.sum(cell_mass, 1), 0))
             most = tl.max(tl.max(cell_top, 1), 0)
             if PRECISION != "ieee":
-                most = most & -WIDE
-            tl.store(largest + whole_row + c, most.to(tl.float32, bitcast=True))
+                most = most & -BN
+            tl.store(largest + program + r, most.to(tl.float32, bitcast=True))
             cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
-            c += 1
-            start, stop = c * cell, tl.minimum((c + 1) * cell, keys)
-    to = whole.to(tl.int64) * queries + rows
-    tl.store(sums + to, tl.sum(all_sum, 1), live)
-    tl.store(entropy + to, tl.sum(all_entropy, 1) * MINUS_LOG_2, live)
-    tl.store(distance + to, tl.sum(all_distance, 1), live)
-    n = WIDE - 1 - (all_best & (WIDE - 1))
-    key = all_start + n // 2 * 8 + n % 2 + quarter
-    found = tl.max(((all_best & -WIDE).to(tl.int64) << 32) | (2147483647 - key), 1)
-    weight = (found >> 32).to(tl.int32)
-    tl.store(where + to, tl.where(weight > 0, 2147483647 - (found & 2147483647).to(tl.int32), -1), live)
+            r += 1
+            row, bottom = r * height, tl.minimum((r + 1) * height, queries)
+    # From the number of the tile and the place in it to the query:
+    holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
+    n, tiles = HIGH - 1 - place % HIGH, last_tile - 1 - place // HIGH
+    inner = n // 2 * (16 * BANDS) + n % 2 * 8 + (holder // 8 * 16 + holder % 8)[:, None]
+    query = tiles // per * height + tiles % per * BM + inner
+    weight = key_best & column_bits
     if PRECISION == "ieee":
-        tl.store(top + to, tl.max(all_top, 1), live)
-    else:
-        tl.store(top + to, weight.to(tl.float32, bitcast=True), live)
+        weight = key_top.to(tl.int32, bitcast=True)
+    found = tl.max((weight.to(tl.int64) << 32) | (2147483647 - query), 0)
+    weight = (found >> 32).to(tl.int32)
+    tl.store(received + at + columns, tl.sum(key_mass, 0), columns < stop)
+    tl.store(top + at + columns, weight.to(tl.float32, bitcast=True), columns < stop)
+    tl.store(
+        source + at + columns, tl.where(weight > 0, 2147483647 - (found & 2147483647).to(tl.int32), -1), columns < stop
+    )
 
 
 @triton.jit
@@ -257,11 +255,11 @@ def map_weights(
         here = live[:, None] & seen[None, :]
         if PADDED:
             seen = seen & (tl.load(present_k + item.to(tl.int64) * keys + columns, seen, 0) != 0)
-        at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right)
+        at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right) | PADDED
         p = tl.exp2(
             log_weights(
                 block, tile, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-                PADDED, CAPPED, SLOPED, PRECISION,
+                CAPPED, SLOPED, PRECISION,
             )
         )  # fmt: skip
         tl.store(to + start, p.to(weights.dtype.element_ty), here)
