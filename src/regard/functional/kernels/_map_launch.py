@@ -96,13 +96,13 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
         return torch.zeros(batch, heads, *sizes, dtype=dtype, device=device)
 
     mass, largest = zeros(columns, blocks, rows), zeros(columns, blocks, rows)
-    sums, entropy, first, distance = (zeros(queries) for _ in range(4))
-    best, received, top, source = zeros(queries, dtype=torch.int64), zeros(keys), zeros(keys), zeros(keys).int()
+    row_sums, best = zeros(queries, 4), zeros(queries, dtype=torch.int64)
+    received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
     shift, _, present, slopes = given.masks
     with _on_device_of(query):
         map_overview[columns * blocks, batch * heads](
             query, key, _binary(given), shift, present, slopes,
-            mass, largest, sums, entropy, first, distance, best, received, top, source,
+            mass, largest, row_sums, best, received, top, source,
             queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
             *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
             **given.constants, BACKWARD=given.right is not None and given.right <= 0,
@@ -111,7 +111,8 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
     where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
-    of_queries, of_keys = (entropy.mul_(-math.log(2)), first, distance, weight, where), (received, top, source)
+    sums, distance, information, first = row_sums.unbind(3)
+    of_queries, of_keys = (information * -math.log(2), first, distance, weight, where), (received, top, source)
     return CellSums(mass.sum(3).mT, largest.amax(3).mT, sums, of_queries, of_keys)
 
 

@@ -22,7 +22,7 @@ def rows_of(
     Rows without a query have 1e30 as logsumexp, by which all their weights are zero."""
     rows, d = first_row + tl.arange(0, BM), tl.arange(0, BD)
     live = rows < stop_row
-    start = q + sequence.to(tl.int64) * q_item + head * q_head
+    start = q + sequence.to(tl.int64) * q_item + head.to(tl.int64) * q_head
     block = tl.load(
         start + rows[:, None].to(tl.int64) * q_token + d[None, :], live[:, None] & (d < width)[None, :], 0.0
     )
@@ -72,7 +72,7 @@ def by_column(x, BM: tl.constexpr, BN: tl.constexpr, BANDS: tl.constexpr):
 @triton.jit
 def map_overview(
     q, k, lse, shift, present, slopes,
-    mass, largest, sums, entropy, first, distance, best, received, top, source,
+    mass, largest, sums, best, received, top, source,
     queries, keys, heads, group, height, cell, cells, blocks, width, first_keys, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, row_bits, column_bits,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
@@ -88,6 +88,7 @@ def map_overview(
     Args:
         lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
         mass, largest: ``(heads of all samples, programs, rows of cells)``.
+        sums: of each query, Σ weight, Σ weight · distance, Σ weight · log₂ weight, and Σ weight of the first keys.
         best: of each query, bits of the largest weight · 2³² + 2³¹ − 1 − its key.
         row_bits, column_bits: the bits of a weight that are kept beside a place. The compiler must not know them: to pack a
             number by two constants takes two instructions.
@@ -104,7 +105,7 @@ def map_overview(
     columns = start + inside
     seen = columns < stop
     tile = tl.load(
-        k + item.to(tl.int64) * k_item + (head // group) * k_head
+        k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head
         + (columns[None, :].to(tl.int64) * k_token + d[:, None]), seen[None, :] & (d < width)[:, None], 0.0,
     )  # fmt: skip
     if PADDED:
@@ -121,7 +122,7 @@ def map_overview(
     if (end <= begin) | (start >= stop):
         last_tile = first_tile
     row, bottom = r * height + skipped * BM, tl.minimum((r + 1) * height, queries)
-    rows_of = q + item.to(tl.int64) * q_item + head * q_head
+    rows_of = q + item.to(tl.int64) * q_item + head.to(tl.int64) * q_head
     near = below[:, None] * q_token + d[None, :]
     to, at = whole.to(tl.int64) * queries, whole.to(tl.int64) * keys
     program = (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
@@ -130,6 +131,7 @@ def map_overview(
     HIGH: tl.constexpr = BM // (8 * BANDS)
     step, quarter = tl.arange(0, WIDE), tl.arange(0, 4)[None, :]
     steps = (step // 2 * 8 + step % 2).to(tl.float32)
+    fourth = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
     ahead = (below[:, None] - 2 * quarter).to(tl.float32)
     in_row, in_column = (WIDE - 1 - step) * 4, HIGH - 1 - tl.arange(0, HIGH)
     key_mass, key_best = tl.zeros([8 * BANDS, BN], tl.float32), tl.zeros([8 * BANDS, BN], tl.int32)
@@ -150,8 +152,7 @@ def map_overview(
         held = by_row(p, BM, BN)
         row_mass = tl.sum(held, 2)
         cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
-        tl.atomic_add(sums + to + rows, tl.sum(row_mass, 1), live, sem="relaxed")
-        tl.atomic_add(entropy + to + rows, tl.sum(tl.sum(held * by_row(x, BM, BN), 2), 1), live, sem="relaxed")
+        information = tl.sum(held * by_row(x, BM, BN), 2)
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
         away = row_mass * (ahead + (low - start).to(tl.float32)) - tl.sum(held * steps[None, None, :], 2)
         if not BACKWARD:
@@ -159,10 +160,11 @@ def map_overview(
             if (start <= high) & (start + BN - 1 > low):
                 beyond = tl.maximum(columns[None, :] - (rows + moved)[:, None], 0).to(tl.float32)
                 away += 2.0 * tl.sum(by_row(p * beyond, BM, BN), 2)
-        tl.atomic_add(distance + to + rows, tl.sum(away, 1), live, sem="relaxed")
+        early = tl.zeros_like(away)
         if start < first_keys:
-            some = tl.sum(tl.where((columns < first_keys)[None, :], p, 0.0), 1)
-            tl.atomic_add(first + to + rows, some, live, sem="relaxed")
+            early = tl.sum(by_row(tl.where((columns < first_keys)[None, :], p, 0.0), BM, BN), 2)
+        some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, early)), 1)
+        tl.atomic_add(sums + (to + rows)[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
         row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
         # All threads have the best of a row: one of them goes on with it.
         found = tl.gather(tl.max(row_best, 1), below, 0)
@@ -232,8 +234,10 @@ def map_weights(
     low, high = part * BM + moved, tl.minimum(part * BM + BM, queries) - 1 + moved
     begin = tl.minimum(tl.maximum(low - left, 0), keys) // BN * BN
     end = tl.maximum(tl.minimum(high + right + 1, keys), begin)
-    keys_of = k + item.to(tl.int64) * k_item + (head // group) * k_head + begin.to(tl.int64) * k_token
-    values_of = v + item.to(tl.int64) * v_item + (head // value_group) * v_head + begin.to(tl.int64) * v_token
+    keys_of = k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head + begin.to(tl.int64) * k_token
+    values_of = (
+        v + item.to(tl.int64) * v_item + (head // value_group).to(tl.int64) * v_head + begin.to(tl.int64) * v_token
+    )
     product, sums = tl.zeros([BM, BV], tl.float32), tl.zeros([BM], tl.float32)
     to = weights + whole.to(tl.int64) * queries * keys + (rows[:, None].to(tl.int64) * keys + inside[None, :])
     nothing = tl.zeros([BM, BN], weights.dtype.element_ty)
@@ -270,7 +274,11 @@ def map_weights(
     for start in range(begin + (end - begin + BN - 1) // BN * BN, keys, BN):
         tl.store(to + start, nothing, live[:, None] & (start + inside < keys)[None, :])
     expected = tl.load(
-        out + item.to(tl.int64) * o_item + head * o_head + rows[:, None].to(tl.int64) * o_token + e[None, :],
+        out
+        + item.to(tl.int64) * o_item
+        + head.to(tl.int64) * o_head
+        + rows[:, None].to(tl.int64) * o_token
+        + e[None, :],
         live[:, None] & (e < value_width)[None, :],
         0.0,
     )
