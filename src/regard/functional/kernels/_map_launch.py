@@ -106,6 +106,7 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
             queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
             *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
             **given.constants, BACKWARD=given.right is not None and given.right <= 0,
+            WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
             BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps,
         )  # fmt: skip
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
@@ -127,10 +128,9 @@ def _binary(given: ScoreTensors) -> Tensor:
 
 def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int]:
     """Queries and keys at a time in cells of this size, and warps."""
-    wide = given.query.element_size() * _power(given.query.shape[3]) > 256
-    rows, columns = (64, 32) if wide else (128, 64)
-    rows, columns = min(rows, max(16, _power(height))), min(columns, max(16, _power(width)))
-    return rows, columns, 4
+    if given.query.element_size() * _power(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
+        return 64, 32, 4
+    return min(128, max(16, _power(height))), min(64, max(16, _power(width))), 4
 
 
 def write_weights(

@@ -76,7 +76,8 @@ def map_overview(
     queries, keys, heads, group, height, cell, cells, blocks, width, first_keys, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, row_bits, column_bits,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
-    BACKWARD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
+    BACKWARD: tl.constexpr, WHOLE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
     """A program takes some keys, ``blocks`` of them for each column of cells, and all queries that see one of them.
 
@@ -93,6 +94,7 @@ def map_overview(
         row_bits, column_bits: the bits of a weight that are kept beside a place. The compiler must not know them: to pack a
             number by two constants takes two instructions.
         BACKWARD: no key after its query is seen, which saves telling both sides apart.
+        WHOLE: there are BM queries of BD channels. Then the last tile begins earlier, and nothing is read under a mask.
     """
     part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest: they begin
     item, head = whole // heads, whole % heads
@@ -138,9 +140,15 @@ def map_overview(
     key_top = tl.zeros([8 * BANDS, BN], tl.float32)
     cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
     for t in range(first_tile, last_tile):
-        rows = row + below
-        live = rows < bottom
-        block = tl.load((rows_of + row.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+        begin = row
+        if WHOLE:
+            begin = tl.minimum(row, queries - BM)
+        rows = begin + below
+        live = (rows >= row) & (rows < bottom)
+        if WHOLE:
+            block = tl.load((rows_of + begin.to(tl.int64) * q_token) + near)
+        else:
+            block = tl.load((rows_of + begin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
         total = tl.load(lse + to + rows, live, 1e30)
         low, high = row + moved, tl.minimum(row + BM, bottom) - 1 + moved
         at_edge = gaps | (start < high - left) | (start + BN - 1 > low + right)
@@ -154,7 +162,7 @@ def map_overview(
         cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
         information = tl.sum(held * by_row(x, BM, BN), 2)
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
-        away = row_mass * (ahead + (low - start).to(tl.float32)) - tl.sum(held * steps[None, None, :], 2)
+        away = row_mass * (ahead + (begin + moved - start).to(tl.float32)) - tl.sum(held * steps[None, None, :], 2)
         if not BACKWARD:
             away = tl.where(start > high, -away, away)
             if (start <= high) & (start + BN - 1 > low):
@@ -198,7 +206,10 @@ def map_overview(
     holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
     n, tiles = HIGH - 1 - place % HIGH, last_tile - 1 - place // HIGH
     inner = n // 2 * (16 * BANDS) + n % 2 * 8 + (holder // 8 * 16 + holder % 8)[:, None]
-    query = tiles // per * height + tiles % per * BM + inner
+    begin = tiles // per * height + tiles % per * BM
+    if WHOLE:
+        begin = tl.minimum(begin, queries - BM)
+    query = begin + inner
     weight = key_best & column_bits
     if PRECISION == "ieee":
         weight = key_top.to(tl.int32, bitcast=True)
