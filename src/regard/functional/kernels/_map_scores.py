@@ -157,12 +157,18 @@ def map_overview(
             CAPPED, SLOPED, PRECISION,
         )  # fmt: skip
         p = tl.exp2(x)
+        # First what a thread does alone: until then it holds all weights, and has room for little else.
         held = by_row(p, BM, BN)
         row_mass = tl.sum(held, 2)
-        cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
         information = tl.sum(held * by_row(x, BM, BN), 2)
+        moment = tl.sum(held * steps[None, None, :], 2)
+        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
+        stacked = by_column(p, BM, BN, BANDS)
+        key_mass += tl.sum(stacked, 2)
+        column_best = tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
+        key_best = tl.maximum(key_best, column_best | ((last_tile - 1 - t) * HIGH))
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
-        away = row_mass * (ahead + (begin + moved - start).to(tl.float32)) - tl.sum(held * steps[None, None, :], 2)
+        away = row_mass * (ahead + (begin + moved - start).to(tl.float32)) - moment
         if not BACKWARD:
             away = tl.where(start > high, -away, away)
             if (start <= high) & (start + BN - 1 > low):
@@ -173,7 +179,6 @@ def map_overview(
             early = tl.sum(by_row(tl.where((columns < first_keys)[None, :], p, 0.0), BM, BN), 2)
         some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, early)), 1)
         tl.atomic_add(sums + (to + rows)[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
-        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
         # All threads have the best of a row: one of them goes on with it.
         found = tl.gather(tl.max(row_best, 1), below, 0)
         n = BN - 1 - (found & (BN - 1))
@@ -181,17 +186,13 @@ def map_overview(
         if PRECISION == "ieee":
             row_best = tl.max(held, 2).to(tl.int32, bitcast=True)
             weight = tl.gather(tl.max(row_best, 1), below, 0)
+            key_top = tl.maximum(key_top, tl.max(stacked, 2))
         packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
         # Few keys are better than all before them, and a number that only grows can be read without an atomic.
         so_far = tl.load(best + to + rows, live, 0)
         tl.atomic_max(best + to + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
+        cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
         cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
-        held = by_column(p, BM, BN, BANDS)
-        key_mass += tl.sum(held, 2)
-        if PRECISION == "ieee":
-            key_top = tl.maximum(key_top, tl.max(held, 2))
-        column_best = tl.max((held.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
-        key_best = tl.maximum(key_best, column_best | ((last_tile - 1 - t) * HIGH))
         row += BM
         if (t == last_tile - 1) | (row >= bottom):
             tl.store(mass + program + r, tl.sum(tl.sum(cell_mass, 1), 0))
