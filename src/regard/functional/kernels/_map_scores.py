@@ -140,15 +140,15 @@ def map_overview(
     key_top = tl.zeros([8 * BANDS, BN], tl.float32)
     cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
     for t in range(first_tile, last_tile):
-        begin = row
+        origin = row
         if WHOLE:
-            begin = tl.minimum(row, queries - BM)
-        rows = begin + below
+            origin = tl.minimum(row, queries - BM)
+        rows = origin + below
         live = (rows >= row) & (rows < bottom)
         if WHOLE:
-            block = tl.load((rows_of + begin.to(tl.int64) * q_token) + near)
+            block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near)
         else:
-            block = tl.load((rows_of + begin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+            block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
         total = tl.load(lse + to + rows, live, 1e30)
         low, high = row + moved, tl.minimum(row + BM, bottom) - 1 + moved
         at_edge = gaps | (start < high - left) | (start + BN - 1 > low + right)
@@ -168,16 +168,13 @@ def map_overview(
         column_best = tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
         key_best = tl.maximum(key_best, column_best | ((last_tile - 1 - t) * HIGH))
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
-        away = row_mass * (ahead + (begin + moved - start).to(tl.float32)) - moment
+        away = row_mass * (ahead + (origin + moved - start).to(tl.float32)) - moment
         if not BACKWARD:
             away = tl.where(start > high, -away, away)
             if (start <= high) & (start + BN - 1 > low):
                 beyond = tl.maximum(columns[None, :] - (rows + moved)[:, None], 0).to(tl.float32)
                 away += 2.0 * tl.sum(by_row(p * beyond, BM, BN), 2)
-        early = tl.zeros_like(away)
-        if start < first_keys:
-            early = tl.sum(by_row(tl.where((columns < first_keys)[None, :], p, 0.0), BM, BN), 2)
-        some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, early)), 1)
+        some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, tl.zeros_like(away))), 1)
         tl.atomic_add(sums + (to + rows)[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
         # All threads have the best of a row: one of them goes on with it.
         found = tl.gather(tl.max(row_best, 1), below, 0)
@@ -207,10 +204,10 @@ def map_overview(
     holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
     n, tiles = HIGH - 1 - place % HIGH, last_tile - 1 - place // HIGH
     inner = n // 2 * (16 * BANDS) + n % 2 * 8 + (holder // 8 * 16 + holder % 8)[:, None]
-    begin = tiles // per * height + tiles % per * BM
+    origin = tiles // per * height + tiles % per * BM
     if WHOLE:
-        begin = tl.minimum(begin, queries - BM)
-    query = begin + inner
+        origin = tl.minimum(origin, queries - BM)
+    query = origin + inner
     weight = key_best & column_bits
     if PRECISION == "ieee":
         weight = key_top.to(tl.int32, bitcast=True)
@@ -221,6 +218,21 @@ def map_overview(
     tl.store(
         source + at + columns, tl.where(weight > 0, 2147483647 - (found & 2147483647).to(tl.int32), -1), columns < stop
     )
+    if start < first_keys:
+        # Few programs go through their queries again, for the mass on the first keys: the others have more room without.
+        rows_of += begin.to(tl.int64) * q_token
+        for row in range(begin, end, BM):
+            rows = row + below
+            live = rows < end
+            block = tl.load(rows_of + near, live[:, None] & (d < width)[None, :], 0.0)
+            total = tl.load(lse + to + rows, live, 1e30)
+            x = log_weights(
+                block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, True,
+                CAPPED, SLOPED, PRECISION,
+            )  # fmt: skip
+            early = tl.sum(tl.where((columns < first_keys)[None, :], tl.exp2(x), 0.0), 1)
+            tl.atomic_add(sums + (to + rows) * 4 + 3, early, live, sem="relaxed")
+            rows_of += BM * q_token
 
 
 @triton.jit
