@@ -107,7 +107,7 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
             *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
             **given.constants, BACKWARD=given.right is not None and given.right <= 0,
             WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
-            BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps,
+            BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
         )  # fmt: skip
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
@@ -130,7 +130,9 @@ def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int
     """Queries and keys at a time in cells of this size, and warps."""
     if given.query.element_size() * _power(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
         return 64, 32, 4
-    return min(128, max(16, _power(height))), min(64, max(16, _power(width))), 4
+    if height <= 16 and width <= 16:
+        return 16, 16, 4
+    return 64, 64 if width <= 64 else 128, 4
 
 
 def write_weights(
@@ -143,7 +145,8 @@ def write_weights(
     batch, heads, queries, keys = given.shape
     weights = torch.empty(batch, heads, queries, keys, dtype=dtype, device=query.device)
     rows = min(64, max(16, _power(queries)))
-    columns = min(64, max(16, _power(keys)))
+    bytes_of_key = _power(max(query.shape[3], value.shape[3])) * query.element_size()
+    columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
     programs = math.ceil(queries / rows)
     errors = torch.empty(2, batch * heads, programs, device=query.device)
     with _on_device_of(query):

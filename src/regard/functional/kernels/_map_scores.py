@@ -70,6 +70,16 @@ def by_column(x, BM: tl.constexpr, BN: tl.constexpr, BANDS: tl.constexpr):
 
 
 @triton.jit
+def tile_rows(row, bottom, queries, WHOLE: tl.constexpr, BM: tl.constexpr):
+    """The queries of a tile, and which of them count. There is no tile below the last query: nothing of it counts."""
+    origin = row
+    if WHOLE:
+        origin = tl.minimum(row, queries - BM)
+    rows = origin + tl.arange(0, BM)
+    return rows, (rows >= row) & (rows < bottom)
+
+
+@triton.jit
 def map_overview(
     q, k, lse, shift, present, slopes,
     mass, largest, sums, best, received, top, source,
@@ -139,17 +149,26 @@ def map_overview(
     key_mass, key_best = tl.zeros([8 * BANDS, BN], tl.float32), tl.zeros([8 * BANDS, BN], tl.int32)
     key_top = tl.zeros([8 * BANDS, BN], tl.float32)
     cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
+    rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
+    total, so_far = tl.load(lse + to + rows, live, 1e30), tl.load(best + to + rows, live, 0)
     for t in range(first_tile, last_tile):
+        rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
         origin = row
         if WHOLE:
             origin = tl.minimum(row, queries - BM)
-        rows = origin + below
-        live = (rows >= row) & (rows < bottom)
-        if WHOLE:
             block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near)
         else:
             block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
-        total = tl.load(lse + to + rows, live, 1e30)
+        # What the next tile needs is asked for now: nothing else would cover the time that it takes.
+        next_r = r
+        next_row = row + BM
+        if next_row >= bottom:
+            next_r += 1
+            next_row = next_r * height
+        next_bottom = tl.minimum((next_r + 1) * height, queries)
+        next_rows, next_live = tile_rows(next_row, next_bottom, queries, WHOLE, BM)
+        next_total = tl.load(lse + to + next_rows, next_live, 1e30)
+        next_so_far = tl.load(best + to + next_rows, next_live, 0)
         low, high = row + moved, tl.minimum(row + BM, bottom) - 1 + moved
         at_edge = gaps | (start < high - left) | (start + BN - 1 > low + right)
         x = log_weights(
@@ -186,20 +205,17 @@ def map_overview(
             key_top = tl.maximum(key_top, tl.max(stacked, 2))
         packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
         # Few keys are better than all before them, and a number that only grows can be read without an atomic.
-        so_far = tl.load(best + to + rows, live, 0)
         tl.atomic_max(best + to + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
         cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
         cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
-        row += BM
-        if (t == last_tile - 1) | (row >= bottom):
+        if (t == last_tile - 1) | (next_r > r):
             tl.store(mass + program + r, tl.sum(tl.sum(cell_mass, 1), 0))
             most = tl.max(tl.max(cell_top, 1), 0)
             if PRECISION != "ieee":
                 most = most & -BN
             tl.store(largest + program + r, most.to(tl.float32, bitcast=True))
             cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
-            r += 1
-            row, bottom = r * height, tl.minimum((r + 1) * height, queries)
+        r, row, bottom, total, so_far = next_r, next_row, next_bottom, next_total, next_so_far
     # From the number of the tile and the place in it to the query:
     holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
     n, tiles = HIGH - 1 - place % HIGH, last_tile - 1 - place // HIGH
