@@ -112,9 +112,9 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
     where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
-    sums, distance, information, first = row_sums.unbind(3)
-    of_queries, of_keys = (information * -math.log(2), first, distance, weight, where), (received, top, source)
-    return CellSums(mass.sum(3).mT, largest.amax(3).mT, sums, of_queries, of_keys)
+    sums, distance, information, first = row_sums.movedim(3, 0).contiguous()
+    of_queries, of_keys = (information.mul_(-math.log(2)), first, distance, weight, where), (received, top, source)
+    return CellSums(mass.sum(3).mT.contiguous(), largest.amax(3).mT.contiguous(), sums, of_queries, of_keys)
 
 
 def _binary(given: ScoreTensors) -> Tensor:

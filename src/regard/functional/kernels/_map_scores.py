@@ -93,8 +93,9 @@ def map_overview(
 
     So statistics of keys stay where they are computed until the end, and those of queries are added up by atomics: in an
     order that differs between runs, and with it their last digits. A largest weight and its place are one integer: weights
-    are not negative, so that their bits are ordered as they are, and the lowest bits make room for the place. Float16 has
-    fewer bits than remain; for float32 the weights are found beside, without loss.
+    are not negative, so that their bits are ordered as they are, and the lowest bits make room for the place. The largest
+    weight of a key keeps 11 bits behind the point, as in float16, for 131,072 queries, and one less for twice as many; that
+    of a query keeps 16. For float32 both are found beside, without loss.
 
     Args:
         lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
