@@ -19,6 +19,7 @@ SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: 
 ALL = {
     "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
     "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
+    "block_edges", "block_sums",
 }  # fmt: skip
 
 
@@ -37,6 +38,7 @@ def of_map(tokens, width, dtype, **more):
 
 
 HOPPER = [
+    {"side": "before", "size": 200, "width": 16, "dtype": "bfloat16"},
     of_map(1024, 128, "bfloat16", right=0, cells=4, padded=True, softcap=30.0, sloped=True),
     by_matrices((40, 70), 16, "bfloat16"),
     by_matrices((40, 70), 64, "float32", value_heads=1),
@@ -57,6 +59,7 @@ HOPPER = [
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
 AMPERE = [
+    {"side": "before", "size": 100, "width": 16, "dtype": "float32"},
     of_map(512, 16, "float32", cells=16),
     by_matrices((40, 70), 64, "bfloat16"),
     case((16, 16), 128, "bfloat16", value_heads=1),
