@@ -5,7 +5,9 @@
 
 Plain and with overview run in turn, and the fastest of each is compared: whatever else the machine does only adds time.
 On a CPU the processor time of all threads is compared, too, which neighbors on the machine change less.
-On a GPU the plain pass is measured with torch's flash kernel and with cuDNN's, and the faster one is the yardstick.
+On a GPU the plain pass is measured with torch's flash kernel and with cuDNN's; the faster one is the yardstick, and runs
+below the overview, too. A million tokens run once: with overview, and plain where that takes less than 20 seconds. The
+result file is written after each row.
 """
 
 import subprocess
@@ -14,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,11 @@ import regard
 from _measure import arguments, print_table, write
 
 CELLS = 128
+CHUNK = 16384  # tokens of the feed-forward network at a time, as servers run a long prompt: its memory is not the peak
+ON_GPU = ((16384, 2), (131072, 2), (1_000_000, 1))  # tokens and layers
+ONCE = 500_000  # as many tokens run once
+PATIENCE = 20.0  # seconds for a plain pass of so many
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
 class Layer(nn.Module):
@@ -48,6 +56,9 @@ class Layer(nn.Module):
         grouped = self.shared != self.heads
         heads = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
         x = x + self.out(heads.transpose(1, 2).flatten(2))
+        return torch.cat([self.feed_forward(part) for part in x.split(CHUNK, 1)], 1)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
         normed = self.norms[1](x)
         return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
 
@@ -91,14 +102,9 @@ WAYS: dict[str, Callable[[nn.Module, Tensor], Any]] = {"plain": plain, "overview
 
 def seconds(way: str, model: nn.Module, x: Tensor) -> tuple[float, float]:
     """Seconds on the clock, and of processor time."""
-    on_gpu = x.is_cuda
-    if on_gpu:
-        torch.cuda.synchronize()
     start, used = time.perf_counter(), time.process_time()
     with torch.no_grad():
         WAYS[way](model, x)
-    if on_gpu:
-        torch.cuda.synchronize()
     return time.perf_counter() - start, time.process_time() - used
 
 
@@ -163,43 +169,70 @@ def on_cpu(options: Any) -> list[dict[str, Any]]:
 
 
 def on_gpu(options: Any) -> list[dict[str, Any]]:
-    rows = []
-    for tokens, layers in options.lengths or ((16384, 4), (65536, 4), (131072, 4), (1_000_000, 1)):
-        model, x = network(options.device, layers), inputs(options.device, tokens)
-        kernels = {}
-        for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
-            try:
-                with sdpa_kernel(backend):
-                    kernels[name] = fastest(("plain",), model, x, options.rounds)["plain"][0]
-            except RuntimeError:  # this kernel does not take these tensors
-                kernels[name] = float("inf")
-        torch.cuda.reset_peak_memory_stats()
-        with torch.no_grad():
-            plain(model, x)
-        before = torch.cuda.max_memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        with torch.no_grad():
-            maps = with_overview(model, x)
-        extra = torch.cuda.max_memory_allocated() - before
-        time_taken = fastest(("overview",), model, x, options.rounds)["overview"][0]
-        rows.append(
-            {
-                "tokens": tokens,
-                "layers": layers,
-                "way": "overview",
-                **{f"{name} s": round(each, 4) for name, each in kernels.items()},
-                "seconds": round(time_taken, 4),
-                "× plain": round(time_taken / min(kernels.values()), 3),
-                "extra MB": round(extra / 1e6, 1),
-                "residual": maps.residual,
-                "agrees": all(found.agrees for found in maps.values()),
-                "notes": maps.notes,
-            }
-        )
-        print_table(rows[-1:], COLUMNS)
-        del model, x, maps
+    rows: list[dict[str, Any]] = []
+    kernels, per_pair = list(BACKENDS), 0.0  # seconds of a plain pass for each pair of tokens and each layer
+    for tokens, layers in ON_GPU:
+        if options.lengths and tokens not in options.lengths:
+            continue
+        once = tokens >= ONCE
+        tried = () if once and not 0 < per_pair * tokens**2 * layers <= PATIENCE else kernels[:1] if once else kernels
+        try:
+            row = gpu_row(options.device, (tokens, layers), 1 if once else options.rounds, tuple(tried))
+        except RuntimeError as failure:  # memory that does not suffice, too: what was measured before is kept
+            row = {"tokens": tokens, "layers": layers, "failed": str(failure).partition("\n")[0]}
         torch.cuda.empty_cache()
+        if "kernel" in row:
+            kernels = sorted(kernels, key=lambda name: name != row["kernel"])
+            per_pair = row[f"{row['kernel']} s"] / tokens**2 / layers
+        rows.append(row)
+        print_table(rows[-1:], GPU_COLUMNS)
+        write("long-context", options, rows)
     return rows
+
+
+def gpu_row(device: str, size: tuple[int, int], rounds: int, kernels: tuple[str, ...]) -> dict[str, Any]:
+    """Plain by these kernels, and with overview above the faster one, or above torch's choice if there is none."""
+    tokens, layers = size
+    model, x = network(device, layers), inputs(device, tokens)
+    some = x[:, : max(2048, tokens // 256 * 16)]  # what the first call imports and compiles is not measured
+    found: dict[str, tuple[float, int]] = {}
+    for name in kernels:
+        try:
+            with sdpa_kernel(BACKENDS[name]):
+                gpu_pass("plain", model, some, 1)
+                found[name] = gpu_pass("plain", model, x, rounds)[:2]
+        except RuntimeError:  # this kernel does not take these tensors
+            continue
+    kernel = min(found, key=lambda name: found[name][0]) if found else None
+    with nullcontext() if kernel is None else sdpa_kernel(BACKENDS[kernel]):
+        gpu_pass("overview", model, some, 1)
+        clock, peak, maps = gpu_pass("overview", model, x, rounds)
+    row = {"tokens": tokens, "layers": layers, "way": "overview"}
+    row |= {f"{name} s": round(clock, 4) for name, (clock, _) in found.items()}
+    if kernel is not None:
+        plain_clock, plain_peak = found[kernel]
+        row |= {
+            "kernel": kernel,
+            "× plain": round(clock / plain_clock, 3),
+            "extra MB": round((peak - plain_peak) / 1e6, 1),
+        }
+    agrees = all(each.agrees for each in maps.values())
+    return row | {"seconds": round(clock, 4), "residual": maps.residual, "agrees": agrees, "notes": maps.notes}
+
+
+def gpu_pass(way: str, model: nn.Module, x: Tensor, rounds: int) -> tuple[float, int, Any]:
+    """Seconds of the fastest of some rounds, the most bytes that were allocated, and the result of the last one."""
+    fastest_clock, kept = float("inf"), None
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(rounds):
+        kept = None
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with torch.no_grad():
+            kept = WAYS[way](model, x)
+        torch.cuda.synchronize()
+        fastest_clock = min(fastest_clock, time.perf_counter() - start)
+    return fastest_clock, torch.cuda.max_memory_allocated(), kept
 
 
 def page(layers: int = 32, heads: int = 32, tokens: int = 131072) -> dict[str, float]:
@@ -220,14 +253,15 @@ def page(layers: int = 32, heads: int = 32, tokens: int = 131072) -> dict[str, f
         return {"page MB": round(path.stat().st_size / 1e6, 2), "written in s": round(time.perf_counter() - start, 2)}
 
 
+GPU_COLUMNS = ["tokens", "layers", "flash s", "cudnn s", "seconds", "× plain", "extra MB", "residual", "agrees"]
 COLUMNS = ["tokens", "way", "seconds", "× plain", "CPU s", "× plain, CPU", "extra MB", "residual", "agrees"]
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "", rounds=3)
+    parser = arguments(__doc__ or "", rounds=2 if torch.cuda.is_available() else 3)
     parser.add_argument("--memory", help="measure the peak memory of one way in this process")
     parser.add_argument("--tokens", type=int, default=16384, help="with --memory")
-    parser.add_argument("--lengths", type=int, nargs="*", help="numbers of tokens (CPU)")
+    parser.add_argument("--lengths", type=int, nargs="*", help="numbers of tokens; on a GPU, of those in ON_GPU")
     parser.add_argument("--reduce", action="store_true", help="also fold whole rows by reduce=, once (CPU)")
     parser.add_argument("--page", action="store_true", help="also write the page of 32 × 32 heads")
     options = parser.parse_args()
@@ -236,9 +270,10 @@ def main() -> None:
     if options.memory:
         report_memory(options.memory, options.tokens)
         return
-    rows = on_cpu(options) if options.device == "cpu" else on_gpu(options)
+    on_host = options.device == "cpu"
+    rows = on_cpu(options) if on_host else on_gpu(options)
     more = {"page": page()} if options.page else {}
-    print_table(rows, COLUMNS)
+    print_table(rows, COLUMNS if on_host else GPU_COLUMNS)
     print(write("long-context", options, rows, **more))
 
 

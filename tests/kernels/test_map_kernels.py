@@ -11,7 +11,7 @@ import regard
 from regard.functional import kernels
 from regard.maps import AttentionRecord, Check, Computation, _by_kernel, _overview_pass
 from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band
+from regard.maps._band import Band, alignment
 from regard.maps.sources import _function_call as function_call
 
 ALL = slice(None)
@@ -69,9 +69,30 @@ def test_overview(case, cells):
     assert found.cell == expected.cell
     for name, x in expected.tensors.items():
         torch.testing.assert_close(found.tensors[name], x, atol=2e-5, rtol=2e-5, msg=name)
-    _overview_pass.overview_of(record, heads, cells)
+    _overview_pass.check(record, found, sums, heads, alignment(record.running.weights.band, 13, 18))
     assert record.agrees
-    assert not record.remarks
+
+
+@pytest.mark.parametrize("band", [Band(right=0), Band(left=20, right=7, shift=-3)])
+def test_overview_of_whole_tiles(band):
+    """More queries than a tile has, not a multiple of it: the last one begins earlier, and counts no query twice."""
+    torch.manual_seed(1)
+    query, key = torch.randn(1, 1, 83, 16), torch.randn(1, 1, 70, 16)
+    scores = AttentionScores(query.half(), key.half(), 0.6, band=band)
+    weights, total = scores(ALL, ALL)
+    running = Computation(scores, output=query, value=key, logsumexp=total)
+    record = AttentionRecord("x", "test", scores.shape, Check("kernel"), computation=running)
+    found = _by_kernel.overview_by_kernel(record, ALL, 2).overview
+    torch.testing.assert_close(found.per_key.received, weights.sum(-2), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.mass.sum((-1, -2)), weights.sum((-1, -2)), atol=1e-3, rtol=1e-3)
+    seen = weights.amax(-2) > 0
+    assert torch.equal(found.per_key.source[seen], weights.argmax(-2)[seen].int())
+    assert torch.equal(found.per_key.source == -1, ~seen)
+    best, where = weights.max(-1)
+    assert torch.equal(found.per_query.where[best > 0], where[best > 0].int())
+    torch.testing.assert_close(found.per_query.largest, best, atol=1e-3, rtol=1e-3)
+    away = (torch.arange(70) - torch.arange(83)[:, None] - (band.shift or 0)).abs()
+    torch.testing.assert_close(found.per_query.distance, (weights * away).sum(-1), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("case", ["causal to the end", "a shift for each sequence", "absent"])

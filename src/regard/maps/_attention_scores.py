@@ -18,9 +18,13 @@ ALL = slice(None)
 _SMALL = 2**14
 
 
+def is_all(chosen: Selection) -> bool:
+    return isinstance(chosen, slice) and chosen == ALL
+
+
 def selected(x: Tensor, axis: int, chosen: Selection) -> Tensor:
     """The chosen ones along an axis, without a call of torch if these are all."""
-    if isinstance(chosen, slice) and chosen == ALL:
+    if is_all(chosen):
         return x
     return x[:, chosen] if axis == 1 else x[:, :, chosen]
 
@@ -48,7 +52,12 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
 
 def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selection, heads: Selection) -> Tensor:
     """max |weights @ value − output|, over the selected rows and heads."""
-    found = weights @ shared_heads(exact(value), heads, output.shape[1]).to(weights.dtype)
+    if is_all(heads) and weights.shape[0] == value.shape[0] and weights.shape[1] == output.shape[1]:
+        # Neighbors that share a head of values are rows of one product: to repeat the values would take memory.
+        found = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3) @ exact(value).to(weights.dtype)
+        found = found.reshape(*weights.shape[:3], -1)
+    else:
+        found = weights @ shared_heads(exact(value), heads, output.shape[1]).to(weights.dtype)
     expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)
     return largest_magnitude(found.sub_(expected))
 
@@ -125,17 +134,19 @@ class AttentionScores:
         """
         _, count, queries, keys = self.shape
         query = exact(selected(selected(_items(self.query, batch), 1, heads), 2, rows))
-        key = exact(selected(shared_heads(_items(self.key, batch), heads, count), 2, columns))
-        if key.shape[1] != query.shape[1]:
-            key = key.expand(-1, query.shape[1], -1, -1)
+        key = _items(self.key, batch)
+        key = exact(selected(key if is_all(heads) else shared_heads(key, heads, count), 2, columns))
+        shape = (*query.shape[:3], key.shape[2])
+        # Neighbors that share a head of keys are rows of one product: to repeat the keys would take memory.
+        query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
         if query.numel() <= _SMALL and work is None:
             scores = torch.matmul(query, key.mT).mul_(self.scale)
         else:
             flat = query.flatten(0, 1), key.flatten(0, 1).mT
-            shape = (*query.shape[:3], key.shape[2])
-            room = None if work is None else work[: math.prod(shape)].view(-1, *shape[2:])
+            room = None if work is None else work[: math.prod(shape)].view(len(flat[0]), -1, shape[3])
             # With beta=0 the first argument is not read.
-            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale, out=room).view(shape)
+            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale, out=room)
+        scores = scores.view(shape)
         if self.softcap:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:

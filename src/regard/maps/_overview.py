@@ -15,6 +15,8 @@ FIRST = 4  # how many tokens are the first ones: attention sinks lie there
 class QueryStatistics:
     """What each query attends to, ``(batch, heads, queries)`` each. A query without keys has zeros, and −1 for where.
 
+    On a GPU the sums are added up in an order that differs between runs, and with it their last digits.
+
     Attributes:
         entropy: of its weights, in nats: 0 if one key has all of them, log n if n keys share them.
         first: its mass on the first four keys.

@@ -87,28 +87,52 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     batch, heads, queries, keys = given.shape
     (height, width), device = cell, query.device
     rows, columns = math.ceil(queries / height), math.ceil(keys / width)
-    block_rows, block_columns = min(128, max(16, _power(height))), min(64, max(16, _power(width)))
-    blocks = math.ceil(height / block_rows)
+    block_rows, block_columns, warps = _blocks(height, width, given)
+    blocks, bands = math.ceil(width / block_columns), min(warps, block_rows // 16)
+    # Beside the largest weight that a thread has seen of a key: the tile, and the row among those that it holds.
+    places = _power(rows * math.ceil(height / block_rows)) * (block_rows // (8 * bands))
 
     def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(batch, heads, *sizes, dtype=dtype, device=device)
 
-    mass, largest = zeros(rows, blocks, columns), zeros(rows, blocks, columns)
-    sums, entropy, first, distance, top = (zeros(queries) for _ in range(5))
-    where, received, best = zeros(queries, dtype=torch.int32), zeros(keys), zeros(keys, dtype=torch.int64)
+    mass, largest = zeros(columns, blocks, rows), zeros(columns, blocks, rows)
+    row_sums, best = zeros(queries, 4), zeros(queries, dtype=torch.int64)
+    received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
+    shift, _, present, slopes = given.masks
     with _on_device_of(query):
-        map_overview[rows * blocks, batch * heads](
-            query, key, given.logsumexp.float().contiguous(), *given.masks,
-            mass, largest, sums, entropy, first, distance, top, where, received, best,
-            queries, keys, heads, heads // key.shape[1], height, width, columns, blocks, query.shape[3], first_keys,
-            *given.limits, *query.stride()[:3], *key.stride()[:3],
-            **given.constants, BM=block_rows, BN=block_columns, num_warps=8 if block_rows == 128 else 4,
+        map_overview[columns * blocks, batch * heads](
+            query, key, _binary(given), shift, present, slopes,
+            mass, largest, row_sums, best, received, top, source,
+            queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
+            *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
+            **given.constants, BACKWARD=given.right is not None and given.right <= 0,
+            WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
+            BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
         )  # fmt: skip
-    # The weight is in the upper half of the number, and its row in the lower one.
+    # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
-    source = torch.where(best > 0, best & 0xFFFFFFFF, -1).to(torch.int32)
-    queries_found, keys_found = (entropy, first, distance, top, where), (received, weight, source)
-    return CellSums(mass.sum(3), largest.amax(3), sums, queries_found, keys_found)
+    where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
+    sums, distance, information, first = row_sums.movedim(3, 0).contiguous()
+    of_queries, of_keys = (information.mul_(-math.log(2)), first, distance, weight, where), (received, top, source)
+    return CellSums(mass.sum(3).mT.contiguous(), largest.amax(3).mT.contiguous(), sums, of_queries, of_keys)
+
+
+def _binary(given: ScoreTensors) -> Tensor:
+    """The logsumexp in units of log 2: 0 for rows without keys, and 1e30 for queries that do not exist."""
+    total = given.logsumexp.float()
+    total = torch.where(total.abs() < 1e29, total * math.log2(math.e), 0.0)
+    if given.present is not None:
+        total = total.masked_fill(~given.present[0].bool()[:, None], 1e30)
+    return total.contiguous()
+
+
+def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int]:
+    """Queries and keys at a time in cells of this size, and warps."""
+    if given.query.element_size() * _power(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
+        return 64, 32, 4
+    if height <= 16 and width <= 16:
+        return 16, 16, 4
+    return 64, 64 if width <= 64 else 128, 4
 
 
 def write_weights(
@@ -122,7 +146,8 @@ def write_weights(
     batch, heads, queries, keys = given.shape
     weights = torch.empty(batch, heads, queries, keys, dtype=dtype, device=query.device)
     rows = min(64, max(16, _power(queries)))
-    columns = min(64, max(16, _power(keys)))
+    bytes_of_key = _power(max(query.shape[3], value.shape[3])) * query.element_size()
+    columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
     programs = math.ceil(queries / rows)
     errors, log_errors = torch.empty(2, batch * heads, programs, device=query.device)
     with _on_device_of(query):

@@ -1,27 +1,15 @@
 """Attention maps from queries, keys and the logsumexp of their rows: an overview in cells, or the weights themselves.
 
-A program takes some rows of one head. With the logsumexp a weight is exp(score − logsumexp) as soon as its score is
-there, so that nothing is computed twice. Numbers of elements are int64: maps of 131,072 tokens have 2³⁴.
+A program takes some keys or some rows of one head. With the logsumexp a weight is exp(score − logsumexp) as soon as its score is
+there, so that nothing is computed twice. Most tiles are seen as a whole; only those at the edge of the mask, of a cell or
+of the keys pay for a mask. Numbers of elements are int64: maps of 131,072 tokens have 2³⁴.
 """
 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def logits(
-    q, k, lse, place, columns, seen, slope, scale, softcap, left, right,
-    CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Scores minus logsumexp, ``(rows, columns)``; −1e30 for keys that are not seen."""
-    s = tl.dot(q, k, input_precision=PRECISION) * scale
-    if CAPPED:
-        s = softcap * (2.0 / (1.0 + tl.exp(-2.0 * s / softcap)) - 1.0)
-    away = columns[None, :] - place[:, None]
-    if SLOPED:
-        s = s - slope * tl.abs(away).to(tl.float32)
-    seen = seen & (away >= -left) & (away <= right)
-    return tl.where(seen, s - lse[:, None], -1e30)
+LOG2_E = tl.constexpr(1.4426950408889634)
+MINUS_LOG_2 = tl.constexpr(-0.6931471805599453)
 
 
 @triton.jit
@@ -29,97 +17,239 @@ def rows_of(
     q, lse, present, shift, sequence, head, head_of_all, first_row, stop_row, queries, width,
     q_item, q_head, q_token, PADDED: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries: their vectors, logsumexp, positions among the keys, and which of them exist."""
+    """A block of queries: rows, which of them are there, vectors, log₂-sum-exp, and positions among the keys.
+
+    Rows without a query have 1e30 as logsumexp, by which all their weights are zero."""
     rows, d = first_row + tl.arange(0, BM), tl.arange(0, BD)
-    live = (rows < stop_row) & (rows < queries)
-    start = q + sequence.to(tl.int64) * q_item + head * q_head
+    live = rows < stop_row
+    start = q + sequence.to(tl.int64) * q_item + head.to(tl.int64) * q_head
     block = tl.load(
         start + rows[:, None].to(tl.int64) * q_token + d[None, :], live[:, None] & (d < width)[None, :], 0.0
     )
     total = tl.load(lse + head_of_all.to(tl.int64) * queries + rows, live, 0.0)
-    total = tl.where((total > -1e29) & (total < 1e29), total, 0.0)
+    total = tl.where((total > -1e29) & (total < 1e29), total * LOG2_E, 0.0)
     exists = live
     if PADDED:
         exists = live & (tl.load(present + sequence.to(tl.int64) * queries + rows, live, 0) != 0)
-    return rows, block, total, rows + tl.load(shift + sequence), live, exists
+    return rows, live, block, tl.where(exists, total, 1e30), rows + tl.load(shift + sequence)
+
+
+@triton.jit
+def log_weights(
+    q, k, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
+    CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen."""
+    s = tl.dot(q, k, input_precision=PRECISION)
+    if CAPPED:
+        s = softcap * (2.0 / (1.0 + tl.exp(-2.0 * s * scale / softcap)) - 1.0)
+        x = s * LOG2_E - total[:, None]
+    else:
+        x = s * (scale * LOG2_E) - total[:, None]
+    if SLOPED:
+        x -= slope * tl.abs(columns[None, :] - place[:, None]).to(tl.float32)
+    if at_edge:
+        away = columns[None, :] - place[:, None]
+        x = tl.where(seen[None, :] & (away >= -left) & (away <= right), x, -1e30)
+    return x
+
+
+@triton.jit
+def by_row(x, BM: tl.constexpr, BN: tl.constexpr):
+    """``(BM, 4, BN / 4)``: last, what one thread holds of a row after a product on tensor cores. To add it up takes no
+    exchange between threads. Column n of part m is 8 · (n // 2) + n % 2 + 2 m."""
+    return tl.reshape(tl.permute(tl.reshape(x, [BM, BN // 8, 4, 2]), (0, 2, 1, 3)), [BM, 4, BN // 4])
+
+
+@triton.jit
+def by_column(x, BM: tl.constexpr, BN: tl.constexpr, BANDS: tl.constexpr):
+    """``(8 · BANDS, BN, BM / (8 · BANDS))``: the same for columns. Row n of part 8 b + m is
+    16 · BANDS · (n // 2) + 16 b + 8 · (n % 2) + m."""
+    x = tl.reshape(x, [BM // (16 * BANDS), BANDS, 2, 8, BN])
+    return tl.reshape(tl.permute(x, (1, 3, 4, 0, 2)), [8 * BANDS, BN, BM // (8 * BANDS)])
+
+
+@triton.jit
+def tile_rows(row, bottom, queries, WHOLE: tl.constexpr, BM: tl.constexpr):
+    """The queries of a tile, and which of them count. There is no tile below the last query: nothing of it counts."""
+    origin = row
+    if WHOLE:
+        origin = tl.minimum(row, queries - BM)
+    rows = origin + tl.arange(0, BM)
+    return rows, (rows >= row) & (rows < bottom)
 
 
 @triton.jit
 def map_overview(
-    q, k, lse, shift, present_q, present_k, slopes,
-    mass, largest, sums, entropy, first, distance, top, where, received, best,
+    q, k, lse, shift, present, slopes,
+    mass, largest, sums, best, received, top, source,
     queries, keys, heads, group, height, cell, cells, blocks, width, first_keys, scale, softcap, left, right,
-    q_item, q_head, q_token, k_item, k_head, k_token,
+    q_item, q_head, q_token, k_item, k_head, k_token, row_bits, column_bits,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    BACKWARD: tl.constexpr, WHOLE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``blocks`` for each row of cells. Cells of a program are added up afterwards; keys by atomics."""
-    part = tl.num_programs(0) - 1 - tl.program_id(0)  # with a causal mask the last rows take longest: they begin
-    whole = tl.program_id(1)
+    """A program takes some keys, ``blocks`` of them for each column of cells, and all queries that see one of them.
+
+    So statistics of keys stay where they are computed until the end, and those of queries are added up by atomics: in an
+    order that differs between runs, and with it their last digits. A largest weight and its place are one integer: weights
+    are not negative, so that their bits are ordered as they are, and the lowest bits make room for the place. The largest
+    weight of a key keeps 11 bits behind the point, as in float16, for 131,072 queries, and one less for twice as many; that
+    of a query keeps 16. For float32 both are found beside, without loss.
+
+    Args:
+        lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
+        mass, largest: ``(heads of all samples, programs, rows of cells)``.
+        sums: of each query, Σ weight, Σ weight · distance, Σ weight · log₂ weight, and Σ weight of the first keys.
+        best: of each query, bits of the largest weight · 2³² + 2³¹ − 1 − its key.
+        row_bits, column_bits: the bits of a weight that are kept beside a place. The compiler must not know them: to pack a
+            number by two constants takes two instructions.
+        BACKWARD: no key after its query is seen, which saves telling both sides apart.
+        WHOLE: there are BM queries of BD channels. Then the last tile begins earlier, and nothing is read under a mask.
+    """
+    part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest: they begin
     item, head = whole // heads, whole % heads
-    first_row = (part // blocks) * height + (part % blocks) * BM
-    rows, block, total, place, live, exists = rows_of(
-        q, lse, present_q, shift, item, head, whole, first_row, (part // blocks + 1) * height, queries, width,
-        q_item, q_head, q_token, PADDED, BM, BD,
-    )  # fmt: skip
     slope = 0.0
     if SLOPED:
-        slope = tl.load(slopes + whole)
-    d = tl.arange(0, BD)
-    keys_of = k + item.to(tl.int64) * k_item + (head // group) * k_head
+        slope = tl.load(slopes + whole) * LOG2_E
+    inside, below, d = tl.arange(0, BN), tl.arange(0, BM), tl.arange(0, BD)
+    start = part // blocks * cell + part % blocks * BN
+    stop = tl.minimum(tl.minimum((part // blocks + 1) * cell, start + BN), keys)
+    columns = start + inside
+    seen = columns < stop
+    tile = tl.load(
+        k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head
+        + (columns[None, :].to(tl.int64) * k_token + d[:, None]), seen[None, :] & (d < width)[:, None], 0.0,
+    )  # fmt: skip
+    if PADDED:
+        seen = seen & (tl.load(present + item.to(tl.int64) * keys + columns, seen, 0) != 0)
+    gaps = tl.min(seen.to(tl.int32), 0) == 0
+    # Tiles do not cross cells. The first and the last one whose queries see one of the keys:
     moved = tl.load(shift + item)
-    begin = tl.maximum(first_row + moved - left, 0) // cell
-    end = (tl.minimum(first_row + BM + moved + right, keys) + cell - 1) // cell
-    whole_row = (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
-    all_sum, all_entropy = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-    all_first, all_distance = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-    all_top, all_where = tl.zeros([BM], tl.float32), tl.full([BM], -1, tl.int32)
-    for c in range(begin, end):
-        cell_mass, cell_top = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
-        for j in range(0, cell, BN):
-            inside = j + tl.arange(0, BN)
-            columns = c * cell + inside
-            there = (inside < cell) & (columns < keys)
-            tile = tl.load(
-                keys_of + columns[None, :].to(tl.int64) * k_token + d[:, None],
-                there[None, :] & (d < width)[:, None],
-                0.0,
-            )
-            seen = exists[:, None] & there[None, :]
-            if PADDED:
-                seen = seen & (tl.load(present_k + item.to(tl.int64) * keys + columns, there, 0) != 0)[None, :]
-            t = logits(
-                block, tile, total, place, columns, seen, slope, scale, softcap, left, right, CAPPED, SLOPED, PRECISION
-            )
-            p = tl.exp(t)
-            cell_mass += tl.sum(p, 1)
-            all_entropy -= tl.sum(p * t, 1)
-            all_distance += tl.sum(p * tl.abs(columns[None, :] - place[:, None]).to(tl.float32), 1)
-            if c * cell + j < first_keys:
-                all_first += tl.sum(tl.where((columns < first_keys)[None, :], p, 0.0), 1)
-            row_top = tl.max(p, 1)
-            better = row_top > all_top
-            all_where = tl.where(better, c * cell + j + tl.argmax(p, 1).to(tl.int32), all_where)
-            all_top = tl.maximum(all_top, row_top)
-            cell_top = tl.maximum(cell_top, row_top)
-            column_top = tl.max(p, 0)
-            source = (first_row + tl.argmax(p, 0)).to(tl.int64)
-            # Weights are not negative, so that their bits are ordered as they are: a maximum and its place in one number.
-            packed = (column_top.to(tl.int32, bitcast=True).to(tl.int64) << 32) | source
-            at = whole.to(tl.int64) * keys + columns
-            some = there & (column_top > 0.0)
-            tl.atomic_add(received + at, tl.sum(p, 0), some)
-            tl.atomic_max(best + at, packed, some)
-        all_sum += cell_mass
-        tl.store(mass + whole_row + c, tl.sum(cell_mass, 0))
-        tl.store(largest + whole_row + c, tl.max(cell_top, 0))
-    to = whole.to(tl.int64) * queries + rows
-    tl.store(sums + to, all_sum, live)
-    tl.store(entropy + to, all_entropy, live)
-    tl.store(first + to, all_first, live)
-    tl.store(distance + to, all_distance, live)
-    tl.store(top + to, all_top, live)
-    tl.store(where + to, all_where, live)
+    begin, end = tl.maximum(start - right - moved, 0), tl.minimum(stop + left - moved, queries)
+    per = (height + BM - 1) // BM
+    r = begin // height
+    skipped = (begin - r * height) // BM
+    first_tile = r * per + skipped
+    last_tile = ((end - 1) // height) * per + ((end - 1) % height) // BM + 1
+    if (end <= begin) | (start >= stop):
+        last_tile = first_tile
+    row, bottom = r * height + skipped * BM, tl.minimum((r + 1) * height, queries)
+    rows_of = q + item.to(tl.int64) * q_item + head.to(tl.int64) * q_head
+    near = below[:, None] * q_token + d[None, :]
+    to, at = whole.to(tl.int64) * queries, whole.to(tl.int64) * keys
+    program = (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
+    # What a thread holds of a row, and of a column:
+    WIDE: tl.constexpr = BN // 4
+    HIGH: tl.constexpr = BM // (8 * BANDS)
+    step, quarter = tl.arange(0, WIDE), tl.arange(0, 4)[None, :]
+    steps = (step // 2 * 8 + step % 2).to(tl.float32)
+    fourth = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
+    ahead = (below[:, None] - 2 * quarter).to(tl.float32)
+    in_row, in_column = (WIDE - 1 - step) * 4, HIGH - 1 - tl.arange(0, HIGH)
+    key_mass, key_best = tl.zeros([8 * BANDS, BN], tl.float32), tl.zeros([8 * BANDS, BN], tl.int32)
+    key_top = tl.zeros([8 * BANDS, BN], tl.float32)
+    cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
+    rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
+    total, so_far = tl.load(lse + to + rows, live, 1e30), tl.load(best + to + rows, live, 0)
+    for t in range(first_tile, last_tile):
+        rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
+        origin = row
+        if WHOLE:
+            origin = tl.minimum(row, queries - BM)
+            block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near)
+        else:
+            block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+        # What the next tile needs is asked for now: nothing else would cover the time that it takes.
+        next_r = r
+        next_row = row + BM
+        if next_row >= bottom:
+            next_r += 1
+            next_row = next_r * height
+        next_bottom = tl.minimum((next_r + 1) * height, queries)
+        next_rows, next_live = tile_rows(next_row, next_bottom, queries, WHOLE, BM)
+        next_total = tl.load(lse + to + next_rows, next_live, 1e30)
+        next_so_far = tl.load(best + to + next_rows, next_live, 0)
+        low, high = row + moved, tl.minimum(row + BM, bottom) - 1 + moved
+        at_edge = gaps | (start < high - left) | (start + BN - 1 > low + right)
+        x = log_weights(
+            block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, at_edge,
+            CAPPED, SLOPED, PRECISION,
+        )  # fmt: skip
+        p = tl.exp2(x)
+        # First what a thread does alone: until then it holds all weights, and has room for little else.
+        held = by_row(p, BM, BN)
+        row_mass = tl.sum(held, 2)
+        information = tl.sum(held * by_row(x, BM, BN), 2)
+        moment = tl.sum(held * steps[None, None, :], 2)
+        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
+        stacked = by_column(p, BM, BN, BANDS)
+        key_mass += tl.sum(stacked, 2)
+        column_best = tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
+        key_best = tl.maximum(key_best, column_best | ((last_tile - 1 - t) * HIGH))
+        # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
+        away = row_mass * (ahead + (origin + moved - start).to(tl.float32)) - moment
+        if not BACKWARD:
+            away = tl.where(start > high, -away, away)
+            if (start <= high) & (start + BN - 1 > low):
+                beyond = tl.maximum(columns[None, :] - (rows + moved)[:, None], 0).to(tl.float32)
+                away += 2.0 * tl.sum(by_row(p * beyond, BM, BN), 2)
+        some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, tl.zeros_like(away))), 1)
+        tl.atomic_add(sums + (to + rows)[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
+        # All threads have the best of a row: one of them goes on with it.
+        found = tl.gather(tl.max(row_best, 1), below, 0)
+        n = BN - 1 - (found & (BN - 1))
+        weight = found & -BN
+        if PRECISION == "ieee":
+            row_best = tl.max(held, 2).to(tl.int32, bitcast=True)
+            weight = tl.gather(tl.max(row_best, 1), below, 0)
+            key_top = tl.maximum(key_top, tl.max(stacked, 2))
+        packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
+        # Few keys are better than all before them, and a number that only grows can be read without an atomic.
+        tl.atomic_max(best + to + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
+        cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
+        cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
+        if (t == last_tile - 1) | (next_r > r):
+            tl.store(mass + program + r, tl.sum(tl.sum(cell_mass, 1), 0))
+            most = tl.max(tl.max(cell_top, 1), 0)
+            if PRECISION != "ieee":
+                most = most & -BN
+            tl.store(largest + program + r, most.to(tl.float32, bitcast=True))
+            cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
+        r, row, bottom, total, so_far = next_r, next_row, next_bottom, next_total, next_so_far
+    # From the number of the tile and the place in it to the query:
+    holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
+    n, tiles = HIGH - 1 - place % HIGH, last_tile - 1 - place // HIGH
+    inner = n // 2 * (16 * BANDS) + n % 2 * 8 + (holder // 8 * 16 + holder % 8)[:, None]
+    origin = tiles // per * height + tiles % per * BM
+    if WHOLE:
+        origin = tl.minimum(origin, queries - BM)
+    query = origin + inner
+    weight = key_best & column_bits
+    if PRECISION == "ieee":
+        weight = key_top.to(tl.int32, bitcast=True)
+    found = tl.max((weight.to(tl.int64) << 32) | (2147483647 - query), 0)
+    weight = (found >> 32).to(tl.int32)
+    tl.store(received + at + columns, tl.sum(key_mass, 0), columns < stop)
+    tl.store(top + at + columns, weight.to(tl.float32, bitcast=True), columns < stop)
+    tl.store(
+        source + at + columns, tl.where(weight > 0, 2147483647 - (found & 2147483647).to(tl.int32), -1), columns < stop
+    )
+    if start < first_keys:
+        # Few programs go through their queries again, for the mass on the first keys: the others have more room without.
+        rows_of += begin.to(tl.int64) * q_token
+        for row in range(begin, end, BM):
+            rows = row + below
+            live = rows < end
+            block = tl.load(rows_of + near, live[:, None] & (d < width)[None, :], 0.0)
+            total = tl.load(lse + to + rows, live, 1e30)
+            x = log_weights(
+                block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, True,
+                CAPPED, SLOPED, PRECISION,
+            )  # fmt: skip
+            early = tl.sum(tl.where((columns < first_keys)[None, :], tl.exp2(x), 0.0), 1)
+            tl.atomic_add(sums + (to + rows) * 4 + 3, early, live, sem="relaxed")
+            rows_of += BM * q_token
 
 
 @triton.jit
@@ -133,49 +263,63 @@ def map_weights(
     """Every weight once, in the dtype in which it is kept, and max |weights @ v − out| and |log Σ weights| of the rows."""
     part, whole = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     item, head = whole // heads, whole % heads
-    rows, block, total, place, live, exists = rows_of(
+    rows, live, block, total, place = rows_of(
         q, lse, present_q, shift, item, head, whole, part * BM, queries, queries, width,
         q_item, q_head, q_token, PADDED, BM, BD,
     )  # fmt: skip
     slope = 0.0
     if SLOPED:
-        slope = tl.load(slopes + whole)
-    d, e = tl.arange(0, BD), tl.arange(0, BV)
-    keys_of = k + item.to(tl.int64) * k_item + (head // group) * k_head
-    values_of = v + item.to(tl.int64) * v_item + (head // value_group) * v_head
+        slope = tl.load(slopes + whole) * LOG2_E
+    inside, d, e = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BV)
     moved = tl.load(shift + item)
-    begin, end = part * BM + moved - left, part * BM + BM + moved + right
+    low, high = part * BM + moved, tl.minimum(part * BM + BM, queries) - 1 + moved
+    begin = tl.minimum(tl.maximum(low - left, 0), keys) // BN * BN
+    end = tl.maximum(tl.minimum(high + right + 1, keys), begin)
+    keys_of = k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head + begin.to(tl.int64) * k_token
+    values_of = (
+        v + item.to(tl.int64) * v_item + (head // value_group).to(tl.int64) * v_head + begin.to(tl.int64) * v_token
+    )
     product, sums = tl.zeros([BM, BV], tl.float32), tl.zeros([BM], tl.float32)
-    to = weights + (whole.to(tl.int64) * queries + rows[:, None]) * keys
-    for start in range(0, keys, BN):
-        columns = start + tl.arange(0, BN)
-        there = columns < keys
-        here = live[:, None] & there[None, :]
-        if (start + BN > begin) & (start < end):
-            tile = tl.load(
-                keys_of + columns[None, :].to(tl.int64) * k_token + d[:, None],
-                there[None, :] & (d < width)[:, None],
-                0.0,
+    to = weights + whole.to(tl.int64) * queries * keys + (rows[:, None].to(tl.int64) * keys + inside[None, :])
+    nothing = tl.zeros([BM, BN], weights.dtype.element_ty)
+    for start in range(0, begin, BN):
+        tl.store(to + start, nothing, live[:, None])
+    for start in range(begin, end, BN):
+        columns = start + inside
+        seen = columns < keys
+        tile = tl.load(
+            keys_of + (inside[None, :] * k_token + d[:, None]),
+            seen[None, :] & (d < width)[:, None],
+            0.0,
+        )
+        value = tl.load(
+            values_of + (inside[:, None] * v_token + e[None, :]),
+            seen[:, None] & (e < value_width)[None, :],
+            0.0,
+        )
+        here = live[:, None] & seen[None, :]
+        if PADDED:
+            seen = seen & (tl.load(present_k + item.to(tl.int64) * keys + columns, seen, 0) != 0)
+        at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right) | PADDED
+        p = tl.exp2(
+            log_weights(
+                block, tile, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
+                CAPPED, SLOPED, PRECISION,
             )
-            seen = exists[:, None] & there[None, :]
-            if PADDED:
-                seen = seen & (tl.load(present_k + item.to(tl.int64) * keys + columns, there, 0) != 0)[None, :]
-            t = logits(
-                block, tile, total, place, columns, seen, slope, scale, softcap, left, right, CAPPED, SLOPED, PRECISION
-            )
-            p = tl.exp(t)
-            tl.store(to + columns[None, :], p.to(weights.dtype.element_ty), here)
-            value = tl.load(
-                values_of + columns[:, None].to(tl.int64) * v_token + e[None, :],
-                there[:, None] & (e < value_width)[None, :],
-                0.0,
-            )
-            product += tl.dot(p.to(value.dtype), value, input_precision=PRECISION)
-            sums += tl.sum(p, 1)
-        else:
-            tl.store(to + columns[None, :], tl.zeros([BM, BN], weights.dtype.element_ty), here)
+        )  # fmt: skip
+        tl.store(to + start, p.to(weights.dtype.element_ty), here)
+        product += tl.dot(p.to(value.dtype), value, input_precision=PRECISION)
+        sums += tl.sum(p, 1)
+        keys_of += BN * k_token
+        values_of += BN * v_token
+    for start in range(begin + (end - begin + BN - 1) // BN * BN, keys, BN):
+        tl.store(to + start, nothing, live[:, None] & (start + inside < keys)[None, :])
     expected = tl.load(
-        out + item.to(tl.int64) * o_item + head * o_head + rows[:, None].to(tl.int64) * o_token + e[None, :],
+        out
+        + item.to(tl.int64) * o_item
+        + head.to(tl.int64) * o_head
+        + rows[:, None].to(tl.int64) * o_token
+        + e[None, :],
         live[:, None] & (e < value_width)[None, :],
         0.0,
     )
