@@ -1,21 +1,21 @@
 """Gaussian attention over a grid of any size, one pass per axis: how the passes are cut and launched.
 
 Launch decisions depend on shapes, strides and dtypes alone. They are made once for each, and what Triton compiled for them
-is kept, so that a call from Python costs little more than its launches.
+is kept, so that a call from Python costs little more than its launches. Along a long axis there are two launches: one for
+local heads, one for wide ones. The device finds out which head is whose: the host never waits to know.
 """
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from triton.runtime.errors import OutOfResources
-from triton.runtime.jit import JITFunction
 
-from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, parts_of, precision
+from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, multiprocessors, parts_of, precision
 from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis_forward, row_moments
+from regard.functional.kernels._start import Launch, Ways
+from regard.functional.kernels._stream_pass import stream_backward, stream_forward
 
 MOST_AXES = 3
 
@@ -33,85 +33,41 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# Strides of center and sharpness, and which axis: (center by head, by axis, sharpness by head, by axis, axis).
-HeadsAt = tuple[int, int, int, int, int]
+class Stream(NamedTuple):
+    """A tile of rows and the window of rows that it reads, columns, what the compiler is told, programs for each
+    multiprocessor."""
 
-# Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns.
+    rows: int
+    window: int
+    columns: int
+    warps: int
+    stages: int
+    programs: int
+
+
+# Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns. By the axis' length, rounded up to a power of 2;
+# ``LONG`` for all that are longer than a window.
+LONG = 0
+STREAM_FORWARD = {
+    16: Stream(16, 16, 256, 4, 4, 4), 32: Stream(32, 32, 256, 4, 4, 2), 64: Stream(64, 64, 128, 4, 4, 2),
+    128: Stream(128, 128, 128, 8, 3, 1), LONG: Stream(64, 128, 128, 4, 3, 2),
+}  # fmt: skip
+STREAM_BACKWARD = {
+    16: Stream(16, 16, 256, 4, 3, 4), 32: Stream(32, 32, 256, 4, 3, 2), 64: Stream(64, 64, 128, 4, 3, 2),
+    128: Stream(128, 128, 64, 8, 3, 1), LONG: Stream(64, 128, 64, 4, 3, 2),
+}  # fmt: skip
+LONGEST_WHOLE = 128
 FORWARD = Tiles(64, 16, 128, 4, 6)
-BACKWARD_LOCAL = Tiles(16, 16, 256, 1, 3)
-BACKWARD_WIDE = Tiles(64, 16, 256, 4, 4)
+BACKWARD = Tiles(64, 16, 256, 4, 4)
+SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
 
-# Heads that reach this far are wide. Along an axis at least this long there is one launch for local heads and one for wide
-# ones, and the device finds out which head is whose: the host never waits to know.
-WIDE_REACH = 32
-LONG_AXIS = 256
-EVERYTHING = 1 << 30
-
-
-class Share(NamedTuple):
-    """The heads of one launch of a backward pass: those that reach from ``least`` up to below ``most``."""
-
-    least: int
-    most: int
-    tiles: Tiles
-
-
-@functools.lru_cache(256)
-def shares(size: int, dtype: torch.dtype, shared: bool) -> tuple[Share, ...]:
-    if dtype.itemsize > 2:
-        return (Share(0, EVERYTHING, BACKWARD_WIDE),)
-    if shared or size < LONG_AXIS:
-        return (Share(0, EVERYTHING, BACKWARD_LOCAL),)
-    return Share(0, WIDE_REACH, BACKWARD_LOCAL), Share(WIDE_REACH, EVERYTHING, BACKWARD_WIDE)
-
-
-class Launch:
-    """One kernel with its grid and everything but its tensors. After the first launch Triton's own is not asked again:
-    what it compiled is called at once, as long as all tensors begin at multiples of 16 bytes, as they did then."""
-
-    def __init__(
-        self, kernel: Any, grid: tuple[int, int, int], numbers: tuple[Any, ...], options: dict[str, int]
-    ) -> None:
-        self.kernel, self.grid, self.numbers, self.options = kernel, grid, numbers, options
-        self.start: Callable[..., None] | None = None
-        self.head: tuple[Any, ...] = ()
-
-    def __call__(self, *tensors: Tensor) -> None:
-        aligned = True
-        for tensor in tensors:
-            if tensor.data_ptr() % 16:
-                aligned = False
-        if self.start is not None and aligned:
-            # Device and stream as Triton finds them; no hooks of profilers, which would be called from Python.
-            stream = torch._C._cuda_getCurrentRawStream(tensors[0].get_device())
-            self.start(*self.grid, stream, *self.head, *tensors, *self.numbers)
-            return
-        made = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
-        if aligned and isinstance(self.kernel, JITFunction) and tensors[0].is_cuda:  # neither interpreter nor a test
-            self.start, self.head = made.run, (made.function, made.packed_metadata, None, None, None)
-
-
-class Ways:
-    """The ways to launch one step, the best first; one for which the card has no room is not tried again, so that the
-    same step is always cut alike: the cut decides the order of summation."""
-
-    def __init__(self, ways: Sequence[Launch]) -> None:
-        self.ways, self.first = ways, 0
-
-    def start(self, *tensors: Tensor) -> Launch | None:
-        for at in range(self.first, len(self.ways)):
-            try:
-                self.ways[at](*tensors)
-            except OutOfResources:
-                self.first = at + 1
-            else:
-                return self.ways[at]
-        return None
+ALL_LOCAL, NONE_LOCAL = 1 << 30, -1
 
 
 class Axis(NamedTuple):
     """One axis of a grid: tokens are (before, size, after)."""
 
+    place: int
     size: int
     others: int
     after: int
@@ -120,89 +76,142 @@ class Axis(NamedTuple):
 @functools.lru_cache(256)
 def axes_of(grid: tuple[int, ...]) -> tuple[Axis, ...]:
     tokens = math.prod(grid)
-    return tuple(Axis(n, tokens // n, math.prod(grid[i + 1 :])) for i, n in enumerate(grid))
-
-
-def tilings(chosen: Tiles, dtype: torch.dtype, size: int, width: int, others: int) -> list[tuple[Tiles, int, int]]:
-    """Tiles to try, with how many others and channels make a tile's columns."""
-    columns = chosen.columns if dtype.itemsize <= 2 else chosen.columns // 2
-    rows, steps = min(chosen.rows, block(size)), min(chosen.steps, block(size))
-    found = []
-    for fewer in halves(columns, SMALLEST_BLOCK):
-        channels = min(block(width), 64, fewer)
-        beside = min(max(1, fewer // channels), 1 << (others - 1).bit_length())
-        stages = range(chosen.stages, 0, -1) if fewer == columns else [1]
-        found += [(Tiles(rows, steps, fewer, chosen.warps, s), beside, channels) for s in stages]
-    return found
+    return tuple(Axis(i, n, tokens // n, math.prod(grid[i + 1 :])) for i, n in enumerate(grid))
 
 
 Strides = tuple[int, int, int]
 
 
-@functools.lru_cache(1024)
-def forward_ways(
-    axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
-    heads_at: HeadsAt, x: Strides, y: Strides, length: int, chosen: Tiles = FORWARD,
-) -> Ways:  # fmt: skip
+class Layout(NamedTuple):
+    """What a pass along one axis is told about the values: where they are, and of what kind."""
+
+    dtype: torch.dtype
+    device: torch.device
+    items: int
+    heads: int
+    width: int
+    heads_at: tuple[int, int, int, int]  # strides of center and sharpness: by head, by axis, by head, by axis
+
+
+def beside(columns: int, width: int, others: int) -> tuple[int, int]:
+    """How many others and how many channels make a tile's columns."""
+    channels = min(block(width), 64, columns)
+    return min(max(1, columns // channels), 1 << (others - 1).bit_length()), channels
+
+
+def smaller(columns: int, stages: int, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+    """Columns and stages to try: as chosen, then fewer stages, then fewer columns."""
+    most = columns if dtype.itemsize <= 2 else columns // 2
+    for fewer in halves(most, SMALLEST_BLOCK):
+        yield from ((fewer, s) for s in (range(stages, 0, -1) if fewer == most else [1]))
+
+
+def chosen_stream(size: int, streams: dict[int, Stream]) -> Stream:
+    return streams[block(size) if size <= LONGEST_WHOLE else LONG]
+
+
+def room_of(size: int, streams: dict[int, Stream], shared: bool = False) -> int:
+    """How much longer than its tile a window along this axis is; a window that holds the whole axis has room for all."""
+    chosen = chosen_stream(size, streams)
+    return NONE_LOCAL if shared else ALL_LOCAL if chosen.rows == chosen.window else chosen.window - chosen.rows
+
+
+def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple[int, int, int, int, int]:
+    """Row tiles before the interior, all that are near a border, those of the interior; programs for each near a border,
+    and for the interior: about ``most`` in all. A stream's window around the interior touches no border."""
+    tiles, room = parts_of(size, stream.rows), stream.window - stream.rows
+    first = min(tiles, parts_of(room, stream.rows)) if room else tiles
+    inner = max(0, (size - room) // stream.rows - first)
+    each = max(1, min(column_tiles, most // tiles))
+    rest = max(1, min(inner * column_tiles, most - (tiles - inner) * each)) if inner else 0
+    return first, tiles - inner, inner, each, rest
+
+
+def stream_ways(
+    axis: Axis, layout: Layout, chosen: Stream, strides: tuple[int, ...], backward: tuple[int | bool, ...] | None = None
+) -> Ways:
+    """``backward``: room for parts, the first of them, axes; whether gradients of values and of heads are needed."""
     ways = []
-    for tiles, beside, channels in tilings(chosen, dtype, axis.size, width, axis.others):
-        counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
+    for columns, stages in smaller(chosen.columns, chosen.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.others, others), parts_of(layout.width, channels)
+        column_tiles = layout.items * math.prod(counts)
+        most = max(1, multiprocessors(layout.device) * chosen.programs // layout.heads)
+        shares = row_shares(axis.size, chosen, column_tiles, most)
+        programs = shares[1] * shares[3] + shares[4]
         numbers = (
-            length, *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y,
-            shared, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.rows, tiles.steps, beside, channels,
+            layout.heads, *shares, column_tiles, *counts, axis.others, layout.width, axis.after,
+            *layout.heads_at, axis.place, *strides,
         )  # fmt: skip
-        grid = (items * math.prod(counts), 1 if shared else heads, 1)
-        ways.append(Launch(axis_forward, grid, numbers, {"num_warps": tiles.warps, "num_stages": tiles.stages}))
+        constants = (
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), chosen.rows == chosen.window,
+            chosen.rows, chosen.window, others, channels, True,
+        )  # fmt: skip
+        options = {"num_warps": chosen.warps, "num_stages": stages}
+        grid = (layout.heads * programs, 1, 1)
+        if backward is None:
+            ways.append(Launch(stream_forward, grid, (*numbers, *constants), options, programs))
+        else:
+            numbers = (*backward[:3], *numbers, *backward[3:], *constants)
+            ways.append(Launch(stream_backward, grid, numbers, options, programs))
     return Ways(ways)
 
 
-@functools.lru_cache(1024)
-def backward_ways(
-    axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
-    heads_at: HeadsAt, x: Strides, y: Strides, gx: Strides, needs: tuple[bool, bool], length: int,
-    programs: int, first_part: int, axes: int, share: Share,
-) -> Ways:  # fmt: skip
+def forward_ways(axis: Axis, layout: Layout, x: Strides, y: Strides) -> list[Ways]:
+    chosen = chosen_stream(axis.size, STREAM_FORWARD)
+    found = [stream_ways(axis, layout, chosen, (*x, *y))]
+    room = room_of(axis.size, STREAM_FORWARD)
+    if room == ALL_LOCAL:
+        return found
     ways = []
-    for tiles, beside, channels in tilings(share.tiles, dtype, axis.size, width, axis.others):
-        counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
+    for columns, stages in smaller(FORWARD.columns, FORWARD.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.size, FORWARD.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
         numbers = (
-            length, programs, first_part, axes, share.least, share.most, *counts, axis.others, width, axis.after, heads,
-            *heads_at, *x, *y, *gx,
-            shared, *needs, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.steps, tiles.rows, beside, channels,
+            *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *x, *y,
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
+            FORWARD.rows, FORWARD.steps, others, channels,
         )  # fmt: skip
-        grid = (items * math.prod(counts), 1 if shared else heads, 1)
-        ways.append(Launch(axis_backward, grid, numbers, {"num_warps": tiles.warps, "num_stages": tiles.stages}))
+        programs = layout.items * math.prod(counts)
+        options = {"num_warps": FORWARD.warps, "num_stages": stages}
+        ways.append(Launch(axis_forward, (programs * layout.heads, 1, 1), numbers, options, programs))
+    return [*found, Ways(ways)]
+
+
+def wide_backward_ways(
+    axis: Axis, layout: Layout, strides: tuple[int, ...], shared: bool, length: int, backward: tuple[int | bool, ...]
+) -> Ways:
+    tiles, ways = SHARED_BACKWARD if shared else BACKWARD, []
+    rows, steps = min(tiles.rows, block(axis.size)), min(tiles.steps, block(axis.size))
+    room = room_of(axis.size, STREAM_BACKWARD, shared)
+    for columns, stages in smaller(tiles.columns, tiles.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.size, rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        numbers = (
+            length, *backward[:3], *counts, axis.others, layout.width, axis.after, layout.heads,
+            *layout.heads_at, axis.place, *strides, shared, *backward[3:],
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room, steps, rows, others, channels,
+        )  # fmt: skip
+        programs = layout.items * math.prod(counts)
+        grid = (programs * (1 if shared else layout.heads), 1, 1)
+        options = {"num_warps": tiles.warps, "num_stages": stages}
+        ways.append(Launch(axis_backward, grid, numbers, options, programs))
     return Ways(ways)
 
 
-@functools.lru_cache(1024)
-def most_programs(grid: tuple[int, ...], dtype: torch.dtype, items: int, width: int, shared: bool) -> int:
-    """Room for the parts that programs of the backward pass leave, whichever axis has the most, cut the smallest."""
-    return max(
-        sum(
-            max(
-                items * parts_of(axis.size, tiles.rows) * parts_of(axis.others, beside) * parts_of(width, channels)
-                for tiles, beside, channels in tilings(share.tiles, dtype, axis.size, width, axis.others)
-            )
-            for share in shares(axis.size, dtype, shared)
-        )
-        for axis in axes_of(grid)
-    )
-
-
-@functools.lru_cache(1024)
-def moments_launch(
-    grid: tuple[int, ...], dtype: torch.dtype, device: torch.device, heads: int, strides: tuple[int, int, int, int]
-) -> Launch:
+def moments_launch(grid: tuple[int, ...], layout: Layout, rooms: tuple[int, ...]) -> Launch:
     length = max(grid)
     rows, steps = min(32, block(length)), 16
-    numbers = (length, *three(grid), *strides, NEGLIGIBLE[dtype], rows, steps)
-    return Launch(row_moments, (parts_of(length, rows), heads, len(grid)), numbers, {"num_warps": 1})
+    numbers = (length, *three(grid), *three(rooms), *layout.heads_at, NEGLIGIBLE[layout.dtype], rows, steps)
+    cut = (min(parts_of(length, rows), 64), layout.heads, len(grid))
+    return Launch(row_moments, cut, numbers, {"num_warps": 1}, 1)
 
 
-@functools.lru_cache(1024)
-def sum_launch(device: torch.device, heads: int, programs: int, counts: tuple[int, ...]) -> Launch:
-    return Launch(add_up, (heads, len(counts), 1), (programs, *three(counts), 1024), {"num_warps": 4})
+def sum_launch(layout: Layout, programs: int, counts: tuple[int, ...], joined: bool) -> Launch:
+    """``counts``: of every axis, parts from the first launch, where the second's begin, and how many they are."""
+    by_kind = [three(counts[i::3]) for i in range(3)]
+    numbers = (programs, len(counts) // 3, *[n for kind in by_kind for n in kind], joined, 256)
+    return Launch(add_up, (layout.heads, 1, 1), numbers, {"num_warps": 4}, 1)
 
 
 def three(numbers: tuple[int, ...]) -> tuple[int, ...]:
