@@ -14,6 +14,7 @@ import torch
 
 from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, multiprocessors, parts_of, precision
 from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis_forward, row_moments
+from regard.functional.kernels._pair_pass import pair_backward, pair_forward
 from regard.functional.kernels._start import Launch, Ways
 from regard.functional.kernels._stream_pass import stream_backward, stream_forward
 
@@ -57,6 +58,20 @@ STREAM_BACKWARD = {
     128: Stream(128, 128, 64, 8, 3, 1), LONG: Stream(64, 128, 64, 4, 3, 2),
 }  # fmt: skip
 LONGEST_WHOLE = 128
+
+
+class Pair(NamedTuple):
+    """Channels of a tile of two whole axes, what the compiler is told, programs for each multiprocessor."""
+
+    channels: int
+    warps: int
+    stages: int
+    programs: int
+
+
+# Two axes of at most so many tokens, both rounded up to blocks, go through the chip at once.
+LARGEST_PAIR = 1024
+PAIR_FORWARD, PAIR_BACKWARD = Pair(16, 8, 3, 1), Pair(16, 8, 2, 1)
 FORWARD = Tiles(64, 16, 128, 4, 6)
 BACKWARD = Tiles(64, 16, 256, 4, 4)
 SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
@@ -176,6 +191,35 @@ def forward_ways(axis: Axis, layout: Layout, x: Strides, y: Strides) -> list[Way
         options = {"num_warps": FORWARD.warps, "num_stages": stages}
         ways.append(Launch(axis_forward, (programs * layout.heads, 1, 1), numbers, options, programs))
     return [*found, Ways(ways)]
+
+
+def pair_ways(
+    rows: Axis, columns: Axis, inner: Axis | None, layout: Layout, strides: tuple[int, ...],
+    backward: tuple[int | bool, ...] | None = None,
+) -> Ways:  # fmt: skip
+    """Two axes at once; ``inner`` is the third, if there is one. ``backward`` as above, without the first part."""
+    chosen = PAIR_FORWARD if backward is None else PAIR_BACKWARD
+    width_tiles = parts_of(layout.width, chosen.channels)
+    tiles = layout.items * (1 if inner is None else inner.size) * width_tiles
+    programs = max(1, min(tiles, multiprocessors(layout.device) * chosen.programs // layout.heads))
+    numbers = (
+        layout.heads, tiles, width_tiles, layout.width, *((1, 0) if inner is None else (inner.size, inner.after)),
+        rows.after, columns.after, *layout.heads_at, rows.place, columns.place, *strides,
+    )  # fmt: skip
+    constants = (
+        precision(layout.dtype), rows.size, columns.size, block(rows.size), block(columns.size), chosen.channels
+    )  # fmt: skip
+    kernel: object = pair_forward
+    if backward is None:
+        numbers = (*numbers, *constants)
+    else:
+        kernel, numbers = pair_backward, (*backward[:2], *numbers, *backward[2:], *constants)
+    grid = (layout.heads * programs, 1, 1)
+    ways = [
+        Launch(kernel, grid, numbers, {"num_warps": chosen.warps, "num_stages": stages}, programs)
+        for stages in range(chosen.stages, 0, -1)
+    ]
+    return Ways(ways)
 
 
 def wide_backward_ways(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._grid_plan import backward_plan, forward_plan, key_of
+from regard.functional.kernels._grid_plan import backward_plan, forward_plan, key_of, passes_of
 from regard.functional.kernels._plain import plain_gradient, plain_grid
 from regard.functional.kernels._start import is_aligned, raw_stream
 
@@ -50,7 +50,7 @@ def backward(
     if plan.moments is not None:
         moments = torch.empty(plan.moment_count, dtype=torch.float32, device=value.device)
         plan.moments(aligned, stream, center, sharpness, moments)
-    for place, local, wide in plan.steps:
+    for place, _, local, wide in plan.steps:
         if place:
             x = saved[place - 1]
             target = x if in_place else torch.empty_like(x)
@@ -110,7 +110,8 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[i
 @gaussian_grid.register_fake
 def _(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[int]) -> list[Tensor]:
     heads, tokens = center.shape[0], math.prod(grid)
-    between = [value.new_empty(value.shape[0], heads, tokens, value.shape[3]) for _ in grid[1:]]
+    passes = passes_of(key_of(value, center, sharpness, tuple(grid)))
+    between = [value.new_empty(value.shape[0], heads, tokens, value.shape[3]) for _ in passes[1:]]
     return [empty_output(value, heads, tokens), *between]
 
 

@@ -1,6 +1,7 @@
 """All launches of Gaussian attention over a grid, forward and backward: decided once for shapes, strides and dtypes."""
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -9,7 +10,10 @@ from torch import Tensor
 
 from regard.functional.kernels import _axes
 from regard.functional.kernels._axes import Axis, Layout, Strides, axes_of
+from regard.functional.kernels._cuts import block
 from regard.functional.kernels._start import Launch, Ways
+
+PAIR_BYTES = 190_000  # of shared memory: what two axes take in the backward pass
 
 
 class Key(NamedTuple):
@@ -54,52 +58,91 @@ def head_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     return heads * tokens * width, tokens * width, width, 1
 
 
+def passes_of(key: Key) -> list[tuple[Axis, ...]]:
+    """The axes that go together, in the order of the forward pass: two short ones at once, and last, because what comes
+    before them has made one value per head."""
+    axes = axes_of(key.grid)
+    if key.dtype.itemsize > 2 or (key.is_shared and len(axes) < 3) or not has_room_for_pairs(key.device):
+        return [(axis,) for axis in axes]
+    pairs = [pair for pair in itertools.combinations(axes, 2) if tokens_of(pair) <= _axes.LARGEST_PAIR]
+    if not pairs:
+        return [(axis,) for axis in axes]
+    chosen = max(pairs, key=lambda pair: (tokens_of(pair), pair[1].place))
+    return [*((axis,) for axis in axes if axis not in chosen), chosen]
+
+
+def tokens_of(pair: tuple[Axis, ...]) -> int:
+    return math.prod(block(axis.size) for axis in pair)
+
+
+@functools.cache
+def has_room_for_pairs(device: torch.device) -> bool:
+    """Whether a program can have the memory that two axes at once need on the chip."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= PAIR_BYTES
+
+
 class Forward:
-    """Passes along all axes, the first axis first: the launches of each, and strides of what it writes."""
+    """Passes along all axes: the launches of each, and strides of what it writes."""
 
     def __init__(self, key: Key) -> None:
         self.shape = (key.shape[0], key.heads, key.shape[2], key.shape[3])
         self.passes: list[tuple[list[Ways], tuple[int, ...]]] = []
         x: Strides = (key.value[0], 0 if key.is_shared else key.value[1], key.value[2])
-        for axis in axes_of(key.grid):
-            last = axis.place == len(key.grid) - 1
-            strides = token_major(self.shape) if last else head_major(self.shape)
+        groups = passes_of(key)
+        for group in groups:
+            strides = token_major(self.shape) if group is groups[-1] else head_major(self.shape)
             y = strides[:3]
-            self.passes.append((_axes.forward_ways(axis, key.layout, x, y), strides))
+            if len(group) == 1:
+                ways = _axes.forward_ways(group[0], key.layout, x, y)
+            else:
+                ways = [_axes.pair_ways(*group, third(key, group), key.layout, (*x, *y))]
+            self.passes.append((ways, strides))
             x = y
 
 
+def third(key: Key, pair: tuple[Axis, ...]) -> Axis | None:
+    """The axis that is in no pair."""
+    return next((axis for axis in axes_of(key.grid) if axis not in pair), None)
+
+
 class Step(NamedTuple):
-    """The launches of a backward pass along one axis: for local heads, and for those that are not."""
+    """The launches of a backward pass: which pass it was, its axes; for local heads, and for those that are not."""
 
     place: int
-    stream: Ways | None
+    axes: tuple[Axis, ...]
+    local: Ways | None
     wide: Ways | None
 
 
 class Backward:
-    """Passes along all axes, the last axis first."""
+    """Passes along all axes, the forward pass' last first."""
 
     def __init__(self, key: Key, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> None:
-        self.key, self.needs_heads, self.value = key, needs_heads, token_major(key.shape)
-        axes = axes_of(key.grid) if needs_value or needs_heads else ()
-        rooms = [_axes.room_of(axis.size, _axes.STREAM_BACKWARD, key.is_shared and not axis.place) for axis in axes]
-        self.slots, self.begins, self.steps = 0, [0] * len(axes), list[Step]()
+        self.key, self.value = key, token_major(key.shape)
+        groups = passes_of(key) if needs_value or needs_heads else []
+        self.slots, self.begins, self.steps = 0, [0] * len(key.grid), list[Step]()
         if needs_heads:  # how many programs leave parts of center's and sharpness' gradients depends on no stride
-            made = [self._step(axis, rooms[axis.place], (0,) * 9, (True, True)) for axis in axes]
-            self.begins = [0 if step.stream is None else step.stream.most_programs for step in made]
-            wide = [0 if step.wide is None else step.wide.most_programs for step in made]
-            self.slots = max(map(sum, zip(self.begins, wide, strict=True)))
+            for place, group in enumerate(groups):
+                made = self._step(place, group, (0,) * 9, (True, True))
+                first, second = (0 if ways is None else ways.most_programs for ways in (made.local, made.wide))
+                self.slots = max(self.slots, first + second)
+                self.begins[group[0].place] = first
         y: Strides = (grad[0], grad[1], grad[2])
-        for axis in reversed(axes):
+        for place, group in reversed(list(enumerate(groups))):
             x = gx = head_major((key.shape[0], key.heads, *key.shape[2:]))[:3]
-            needs = (axis.place > 0 or needs_value, needs_heads)
-            if axis.place == 0:
+            if place == 0:
                 own = int(not key.is_shared)
                 x, gx = ((at[0], own * at[1], at[2]) for at in (key.value, self.value))
+            needs = (place > 0 or needs_value, needs_heads)
             if any(needs):
-                self.steps.append(self._step(axis, rooms[axis.place], (*x, *y, *gx), needs))
+                self.steps.append(self._step(place, group, (*x, *y, *gx), needs))
             y = gx
+        rooms = [_axes.ALL_LOCAL] * len(key.grid)
+        for step in self.steps:
+            if step.wide is not None:
+                rooms[step.axes[0].place] = self._room(step.place, step.axes[0])
         self.moments: Launch | None = None
         if any(room != _axes.ALL_LOCAL for room in rooms):
             self.moments = _axes.moments_launch(key.grid, key.layout, tuple(rooms))
@@ -107,31 +150,35 @@ class Backward:
         self.part_count = key.heads * len(key.grid) * 2 * self.slots
         self.sums: dict[tuple[int, ...], Launch] = {}
 
-    def _step(self, axis: Axis, room: int, strides: tuple[int, ...], needs: tuple[bool, bool]) -> Step:
-        key, stream, wide = self.key, None, None
-        shared, axes = room == _axes.NONE_LOCAL, len(key.grid)
+    def _room(self, place: int, axis: Axis) -> int:
+        return _axes.room_of(axis.size, _axes.STREAM_BACKWARD, self.key.is_shared and place == 0)
+
+    def _step(self, place: int, group: tuple[Axis, ...], strides: tuple[int, ...], needs: tuple[bool, bool]) -> Step:
+        key, axes, local, wide = self.key, len(self.key.grid), None, None
+        if len(group) > 1:
+            given: tuple[int | bool, ...] = (self.slots, axes, *needs)
+            return Step(place, group, _axes.pair_ways(*group, third(key, group), key.layout, strides, given), None)
+        axis, room = group[0], self._room(place, group[0])
+        shared = room == _axes.NONE_LOCAL
         if not shared:
             chosen = _axes.chosen_stream(axis.size, _axes.STREAM_BACKWARD)
-            stream = _axes.stream_ways(axis, key.layout, chosen, strides, (self.slots, 0, axes, *needs))
+            local = _axes.stream_ways(axis, key.layout, chosen, strides, (self.slots, 0, axes, *needs))
         if room != _axes.ALL_LOCAL:
             given = (self.slots, self.begins[axis.place], axes, *needs)
             wide = _axes.wide_backward_ways(axis, key.layout, strides, shared, max(key.grid), given)
-        return Step(axis.place, stream, wide)
+        return Step(place, group, local, wide)
 
     def sum_of_parts(self) -> Launch:
         """By how many programs were started, which the card's room decides at the first launch."""
-        counts = tuple(
-            number
-            for place, stream, wide in reversed(self.steps)
-            for number in (
-                0 if stream is None else stream.now.programs,
-                self.begins[place],
-                0 if wide is None else wide.now.programs,
-            )
-        )
-        found = self.sums.get(counts)
+        counts = [0] * 3 * len(self.key.grid)
+        for step in self.steps:
+            first, second = (0 if ways is None else ways.now.programs for ways in (step.local, step.wide))
+            for axis in step.axes:
+                counts[3 * axis.place : 3 * axis.place + 3] = first, self.begins[axis.place], second
+        found = self.sums.get(tuple(counts))
         if found is None:
-            found = self.sums[counts] = _axes.sum_launch(self.key.layout, self.slots, counts, self.key.joined)
+            found = _axes.sum_launch(self.key.layout, self.slots, tuple(counts), self.key.joined)
+            self.sums[tuple(counts)] = found
         return found
 
 
