@@ -19,6 +19,7 @@ SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: 
 ALL = {
     "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
     "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
+    "stream_forward", "stream_backward", "pair_forward", "pair_backward",
 }  # fmt: skip
 
 
@@ -55,6 +56,7 @@ HOPPER = [
     case((1024, 1024), 16, "float32", learned="heads"),
     case((1 << 20,), 64, "bfloat16", learned="value"),
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
+    case((32, 32), 64, "float16"),
 ]
 AMPERE = [
     of_map(512, 16, "float32", cells=16),
@@ -63,6 +65,7 @@ AMPERE = [
     case((8, 8), 64, "float32"),
     case((512, 40), 64, "bfloat16"),
     case((40, 33), 64, "float32", value_heads=1),
+    case((20, 20), 16, "bfloat16"),
 ]
 CROWDED = [by_matrices((128, 128), 64, "bfloat16"), case((16, 16), 64, "bfloat16", value_heads=1)]
 TOO_LARGE = by_matrices((128, 8), 64, "float32", learned="heads")

@@ -53,7 +53,7 @@ def test_values_and_gradients(grid, width, value_heads):
     ("grid", "width", "value_heads", "sharpness"),
     [
         ((40,), 16, 3, 0.5),
-        ((300,), 20, 3, 8.0),  # bands
+        ((400,), 20, 3, 8.0),  # bands, some of which touch no border
         ((150,), 16, 1, 0.001),  # everything matters
         ((33, 20), 16, 3, 0.5),
         ((140, 9), 24, 3, 30.0),  # larger than a plane was allowed to be
@@ -104,11 +104,48 @@ def test_memory_of_a_plane_is_three_values():
     from regard.functional.kernels import _grid
 
     value, center, sharpness = heads(2, grid=(20, 18))
-    _, (moments, *between) = _grid.forward(value, center, sharpness, (20, 18))
+    _, between = _grid.forward(value, center, sharpness, (20, 18))
     assert [x.shape for x in between] == [value.shape]
-    before, saved = between[0].clone(), [moments, *between]
-    _grid.backward(torch.randn_like(value), value, center, sharpness, saved, (20, 18), True, True, True)
+    before = between[0].clone()
+    _grid.backward(torch.randn_like(value), value, center, sharpness, between, (20, 18), True, True, True)
     assert not between[0].equal(before)
+
+
+@pytest.mark.parametrize(("grid", "value_heads"), [((20, 18), 3), ((5, 18, 20), 1), ((18, 20, 5), 3)])
+def test_two_short_axes_at_once(grid, value_heads):
+    """In half precision: of three axes the longest that fit are a pair, and nothing but the third's result is kept."""
+    from regard.functional.kernels import _grid, _grid_plan
+
+    value, center, sharpness = heads(3, grid=grid, value_heads=value_heads, axes=len(grid))
+    inputs = value.half(), center, sharpness[:, 0]  # one sharpness for all axes
+    passes = _grid_plan.passes_of(_grid_plan.key_of(*inputs, grid))
+    assert [len(axes) for axes in passes] == [1] * (len(grid) - 2) + [2]
+    assert len(_grid.forward(*inputs, grid)[1]) == len(grid) - 2
+    weight = torch.randn(2, 3, math.prod(grid), 16, dtype=torch.float64)
+
+    def run(v, c, s):
+        return gaussian_attention(v, c, s, grid)
+
+    expected = with_gradients(run, [x.double() for x in inputs], weight)
+    for a, b in zip(with_gradients(run, inputs, weight), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=5e-3 * max(1.0, b.abs().max().item()), rtol=5e-3)
+
+
+@pytest.mark.parametrize("size", [200, 256, 321])
+def test_every_output_of_a_long_axis_belongs_to_one_program(size):
+    """Border and interior row tiles, for any number of programs."""
+    from regard.functional.kernels import _axes
+
+    for stream in (_axes.STREAM_FORWARD[_axes.LONG], _axes.STREAM_BACKWARD[_axes.LONG]):
+        for most in (1, 2, 7, 100):
+            first, borders, inner, each, rest = _axes.row_shares(size, stream, 5, most)
+            room = stream.window - stream.rows
+            assert borders + inner == -(-size // stream.rows)
+            assert (rest > 0) == (inner > 0)
+            assert each >= 1
+            if inner:
+                assert first * stream.rows >= room
+                assert (first + inner) * stream.rows + room <= size
 
 
 @pytest.mark.parametrize("border", ["zeros", "reflect", "replicate", "circular"])

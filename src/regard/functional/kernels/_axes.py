@@ -8,7 +8,7 @@ local heads, one for wide ones. The device finds out which head is whose: the ho
 import functools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -154,7 +154,7 @@ def stream_ways(
         most = max(1, multiprocessors(layout.device) * chosen.programs // layout.heads)
         shares = row_shares(axis.size, chosen, column_tiles, most)
         programs = shares[1] * shares[3] + shares[4]
-        numbers = (
+        numbers: tuple[Any, ...] = (
             layout.heads, *shares, column_tiles, *counts, axis.others, layout.width, axis.after,
             *layout.heads_at, axis.place, *strides,
         )  # fmt: skip
@@ -194,22 +194,23 @@ def forward_ways(axis: Axis, layout: Layout, x: Strides, y: Strides) -> list[Way
 
 
 def pair_ways(
-    rows: Axis, columns: Axis, inner: Axis | None, layout: Layout, strides: tuple[int, ...],
+    pair: tuple[Axis, ...], inner: Axis | None, layout: Layout, strides: tuple[int, ...],
     backward: tuple[int | bool, ...] | None = None,
 ) -> Ways:  # fmt: skip
     """Two axes at once; ``inner`` is the third, if there is one. ``backward`` as above, without the first part."""
+    rows, columns = pair
     chosen = PAIR_FORWARD if backward is None else PAIR_BACKWARD
     width_tiles = parts_of(layout.width, chosen.channels)
     tiles = layout.items * (1 if inner is None else inner.size) * width_tiles
     programs = max(1, min(tiles, multiprocessors(layout.device) * chosen.programs // layout.heads))
-    numbers = (
+    numbers: tuple[Any, ...] = (
         layout.heads, tiles, width_tiles, layout.width, *((1, 0) if inner is None else (inner.size, inner.after)),
         rows.after, columns.after, *layout.heads_at, rows.place, columns.place, *strides,
     )  # fmt: skip
     constants = (
         precision(layout.dtype), rows.size, columns.size, block(rows.size), block(columns.size), chosen.channels
     )  # fmt: skip
-    kernel: object = pair_forward
+    kernel: Any = pair_forward
     if backward is None:
         numbers = (*numbers, *constants)
     else:

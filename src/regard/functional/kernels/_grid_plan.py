@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from triton.runtime import driver
 
 from regard.functional.kernels import _axes
 from regard.functional.kernels._axes import Axis, Layout, Strides, axes_of
@@ -40,11 +41,9 @@ class Key(NamedTuple):
 
 def key_of(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Key:
     joined = sharpness.ndim == 1
-    by_axis = (sharpness.stride(0), 0) if joined else sharpness.stride()
-    return Key(
-        grid, value.dtype, value.device, value.shape, center.shape[0], (*center.stride(), *by_axis), joined,
-        value.stride(),
-    )  # fmt: skip
+    by_head, by_axis = sharpness.stride() if not joined else (sharpness.stride(0), 0)
+    heads_at = (center.stride(0), center.stride(1), by_head, by_axis)
+    return Key(grid, value.dtype, value.device, value.shape, center.shape[0], heads_at, joined, value.stride())
 
 
 def token_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
@@ -80,7 +79,8 @@ def has_room_for_pairs(device: torch.device) -> bool:
     """Whether a program can have the memory that two axes at once need on the chip."""
     if device.type != "cuda":
         return True
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= PAIR_BYTES
+    properties = driver.active.utils.get_device_properties(device.index)
+    return bool(properties["max_shared_mem"] >= PAIR_BYTES)
 
 
 class Forward:
@@ -97,7 +97,7 @@ class Forward:
             if len(group) == 1:
                 ways = _axes.forward_ways(group[0], key.layout, x, y)
             else:
-                ways = [_axes.pair_ways(*group, third(key, group), key.layout, (*x, *y))]
+                ways = [_axes.pair_ways(group, third(key, group), key.layout, (*x, *y))]
             self.passes.append((ways, strides))
             x = y
 
@@ -157,7 +157,7 @@ class Backward:
         key, axes, local, wide = self.key, len(self.key.grid), None, None
         if len(group) > 1:
             given: tuple[int | bool, ...] = (self.slots, axes, *needs)
-            return Step(place, group, _axes.pair_ways(*group, third(key, group), key.layout, strides, given), None)
+            return Step(place, group, _axes.pair_ways(group, third(key, group), key.layout, strides, given), None)
         axis, room = group[0], self._room(place, group[0])
         shared = room == _axes.NONE_LOCAL
         if not shared:

@@ -13,7 +13,9 @@ from regard.functional.kernels._plane import turn
 
 
 @triton.jit
-def axis_weights(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def axis_weights(
+    center, sharpness, head, c_head, c_axis, s_head, s_axis, axis, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
     """Weights (outputs, inputs) of a whole axis; α; by how far each step and each q is above its row's mean."""
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     m, k = tl.arange(0, BLOCK), tl.arange(0, BLOCK)

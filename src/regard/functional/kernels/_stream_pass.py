@@ -120,7 +120,9 @@ def stream_backward(
     there, here = (m < end)[:, None], (k < SIZE)[:, None]
     nearest, shift = nearest_of(m, whole, fraction, SIZE)
     # Normalizers and mean moments of the window's rows, over all inputs that each of them reaches.
-    total, steps, squares = tl.zeros((BM, 16), tl.float32), tl.zeros((BM, 16), tl.float32), tl.zeros((BM, 16), tl.float32)
+    total = tl.zeros((BM, 16), tl.float32)
+    steps = tl.zeros((BM, 16), tl.float32)
+    squares = tl.zeros((BM, 16), tl.float32)
     for start in range(-reach, reach + 1, 16):
         offset = (start + tl.arange(0, 16)).to(tl.float32)[None, :]
         inputs = nearest[:, None] + offset
