@@ -7,7 +7,7 @@ local heads, one for wide ones. The device finds out which head is whose: the ho
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis
 from regard.functional.kernels._pair_pass import pair_backward, pair_forward
 from regard.functional.kernels._start import Launch, Ways
 from regard.functional.kernels._stream_pass import stream_backward, stream_forward
+from regard.functional.kernels._wide_pass import weight_table, wide_mix, wide_pairs
 
 MOST_AXES = 3
 
@@ -75,6 +76,12 @@ PAIR_FORWARD, PAIR_BACKWARD = Pair(16, 8, 3, 1), Pair(16, 8, 2, 1)
 FORWARD = Tiles(64, 16, 128, 4, 6)
 BACKWARD = Tiles(64, 16, 256, 4, 4)
 SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
+
+# Wide heads' matrices are made once and read as a table along axes that are not longer.
+LARGEST_TABLE = 1024
+WIDE_MIX = Tiles(128, 64, 128, 8, 4)
+WIDE_PAIRS = Tiles(128, 128, 64, 8, 4)
+WIDE_PROGRAMS = 2  # for each multiprocessor, that sum pairs
 
 ALL_LOCAL, NONE_LOCAL = 1 << 30, -1
 
@@ -172,25 +179,87 @@ def stream_ways(
     return Ways(ways)
 
 
-def forward_ways(axis: Axis, layout: Layout, x: Strides, y: Strides) -> list[Ways]:
-    chosen = chosen_stream(axis.size, STREAM_FORWARD)
-    found = [stream_ways(axis, layout, chosen, (*x, *y))]
-    room = room_of(axis.size, STREAM_FORWARD)
-    if room == ALL_LOCAL:
-        return found
+def has_table(axis: Axis, dtype: torch.dtype, room: int) -> bool:
+    """Whether wide heads along an axis, which a window with this room does not hold, read their weights."""
+    return room not in (ALL_LOCAL, NONE_LOCAL) and axis.size <= LARGEST_TABLE and dtype.itemsize <= 2
+
+
+def table_launches(
+    grid: tuple[int, ...], layout: Layout, rooms: Sequence[int]
+) -> tuple[list[Launch], dict[int, int], int]:
+    """What makes the tables of all axes that have one, where each begins, and how many numbers they are."""
+    axes = [axis for axis in axes_of(grid) if has_table(axis, layout.dtype, rooms[axis.place])]
+    launches, begins, count = [], dict[int, int](), 0
+    for axis in axes:
+        before = axes_of(grid)[axis.place - 1]
+        begins[axis.place], joins = count, before.place in begins and before.size == axis.size
+        count += layout.heads * axis.size**2
+        if joins and launches and launches[-1].grid[1] < MOST_AXES:
+            last = launches.pop()
+            launches.append(Launch(last.kernel, (*last.grid[:1], last.grid[1] + 1, 1), last.numbers, last.options, 1))
+            continue
+        numbers = (
+            max(grid), begins[axis.place], len(grid), axis.place, layout.heads, *layout.heads_at,
+            axis.size, NEGLIGIBLE[layout.dtype], rooms[axis.place], 16, 64,
+        )  # fmt: skip
+        rows = parts_of(axis.size, 16)
+        launches.append(Launch(weight_table, (rows * layout.heads, 1, 1), numbers, {"num_warps": 4}, 1))
+    return launches, begins, count
+
+
+def mix_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], begin: int, room: int, backward: bool) -> Ways:
+    """Wide heads by their table, which begins at ``begin``."""
+    ways = []
+    for columns, stages in smaller(WIDE_MIX.columns, WIDE_MIX.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.size, WIDE_MIX.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        numbers = (
+            begin, *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *strides,
+            backward, axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
+            WIDE_MIX.rows, WIDE_MIX.steps, others, channels,
+        )  # fmt: skip
+        programs = layout.items * math.prod(counts)
+        options = {"num_warps": WIDE_MIX.warps, "num_stages": stages}
+        ways.append(Launch(wide_mix, (programs * layout.heads, 1, 1), numbers, options, programs))
+    return Ways(ways)
+
+
+def pairs_ways(
+    axis: Axis, layout: Layout, strides: tuple[int, ...], room: int, length: int, backward: tuple[int | bool, ...]
+) -> Ways:
+    """What wide heads with a table leave of the gradients of center and sharpness."""
+    ways, tiles = [], parts_of(axis.size, WIDE_PAIRS.rows)
+    for columns, stages in smaller(WIDE_PAIRS.columns, WIDE_PAIRS.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.others, others), parts_of(layout.width, channels)
+        column_tiles = layout.items * math.prod(counts)
+        most = multiprocessors(layout.device) * WIDE_PROGRAMS // (layout.heads * tiles**2)
+        parts = max(1, min(column_tiles, most))
+        numbers = (
+            length, *backward[:3], parts, tiles, column_tiles, *counts, axis.others, layout.width, axis.after,
+            layout.heads, *layout.heads_at, axis.place, *strides,
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room, WIDE_PAIRS.rows, others, channels,
+        )  # fmt: skip
+        programs = tiles**2 * parts
+        options = {"num_warps": WIDE_PAIRS.warps, "num_stages": stages}
+        ways.append(Launch(wide_pairs, (programs * layout.heads, 1, 1), numbers, options, programs))
+    return Ways(ways)
+
+
+def wide_forward_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], room: int) -> Ways:
     ways = []
     for columns, stages in smaller(FORWARD.columns, FORWARD.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
         counts = parts_of(axis.size, FORWARD.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
         numbers = (
-            *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *x, *y,
+            *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *strides,
             axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
             FORWARD.rows, FORWARD.steps, others, channels,
         )  # fmt: skip
         programs = layout.items * math.prod(counts)
         options = {"num_warps": FORWARD.warps, "num_stages": stages}
         ways.append(Launch(axis_forward, (programs * layout.heads, 1, 1), numbers, options, programs))
-    return [*found, Ways(ways)]
+    return Ways(ways)
 
 
 def pair_ways(

@@ -243,7 +243,7 @@ def add_up(
     """A head's parts, in a fixed order, into its gradients, (heads, axes); ``JOINED``: sharpness has one for all axes.
 
     Of each axis there are ``count`` parts from the first and, from ``begin`` on, ``more`` from the second launch."""
-    head, whole = tl.program_id(0), 0.0
+    head, both = tl.program_id(0), tl.zeros((BLOCK,), tl.float32)
     for axis in range(axes):
         count = tl.where(axis == 0, count0, tl.where(axis == 1, count1, count2))
         begin = tl.where(axis == 0, begin0, tl.where(axis == 1, begin1, begin2))
@@ -258,8 +258,8 @@ def add_up(
             second += tl.load(place + programs, mask=i < count + more, other=0.0)
         tl.store(grad_center + head * axes + axis, tl.sum(first, 0).to(grad_center.dtype.element_ty))
         if JOINED:
-            whole += tl.sum(second, 0)
+            both += second
         else:
             tl.store(grad_sharpness + head * axes + axis, tl.sum(second, 0).to(grad_sharpness.dtype.element_ty))
     if JOINED:
-        tl.store(grad_sharpness + head, whole.to(grad_sharpness.dtype.element_ty))
+        tl.store(grad_sharpness + head, tl.sum(both, 0).to(grad_sharpness.dtype.element_ty))

@@ -28,10 +28,19 @@ def forward(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, .
     x = readable(value)
     plan = forward_plan(key_of(x, center, sharpness, grid))
     aligned, stream, between = is_aligned(x, center, sharpness), raw_stream(x), []
-    for steps, strides in plan.passes:
+    table = x
+    if plan.tables:
+        table = torch.empty(plan.table_count, dtype=x.dtype, device=x.device)
+        moments = torch.empty(plan.moment_count, dtype=torch.float32, device=x.device)
+        for launch in plan.tables:
+            launch(aligned, stream, center, sharpness, moments, table)
+    for local, wide, tabled, strides in plan.passes:
         y = torch.empty_strided(plan.shape, strides, dtype=x.dtype, device=x.device)
-        for ways in steps:
-            ways.start(aligned, stream, x, center, sharpness, y)
+        local.start(aligned, stream, x, center, sharpness, y)
+        if tabled and wide is not None:
+            wide.start(aligned, stream, x, table, center, sharpness, y)
+        elif wide is not None:
+            wide.start(aligned, stream, x, center, sharpness, y)
         between.append(y)
         x = y
     return between.pop(), between
@@ -46,11 +55,16 @@ def backward(
     plan = backward_plan(key_of(value, center, sharpness, grid), grad.stride(), needs_value, needs_heads)
     aligned, stream = is_aligned(grad, value, center, sharpness), raw_stream(value)
     parts = torch.empty(plan.part_count, dtype=torch.float32, device=value.device)
-    moments = parts
-    if plan.moments is not None:
+    moments, table = parts, value
+    if plan.moment_count:
         moments = torch.empty(plan.moment_count, dtype=torch.float32, device=value.device)
+    if plan.moments is not None:
         plan.moments(aligned, stream, center, sharpness, moments)
-    for place, _, local, wide in plan.steps:
+    if plan.tables:
+        table = torch.empty(plan.table_count, dtype=value.dtype, device=value.device)
+        for launch in plan.tables:
+            launch(aligned, stream, center, sharpness, moments, table)
+    for place, _, local, pairs, wide, tabled in plan.steps:
         if place:
             x = saved[place - 1]
             target = x if in_place else torch.empty_like(x)
@@ -60,7 +74,11 @@ def backward(
                 target = torch.empty_strided(value.shape, plan.value, dtype=value.dtype, device=value.device)
         if local is not None:
             local.start(aligned, stream, x, grad, target, center, sharpness, parts)
-        if wide is not None:
+        if pairs is not None:  # before the gradient may take x's place
+            pairs.start(aligned, stream, x, grad, center, sharpness, moments, parts)
+        if tabled and wide is not None:
+            wide.start(aligned, stream, grad, table, center, sharpness, target)
+        elif wide is not None:
             wide.start(aligned, stream, x, grad, target, center, sharpness, moments, parts)
         grad = target
     by_value = grad if needs_value else None

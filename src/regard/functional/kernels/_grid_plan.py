@@ -10,7 +10,7 @@ from torch import Tensor
 from triton.runtime import driver
 
 from regard.functional.kernels import _axes
-from regard.functional.kernels._axes import Axis, Layout, Strides, axes_of
+from regard.functional.kernels._axes import Axis, Layout, Stream, Strides, axes_of
 from regard.functional.kernels._cuts import block
 from regard.functional.kernels._start import Launch, Ways
 
@@ -83,23 +83,52 @@ def has_room_for_pairs(device: torch.device) -> bool:
     return bool(properties["max_shared_mem"] >= PAIR_BYTES)
 
 
+class Pass(NamedTuple):
+    """Launches of a forward pass: for local heads and for wide ones, by a table or not; strides of what it writes."""
+
+    local: Ways
+    wide: Ways | None
+    tabled: bool
+    strides: tuple[int, ...]
+
+
+def rooms_of(key: Key, groups: list[tuple[Axis, ...]], streams: dict[int, Stream], backward: bool) -> list[int]:
+    """Of every axis, the room of its windows. A backward pass sums one value's gradient over all heads, local or not."""
+    rooms = [_axes.ALL_LOCAL] * len(key.grid)
+    for place, group in enumerate(groups):
+        if len(group) == 1:
+            rooms[group[0].place] = _axes.room_of(group[0].size, streams, backward and key.is_shared and place == 0)
+    return rooms
+
+
 class Forward:
-    """Passes along all axes: the launches of each, and strides of what it writes."""
+    """Passes along all axes."""
 
     def __init__(self, key: Key) -> None:
-        self.shape = (key.shape[0], key.heads, key.shape[2], key.shape[3])
-        self.passes: list[tuple[list[Ways], tuple[int, ...]]] = []
+        self.shape, groups = (key.shape[0], key.heads, key.shape[2], key.shape[3]), passes_of(key)
+        rooms = rooms_of(key, groups, _axes.STREAM_FORWARD, False)
+        self.tables, begins, self.table_count = _axes.table_launches(key.grid, key.layout, rooms)
+        self.moment_count = 3 * len(key.grid) * key.heads * max(key.grid)
+        self.passes: list[Pass] = []
         x: Strides = (key.value[0], 0 if key.is_shared else key.value[1], key.value[2])
-        groups = passes_of(key)
         for group in groups:
             strides = token_major(self.shape) if group is groups[-1] else head_major(self.shape)
-            y = strides[:3]
-            if len(group) == 1:
-                ways = _axes.forward_ways(group[0], key.layout, x, y)
-            else:
-                ways = [_axes.pair_ways(group, third(key, group), key.layout, (*x, *y))]
-            self.passes.append((ways, strides))
-            x = y
+            at = (*x, *strides[:3])
+            self.passes.append(self._pass(key, group, rooms[group[0].place], begins, at)._replace(strides=strides))
+            x = strides[:3]
+
+    def _pass(
+        self, key: Key, group: tuple[Axis, ...], room: int, begins: dict[int, int], at: tuple[int, ...]
+    ) -> Pass:
+        axis, layout, wide = group[0], key.layout, None
+        if len(group) > 1:
+            return Pass(_axes.pair_ways(group, third(key, group), layout, at), None, False, ())
+        if axis.place in begins:
+            wide = _axes.mix_ways(axis, layout, at, begins[axis.place], room, False)
+        elif room != _axes.ALL_LOCAL:
+            wide = _axes.wide_forward_ways(axis, layout, at, room)
+        chosen = _axes.chosen_stream(axis.size, _axes.STREAM_FORWARD)
+        return Pass(_axes.stream_ways(axis, layout, chosen, at), wide, axis.place in begins, ())
 
 
 def third(key: Key, pair: tuple[Axis, ...]) -> Axis | None:
@@ -108,12 +137,20 @@ def third(key: Key, pair: tuple[Axis, ...]) -> Axis | None:
 
 
 class Step(NamedTuple):
-    """The launches of a backward pass: which pass it was, its axes; for local heads, and for those that are not."""
+    """Launches of a backward pass, of which ``place`` was the forward one: for local heads; for wide ones with a table,
+    what they leave of the gradients of center and sharpness; for wide ones."""
 
     place: int
     axes: tuple[Axis, ...]
     local: Ways | None
+    pairs: Ways | None
     wide: Ways | None
+    tabled: bool
+
+    def programs(self) -> tuple[int, int]:
+        """How many leave parts of gradients: for local heads, and for wide ones."""
+        second = self.pairs if self.tabled else self.wide
+        return 0 if self.local is None else self.local.most_programs, 0 if second is None else second.most_programs
 
 
 class Backward:
@@ -122,13 +159,13 @@ class Backward:
     def __init__(self, key: Key, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> None:
         self.key, self.value = key, token_major(key.shape)
         groups = passes_of(key) if needs_value or needs_heads else []
+        self.rooms = rooms_of(key, groups, _axes.STREAM_BACKWARD, True)
+        self.tables, self.table_begins, self.table_count = _axes.table_launches(key.grid, key.layout, self.rooms)
         self.slots, self.begins, self.steps = 0, [0] * len(key.grid), list[Step]()
         if needs_heads:  # how many programs leave parts of center's and sharpness' gradients depends on no stride
             for place, group in enumerate(groups):
-                made = self._step(place, group, (0,) * 9, (True, True))
-                first, second = (0 if ways is None else ways.most_programs for ways in (made.local, made.wide))
-                self.slots = max(self.slots, first + second)
-                self.begins[group[0].place] = first
+                first, second = self._step(place, group, (0,) * 9, (True, True)).programs()
+                self.slots, self.begins[group[0].place] = max(self.slots, first + second), first
         y: Strides = (grad[0], grad[1], grad[2])
         for place, group in reversed(list(enumerate(groups))):
             x = gx = head_major((key.shape[0], key.heads, *key.shape[2:]))[:3]
@@ -139,42 +176,44 @@ class Backward:
             if any(needs):
                 self.steps.append(self._step(place, group, (*x, *y, *gx), needs))
             y = gx
-        rooms = [_axes.ALL_LOCAL] * len(key.grid)
-        for step in self.steps:
-            if step.wide is not None:
-                rooms[step.axes[0].place] = self._room(step.place, step.axes[0])
+        alone = [_axes.ALL_LOCAL if i in self.table_begins else room for i, room in enumerate(self.rooms)]
         self.moments: Launch | None = None
-        if any(room != _axes.ALL_LOCAL for room in rooms):
-            self.moments = _axes.moments_launch(key.grid, key.layout, tuple(rooms))
-        self.moment_count = 3 * len(key.grid) * key.heads * max(key.grid) if self.moments is not None else 0
+        if any(room != _axes.ALL_LOCAL for room in alone):
+            self.moments = _axes.moments_launch(key.grid, key.layout, tuple(alone))
+        has_moments = self.moments is not None or self.table_count
+        self.moment_count = 3 * len(key.grid) * key.heads * max(key.grid) if has_moments else 0
         self.part_count = key.heads * len(key.grid) * 2 * self.slots
         self.sums: dict[tuple[int, ...], Launch] = {}
 
-    def _room(self, place: int, axis: Axis) -> int:
-        return _axes.room_of(axis.size, _axes.STREAM_BACKWARD, self.key.is_shared and place == 0)
-
-    def _step(self, place: int, group: tuple[Axis, ...], strides: tuple[int, ...], needs: tuple[bool, bool]) -> Step:
-        key, axes, local, wide = self.key, len(self.key.grid), None, None
+    def _step(self, place: int, group: tuple[Axis, ...], at: tuple[int, ...], needs: tuple[bool, bool]) -> Step:
+        layout, axes, length = self.key.layout, len(self.key.grid), max(self.key.grid)
         if len(group) > 1:
-            given: tuple[int | bool, ...] = (self.slots, axes, *needs)
-            return Step(place, group, _axes.pair_ways(group, third(key, group), key.layout, strides, given), None)
-        axis, room = group[0], self._room(place, group[0])
-        shared = room == _axes.NONE_LOCAL
-        if not shared:
+            inner, given = third(self.key, group), (self.slots, axes, *needs)
+            return Step(place, group, _axes.pair_ways(group, inner, layout, at, given), None, None, False)
+        axis, room = group[0], self.rooms[group[0].place]
+        local = pairs = wide = None
+        if room != _axes.NONE_LOCAL:
             chosen = _axes.chosen_stream(axis.size, _axes.STREAM_BACKWARD)
-            local = _axes.stream_ways(axis, key.layout, chosen, strides, (self.slots, 0, axes, *needs))
-        if room != _axes.ALL_LOCAL:
-            given = (self.slots, self.begins[axis.place], axes, *needs)
-            wide = _axes.wide_backward_ways(axis, key.layout, strides, shared, max(key.grid), given)
-        return Step(place, group, local, wide)
+            local = _axes.stream_ways(axis, layout, chosen, at, (self.slots, 0, axes, *needs))
+        parts_at = (self.slots, self.begins[axis.place], axes, *needs)
+        tabled = axis.place in self.table_begins
+        if tabled:
+            pairs = _axes.pairs_ways(axis, layout, at[:6], room, length, parts_at) if needs[1] else None
+            begin = self.table_begins[axis.place]
+            wide = _axes.mix_ways(axis, layout, at[3:], begin, room, True) if needs[0] else None
+        elif room != _axes.ALL_LOCAL:
+            wide = _axes.wide_backward_ways(axis, layout, at, room == _axes.NONE_LOCAL, length, parts_at)
+        return Step(place, group, local, pairs, wide, tabled)
 
     def sum_of_parts(self) -> Launch:
         """By how many programs were started, which the card's room decides at the first launch."""
         counts = [0] * 3 * len(self.key.grid)
         for step in self.steps:
-            first, second = (0 if ways is None else ways.now.programs for ways in (step.local, step.wide))
+            second = step.pairs if step.tabled else step.wide
+            started = (0 if ways is None else ways.now.programs for ways in (step.local, second))
+            first, more = started
             for axis in step.axes:
-                counts[3 * axis.place : 3 * axis.place + 3] = first, self.begins[axis.place], second
+                counts[3 * axis.place : 3 * axis.place + 3] = first, self.begins[axis.place], more
         found = self.sums.get(tuple(counts))
         if found is None:
             found = _axes.sum_launch(self.key.layout, self.slots, tuple(counts), self.key.joined)
