@@ -75,6 +75,7 @@ def crowd_axes(monkeypatch):
 
     def put(fits):
         names = [f"{kind}_{way}" for kind in ("axis", "stream", "pair") for way in ("forward", "backward")]
+        names += ["wide_mix", "wide_pairs"]
         crowded = {name: Crowded(getattr(_axes, name), fits) for name in names}
         for name, kernel in crowded.items():
             monkeypatch.setattr(_axes, name, kernel)

@@ -189,7 +189,7 @@ def table_launches(
 ) -> tuple[list[Launch], dict[int, int], int]:
     """What makes the tables of all axes that have one, where each begins, and how many numbers they are."""
     axes = [axis for axis in axes_of(grid) if has_table(axis, layout.dtype, rooms[axis.place])]
-    launches, begins, count = [], dict[int, int](), 0
+    launches, begins, count = list[Launch](), dict[int, int](), 0
     for axis in axes:
         before = axes_of(grid)[axis.place - 1]
         begins[axis.place], joins = count, before.place in begins and before.size == axis.size

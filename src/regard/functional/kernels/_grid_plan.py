@@ -117,9 +117,7 @@ class Forward:
             self.passes.append(self._pass(key, group, rooms[group[0].place], begins, at)._replace(strides=strides))
             x = strides[:3]
 
-    def _pass(
-        self, key: Key, group: tuple[Axis, ...], room: int, begins: dict[int, int], at: tuple[int, ...]
-    ) -> Pass:
+    def _pass(self, key: Key, group: tuple[Axis, ...], room: int, begins: dict[int, int], at: tuple[int, ...]) -> Pass:
         axis, layout, wide = group[0], key.layout, None
         if len(group) > 1:
             return Pass(_axes.pair_ways(group, third(key, group), layout, at), None, False, ())
