@@ -48,17 +48,20 @@ class Stream(NamedTuple):
 
 
 # Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns. By the axis' length, rounded up to a power of 2;
-# ``LONG`` for all that are longer than a window.
-LONG = 0
+# ``LONG`` for all that are longer than a window, ``ALONE`` for those of them that have no other axis beside them.
+LONG, ALONE = 0, -1
 STREAM_FORWARD = {
-    16: Stream(16, 16, 256, 4, 4, 4), 32: Stream(32, 32, 256, 4, 4, 2), 64: Stream(64, 64, 128, 4, 4, 2),
-    128: Stream(128, 128, 128, 8, 3, 1), LONG: Stream(64, 128, 128, 4, 3, 2),
+    16: Stream(16, 16, 512, 8, 3, 2), 32: Stream(32, 32, 512, 8, 3, 1), 64: Stream(64, 64, 256, 8, 3, 1),
+    LONG: Stream(32, 64, 128, 4, 3, 3), ALONE: Stream(32, 64, 64, 4, 4, 4),
 }  # fmt: skip
 STREAM_BACKWARD = {
-    16: Stream(16, 16, 256, 4, 3, 4), 32: Stream(32, 32, 256, 4, 3, 2), 64: Stream(64, 64, 128, 4, 3, 2),
-    128: Stream(128, 128, 64, 8, 3, 1), LONG: Stream(64, 128, 64, 4, 3, 2),
+    16: Stream(16, 16, 256, 4, 3, 2), 32: Stream(32, 32, 256, 8, 3, 2), 64: Stream(64, 64, 128, 4, 3, 1),
+    LONG: Stream(32, 64, 128, 4, 3, 2), ALONE: Stream(32, 64, 64, 4, 3, 4),
 }  # fmt: skip
-LONGEST_WHOLE = 128
+LONGEST_WHOLE = 64
+FORWARD = Tiles(64, 16, 128, 4, 6)
+BACKWARD = Tiles(64, 16, 256, 4, 4)
+SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
 
 
 class Pair(NamedTuple):
@@ -73,15 +76,12 @@ class Pair(NamedTuple):
 # Two axes of at most so many tokens, both rounded up to blocks, go through the chip at once.
 LARGEST_PAIR = 1024
 PAIR_FORWARD, PAIR_BACKWARD = Pair(16, 8, 3, 1), Pair(16, 8, 2, 1)
-FORWARD = Tiles(64, 16, 128, 4, 6)
-BACKWARD = Tiles(64, 16, 256, 4, 4)
-SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
 
 # Wide heads' matrices are made once and read as a table along axes that are not longer.
 LARGEST_TABLE = 1024
 WIDE_MIX = Tiles(128, 64, 128, 8, 4)
 WIDE_PAIRS = Tiles(128, 128, 64, 8, 4)
-WIDE_PROGRAMS = 2  # for each multiprocessor, that sum pairs
+MIX_PROGRAMS, WIDE_PROGRAMS, FEW_PROGRAMS = 2, 2, 4  # for each multiprocessor
 
 ALL_LOCAL, NONE_LOCAL = 1 << 30, -1
 
@@ -128,13 +128,13 @@ def smaller(columns: int, stages: int, dtype: torch.dtype) -> Iterator[tuple[int
         yield from ((fewer, s) for s in (range(stages, 0, -1) if fewer == most else [1]))
 
 
-def chosen_stream(size: int, streams: dict[int, Stream]) -> Stream:
-    return streams[block(size) if size <= LONGEST_WHOLE else LONG]
+def chosen_stream(axis: Axis, streams: dict[int, Stream]) -> Stream:
+    return streams[block(axis.size) if axis.size <= LONGEST_WHOLE else LONG if axis.others > 1 else ALONE]
 
 
-def room_of(size: int, streams: dict[int, Stream], shared: bool = False) -> int:
+def room_of(axis: Axis, streams: dict[int, Stream], shared: bool = False) -> int:
     """How much longer than its tile a window along this axis is; a window that holds the whole axis has room for all."""
-    chosen = chosen_stream(size, streams)
+    chosen = chosen_stream(axis, streams)
     return NONE_LOCAL if shared else ALL_LOCAL if chosen.rows == chosen.window else chosen.window - chosen.rows
 
 
@@ -213,14 +213,15 @@ def mix_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], begin: int, r
     for columns, stages in smaller(WIDE_MIX.columns, WIDE_MIX.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
         counts = parts_of(axis.size, WIDE_MIX.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        tiles = layout.items * math.prod(counts)
         numbers = (
-            begin, *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *strides,
-            backward, axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
+            begin, tiles, *counts, axis.others, layout.width, axis.after, layout.heads,
+            *layout.heads_at, axis.place, *strides, backward, axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
             WIDE_MIX.rows, WIDE_MIX.steps, others, channels,
         )  # fmt: skip
-        programs = layout.items * math.prod(counts)
+        programs = min(tiles * layout.heads, multiprocessors(layout.device) * MIX_PROGRAMS)
         options = {"num_warps": WIDE_MIX.warps, "num_stages": stages}
-        ways.append(Launch(wide_mix, (programs * layout.heads, 1, 1), numbers, options, programs))
+        ways.append(Launch(wide_mix, (programs, 1, 1), numbers, options, programs))
     return Ways(ways)
 
 
@@ -251,14 +252,15 @@ def wide_forward_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], room
     for columns, stages in smaller(FORWARD.columns, FORWARD.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
         counts = parts_of(axis.size, FORWARD.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        tiles = layout.items * math.prod(counts)
         numbers = (
-            *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *strides,
+            tiles, *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *strides,
             axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
             FORWARD.rows, FORWARD.steps, others, channels,
         )  # fmt: skip
-        programs = layout.items * math.prod(counts)
+        programs = min(tiles * layout.heads, multiprocessors(layout.device) * FEW_PROGRAMS)
         options = {"num_warps": FORWARD.warps, "num_stages": stages}
-        ways.append(Launch(axis_forward, (programs * layout.heads, 1, 1), numbers, options, programs))
+        ways.append(Launch(axis_forward, (programs, 1, 1), numbers, options, programs))
     return Ways(ways)
 
 
@@ -297,17 +299,18 @@ def wide_backward_ways(
 ) -> Ways:
     tiles, ways = SHARED_BACKWARD if shared else BACKWARD, []
     rows, steps = min(tiles.rows, block(axis.size)), min(tiles.steps, block(axis.size))
-    room = room_of(axis.size, STREAM_BACKWARD, shared)
+    room = room_of(axis, STREAM_BACKWARD, shared)
     for columns, stages in smaller(tiles.columns, tiles.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
         counts = parts_of(axis.size, rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        programs = layout.items * math.prod(counts)
         numbers = (
-            length, *backward[:3], *counts, axis.others, layout.width, axis.after, layout.heads,
+            length, *backward[:3], programs, *counts, axis.others, layout.width, axis.after, layout.heads,
             *layout.heads_at, axis.place, *strides, shared, *backward[3:],
             axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room, steps, rows, others, channels,
         )  # fmt: skip
-        programs = layout.items * math.prod(counts)
-        grid = (programs * (1 if shared else layout.heads), 1, 1)
+        few = min(programs * layout.heads, multiprocessors(layout.device) * FEW_PROGRAMS)
+        grid = (programs if shared else few, 1, 1)
         options = {"num_warps": tiles.warps, "num_stages": stages}
         ways.append(Launch(axis_backward, grid, numbers, options, programs))
     return Ways(ways)

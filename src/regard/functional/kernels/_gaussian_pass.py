@@ -80,41 +80,43 @@ def column_offsets(
 @triton.jit
 def axis_forward(
     x, center, sharpness, y,
-    m_tiles, other_tiles, width_tiles, others, width, after, heads,
+    tiles, m_tiles, other_tiles, width_tiles, others, width, after, heads,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, ROOM: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Heads that are local in a window with ``ROOM`` are left to another launch."""
-    head, tile = tl.program_id(0) % heads, tl.program_id(0) // heads
-    whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
-    reach = reach_of(alpha, NEGLIGIBLE, SIZE)
-    if not is_local(whole, reach, ROOM):
-        item, token, channel, inside = column_offsets(
-            tile // m_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
-        )
-        low = (tile % m_tiles) * BM
-        m = low + tl.arange(0, BM)
-        nearest, shift = nearest_of(m, whole, fraction, SIZE)
-        begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
-        begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
-        scale, twice = -alpha * 1.4426950408889634, (2.0 * shift)[:, None]
-        source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
-        mixed = tl.zeros((BM, BO * BW), tl.float32)
-        total = tl.zeros((BM, BK), tl.float32)
-        for start in range(begin, end, BK):
-            k = start + tl.arange(0, BK)
-            step = tl.minimum(k, SIZE - 1).to(tl.float32)[None, :] - nearest[:, None]
-            weight = tl.where((k < end)[None, :], tl.exp2(scale * (step * (step + twice))), 0.0)
-            total += weight
-            values = tl.load(
-                source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < end)[:, None], other=0.0
-            )  # fmt: skip
-            mixed = tl.dot(weight.to(x.dtype.element_ty), values, mixed, input_precision=PRECISION)
-        mixed = mixed * (1.0 / tl.sum(total, 1))[:, None]
-        target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
-        target += (m.to(tl.int64) * after * y_token)[:, None]
-        tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
+    """Heads that are local in a window with ``ROOM`` are left to another launch. Few programs walk over all tiles of all
+    heads, so that nearly none are started where there is nothing to do."""
+    for t in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):
+        head, tile = t % heads, t // heads
+        whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        if not is_local(whole, reach, ROOM):
+            item, token, channel, inside = column_offsets(
+                tile // m_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+            )
+            low = tile % m_tiles * BM
+            m = low + tl.arange(0, BM)
+            nearest, shift = nearest_of(m, whole, fraction, SIZE)
+            begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
+            begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+            scale, twice = -alpha * 1.4426950408889634, (2.0 * shift)[:, None]
+            source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
+            mixed = tl.zeros((BM, BO * BW), tl.float32)
+            total = tl.zeros((BM, BK), tl.float32)
+            for start in range(begin, end, BK):
+                k = start + tl.arange(0, BK)
+                step = tl.minimum(k, SIZE - 1).to(tl.float32)[None, :] - nearest[:, None]
+                weight = tl.where((k < end)[None, :], tl.exp2(scale * (step * (step + twice))), 0.0)
+                total += weight
+                values = tl.load(
+                    source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < end)[:, None], other=0.0
+                )  # fmt: skip
+                mixed = tl.dot(weight.to(x.dtype.element_ty), values, mixed, input_precision=PRECISION)
+            mixed = mixed * (1.0 / tl.sum(total, 1))[:, None]
+            target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+            target += (m.to(tl.int64) * after * y_token)[:, None]
+            tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
 
 
 @triton.jit
@@ -162,7 +164,7 @@ def row_moments(
 @triton.jit
 def axis_backward(
     x, grad_y, grad_x, center, sharpness, moments, partial,
-    length, programs, first_part, axes, k_tiles, other_tiles, width_tiles, others, width, after, heads,
+    length, programs, first_part, axes, tiles, k_tiles, other_tiles, width_tiles, others, width, after, heads,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token, gx_item, gx_head, gx_token,
     SHARED: tl.constexpr, NEEDS_X: tl.constexpr, NEEDS_HEADS: tl.constexpr,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, ROOM: tl.constexpr,
@@ -173,65 +175,66 @@ def axis_backward(
     A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place. Heads that
     are local in a window with ``ROOM`` are left to another launch.
     """
-    tile = tl.program_id(0) if SHARED else tl.program_id(0) // heads
-    first_head = 0 if SHARED else tl.program_id(0) % heads
-    last_head = heads if SHARED else first_head + 1
-    if not SHARED:
-        whole, fraction, alpha = head_of(center, sharpness, first_head, c_head, c_axis, s_head, s_axis, axis)
-        if is_local(whole, reach_of(alpha, NEGLIGIBLE, SIZE), ROOM):
-            last_head = first_head
-            if NEEDS_HEADS:
-                place = partial + ((first_head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
-                tl.store(place, 0.0)
-                tl.store(place + programs, 0.0)
-    if last_head > first_head:
-        item, token, channel, inside = column_offsets(
-            tile // k_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
-        )
-        low = (tile % k_tiles) * BK
-        k = low + tl.arange(0, BK)
-        here = inside[None, :] & (k < SIZE)[:, None]
-        values = tl.zeros((BK, BO * BW), x.dtype.element_ty)
-        if NEEDS_HEADS:
-            own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
-            values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
-        place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs that are not there have no value either
-        back = tl.zeros((BK, BO * BW), tl.float32)
-        for head in range(first_head, last_head):
-            whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
-            reach = reach_of(alpha, NEGLIGIBLE, SIZE)
-            begin, end = outputs_of(low, tl.minimum(low + BK, SIZE) - 1, reach, whole, SIZE)
-            scale = -alpha * 1.4426950408889634
-            source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
-            by_delta = tl.zeros((BK, BM), tl.float32)
-            by_alpha = tl.zeros((BK, BM), tl.float32)
-            for start in range(begin, end, BM):
-                m = start + tl.arange(0, BM)
-                nearest, shift = nearest_of(m, whole, fraction, SIZE)
-                row = moments + (axis * heads + head) * length + m
-                inverse = tl.load(row, mask=m < end, other=0.0)
-                step = place_k - nearest[None, :]
-                square = step * (step + 2.0 * shift[None, :])
-                weight = tl.exp2(scale * square + inverse[None, :])
-                upstream = tl.load(
-                    source + (m.to(tl.int64) * after * y_token)[:, None], mask=inside[None, :] & (m < end)[:, None],
-                    other=0.0,
-                )  # fmt: skip
-                if NEEDS_X:
-                    back = tl.dot(weight.to(x.dtype.element_ty), upstream, back, input_precision=PRECISION)
+    for t in range(tl.program_id(0), tiles if SHARED else tiles * heads, tl.num_programs(0)):
+        tile = t if SHARED else t // heads
+        first_head = 0 if SHARED else t % heads
+        last_head = heads if SHARED else first_head + 1
+        if not SHARED:
+            whole, fraction, alpha = head_of(center, sharpness, first_head, c_head, c_axis, s_head, s_axis, axis)
+            if is_local(whole, reach_of(alpha, NEGLIGIBLE, SIZE), ROOM):
+                last_head = first_head
                 if NEEDS_HEADS:
-                    mean_step = tl.load(row + axes * heads * length, mask=m < end, other=0.0)
-                    mean_square = tl.load(row + 2 * axes * heads * length, mask=m < end, other=0.0)
-                    pairs = weight * tl.dot(values, tl.trans(upstream), input_precision=PRECISION)
-                    by_delta += pairs * (step - mean_step[None, :])
-                    by_alpha += pairs * (square - mean_square[None, :])
+                    place = partial + ((first_head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
+                    tl.store(place, 0.0)
+                    tl.store(place + programs, 0.0)
+        if last_head > first_head:
+            item, token, channel, inside = column_offsets(
+                tile // k_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+            )
+            low = tile % k_tiles * BK
+            k = low + tl.arange(0, BK)
+            here = inside[None, :] & (k < SIZE)[:, None]
+            values = tl.zeros((BK, BO * BW), x.dtype.element_ty)
             if NEEDS_HEADS:
-                place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
-                tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_delta, 1), 0))
-                tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
-        if NEEDS_X:
-            target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
-            tl.store(target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here)
+                own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
+                values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
+            place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs that are not there have no value either
+            back = tl.zeros((BK, BO * BW), tl.float32)
+            for head in range(first_head, last_head):
+                whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+                reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+                begin, end = outputs_of(low, tl.minimum(low + BK, SIZE) - 1, reach, whole, SIZE)
+                scale = -alpha * 1.4426950408889634
+                source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+                by_delta = tl.zeros((BK, BM), tl.float32)
+                by_alpha = tl.zeros((BK, BM), tl.float32)
+                for start in range(begin, end, BM):
+                    m = start + tl.arange(0, BM)
+                    nearest, shift = nearest_of(m, whole, fraction, SIZE)
+                    row = moments + (axis * heads + head) * length + m
+                    inverse = tl.load(row, mask=m < end, other=0.0)
+                    step = place_k - nearest[None, :]
+                    square = step * (step + 2.0 * shift[None, :])
+                    weight = tl.exp2(scale * square + inverse[None, :])
+                    upstream = tl.load(
+                        source + (m.to(tl.int64) * after * y_token)[:, None], mask=inside[None, :] & (m < end)[:, None],
+                        other=0.0,
+                    )  # fmt: skip
+                    if NEEDS_X:
+                        back = tl.dot(weight.to(x.dtype.element_ty), upstream, back, input_precision=PRECISION)
+                    if NEEDS_HEADS:
+                        mean_step = tl.load(row + axes * heads * length, mask=m < end, other=0.0)
+                        mean_square = tl.load(row + 2 * axes * heads * length, mask=m < end, other=0.0)
+                        pairs = weight * tl.dot(values, tl.trans(upstream), input_precision=PRECISION)
+                        by_delta += pairs * (step - mean_step[None, :])
+                        by_alpha += pairs * (square - mean_square[None, :])
+                if NEEDS_HEADS:
+                    place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
+                    tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_delta, 1), 0))
+                    tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
+            if NEEDS_X:
+                target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
+                tl.store(target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here)
 
 
 @triton.jit

@@ -61,7 +61,7 @@ def passes_of(key: Key) -> list[tuple[Axis, ...]]:
     """The axes that go together, in the order of the forward pass: two short ones at once, and last, because what comes
     before them has made one value per head."""
     axes = axes_of(key.grid)
-    if key.dtype.itemsize > 2 or (key.is_shared and len(axes) < 3) or not has_room_for_pairs(key.device):
+    if key.dtype.itemsize > 2 or len(axes) < 3 or not has_room_for_pairs(key.device):
         return [(axis,) for axis in axes]
     pairs = [pair for pair in itertools.combinations(axes, 2) if tokens_of(pair) <= _axes.LARGEST_PAIR]
     if not pairs:
@@ -97,7 +97,7 @@ def rooms_of(key: Key, groups: list[tuple[Axis, ...]], streams: dict[int, Stream
     rooms = [_axes.ALL_LOCAL] * len(key.grid)
     for place, group in enumerate(groups):
         if len(group) == 1:
-            rooms[group[0].place] = _axes.room_of(group[0].size, streams, backward and key.is_shared and place == 0)
+            rooms[group[0].place] = _axes.room_of(group[0], streams, backward and key.is_shared and place == 0)
     return rooms
 
 
@@ -125,7 +125,7 @@ class Forward:
             wide = _axes.mix_ways(axis, layout, at, begins[axis.place], room, False)
         elif room != _axes.ALL_LOCAL:
             wide = _axes.wide_forward_ways(axis, layout, at, room)
-        chosen = _axes.chosen_stream(axis.size, _axes.STREAM_FORWARD)
+        chosen = _axes.chosen_stream(axis, _axes.STREAM_FORWARD)
         return Pass(_axes.stream_ways(axis, layout, chosen, at), wide, axis.place in begins, ())
 
 
@@ -191,7 +191,7 @@ class Backward:
         axis, room = group[0], self.rooms[group[0].place]
         local = pairs = wide = None
         if room != _axes.NONE_LOCAL:
-            chosen = _axes.chosen_stream(axis.size, _axes.STREAM_BACKWARD)
+            chosen = _axes.chosen_stream(axis, _axes.STREAM_BACKWARD)
             local = _axes.stream_ways(axis, layout, chosen, at, (self.slots, 0, axes, *needs))
         parts_at = (self.slots, self.begins[axis.place], axes, *needs)
         tabled = axis.place in self.table_begins

@@ -80,11 +80,16 @@ def pair_backward(
     """Gradient of x, which may take x's place, and each program's part of those of center and sharpness along both axes:
     ``partial`` is (heads, axes, 2, programs)."""
     head, part, parts = tl.program_id(0) % heads, tl.program_id(0) // heads, tl.num_programs(0) // heads
-    row, _, _, _ = axis_weights(center, sharpness, head, c_head, c_axis, s_head, s_axis, r_place, R, BR)
+    row, row_alpha, step, square = axis_weights(
+        center, sharpness, head, c_head, c_axis, s_head, s_axis, r_place, R, BR
+    )
     column, _, _, _ = axis_weights(center, sharpness, head, c_head, c_axis, s_head, s_axis, c_place, C, BC)
+    # Along rows, the shorter axis, derivatives of the weights meet the values as the weights do: a sum of pairs would be a
+    # product with so few rows and columns that most of the chip had nothing to do.
+    by_center, by_sharpness = (row * step).to(x.dtype.element_ty), (row * square).to(x.dtype.element_ty)
     row, column = row.to(x.dtype.element_ty), column.to(x.dtype.element_ty)
     row_back, column_back = tl.trans(row), tl.trans(column)
-    by_rows = tl.zeros((BR, BR), tl.float32)
+    center_sum, sharpness_sum = tl.zeros((BR,), tl.float32), tl.zeros((BR,), tl.float32)
     by_columns = tl.zeros((BC, BC), tl.float32)
     nothing = 0
     for tile in range(part, tiles, parts):
@@ -102,22 +107,20 @@ def pair_backward(
             values = tl.load(x + item * x_item + head * x_head + token * x_token + channel, mask=inside, other=0.0)
             half = turn(tl.dot(row, values, input_precision=PRECISION).to(x.dtype.element_ty), BR, BC, BE)
             by_columns = tl.dot(upstream, tl.trans(half), by_columns, input_precision=PRECISION)
-            by_rows = tl.dot(through, tl.trans(values), by_rows, input_precision=PRECISION)
+            above = through.to(tl.float32)
+            center_sum += tl.sum(tl.dot(by_center, values, input_precision=PRECISION) * above, 1)
+            sharpness_sum += tl.sum(tl.dot(by_sharpness, values, input_precision=PRECISION) * above, 1)
         if NEEDS_X:
             back = tl.dot(row_back, through, input_precision=PRECISION)
             target = grad_x + item * gx_item + head * gx_head + token * gx_token + channel
             tl.store(target, back.to(grad_x.dtype.element_ty), mask=inside)
     if NEEDS_HEADS:
-        # Made once more, so that nothing but the products' operands has to be kept while values stream through.
-        again = head + nothing
-        weight, alpha, step, square = axis_weights(
-            center, sharpness, again, c_head, c_axis, s_head, s_axis, r_place, R, BR
-        )
         place = partial + ((head * axes + r_place) * 2).to(tl.int64) * programs + part
-        tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_rows * weight * step, 1), 0))
-        tl.store(place + programs, -tl.sum(tl.sum(by_rows * weight * square, 1), 0))
+        tl.store(place, 2.0 * row_alpha * tl.sum(center_sum, 0))
+        tl.store(place + programs, -tl.sum(sharpness_sum, 0))
+        # Made once more, so that nothing but the products' operands has to be kept while values stream through.
         weight, alpha, step, square = axis_weights(
-            center, sharpness, again, c_head, c_axis, s_head, s_axis, c_place, C, BC
+            center, sharpness, head + nothing, c_head, c_axis, s_head, s_axis, c_place, C, BC
         )
         place = partial + ((head * axes + c_place) * 2).to(tl.int64) * programs + part
         tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_columns * weight * step, 1), 0))

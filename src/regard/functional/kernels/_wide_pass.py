@@ -62,46 +62,49 @@ def weight_table(
 @triton.jit
 def wide_mix(
     x, table, center, sharpness, y,
-    offset, m_tiles, other_tiles, width_tiles, others, width, after, heads,
+    offset, tiles, m_tiles, other_tiles, width_tiles, others, width, after, heads,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token,
     TRANSPOSED: tl.constexpr, SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
     ROOM: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Values times a head's matrix; ``TRANSPOSED``: what comes from above, back through it."""
-    head, tile = tl.program_id(0) % heads, tl.program_id(0) // heads
-    whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
-    reach = reach_of(alpha, NEGLIGIBLE, SIZE)
-    if not is_local(whole, reach, ROOM):
-        item, token, channel, inside = column_offsets(
-            tile // m_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
-        )
-        low = (tile % m_tiles) * BM
-        m = low + tl.arange(0, BM)
-        high = tl.minimum(low + BM, SIZE) - 1
-        if TRANSPOSED:
-            begin, end = outputs_of(low, high, reach, whole, SIZE)
-        else:
-            begin, end = first_and_last(low, high, whole, SIZE)
-            begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
-        own = table + offset + head.to(tl.int64) * (SIZE * SIZE)
-        source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
-        mixed = tl.zeros((BM, BO * BW), tl.float32)
-        for start in range(begin // BK * BK, end, BK):
-            k = tl.multiple_of(start, BK) + tl.arange(0, BK)
+    """Values times a head's matrix; ``TRANSPOSED``: what comes from above, back through it.
+
+    Few programs walk over all tiles of all heads, so that nearly none are started where no head is wide."""
+    for t in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):
+        head, tile = t % heads, t // heads
+        whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        reach = reach_of(alpha, NEGLIGIBLE, SIZE)
+        if not is_local(whole, reach, ROOM):
+            item, token, channel, inside = column_offsets(
+                tile // m_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+            )
+            low = tile % m_tiles * BM
+            m = low + tl.arange(0, BM)
+            high = tl.minimum(low + BM, SIZE) - 1
             if TRANSPOSED:
-                there = (k < SIZE)[:, None] & (m < SIZE)[None, :]
-                weight = tl.trans(tl.load(own + k[:, None] * SIZE + m[None, :], mask=there, other=0.0))
+                begin, end = outputs_of(low, high, reach, whole, SIZE)
             else:
-                there = (m < SIZE)[:, None] & (k < SIZE)[None, :]
-                weight = tl.load(own + m[:, None] * SIZE + k[None, :], mask=there, other=0.0)
-            values = tl.load(
-                source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < SIZE)[:, None],
-                other=0.0,
-            )  # fmt: skip
-            mixed = tl.dot(weight, values, mixed, input_precision=PRECISION)
-        target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
-        target += (m.to(tl.int64) * after * y_token)[:, None]
-        tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
+                begin, end = first_and_last(low, high, whole, SIZE)
+                begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+            own = table + offset + head.to(tl.int64) * (SIZE * SIZE)
+            source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
+            mixed = tl.zeros((BM, BO * BW), tl.float32)
+            for start in range(begin // BK * BK, end, BK):
+                k = tl.multiple_of(start, BK) + tl.arange(0, BK)
+                if TRANSPOSED:
+                    there = (k < SIZE)[:, None] & (m < SIZE)[None, :]
+                    weight = tl.trans(tl.load(own + k[:, None] * SIZE + m[None, :], mask=there, other=0.0))
+                else:
+                    there = (m < SIZE)[:, None] & (k < SIZE)[None, :]
+                    weight = tl.load(own + m[:, None] * SIZE + k[None, :], mask=there, other=0.0)
+                values = tl.load(
+                    source + (k.to(tl.int64) * after * x_token)[:, None], mask=inside[None, :] & (k < SIZE)[:, None],
+                    other=0.0,
+                )  # fmt: skip
+                mixed = tl.dot(weight, values, mixed, input_precision=PRECISION)
+            target = y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+            target += (m.to(tl.int64) * after * y_token)[:, None]
+            tl.store(target, mixed.to(y.dtype.element_ty), mask=inside[None, :] & (m < SIZE)[:, None])
 
 
 @triton.jit
