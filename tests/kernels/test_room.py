@@ -70,8 +70,7 @@ def crowd_axes(monkeypatch):
     from regard.functional.kernels import _axes, _grid_plan
 
     def forget():
-        for plans in (_grid_plan.forward_plan, _grid_plan.backward_plan):
-            plans.cache_clear()
+        _grid_plan.forward_plan.cache_clear()
 
     def put(fits):
         names = [f"{kind}_{way}" for kind in ("axis", "stream", "pair") for way in ("forward", "backward")]

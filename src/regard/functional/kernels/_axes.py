@@ -75,7 +75,7 @@ class Pair(NamedTuple):
 
 # Two axes of at most so many tokens, both rounded up to blocks, go through the chip at once.
 LARGEST_PAIR = 1024
-PAIR_FORWARD, PAIR_BACKWARD = Pair(16, 8, 3, 1), Pair(16, 8, 2, 1)
+PAIR_FORWARD, PAIR_BACKWARD = Pair(16, 4, 2, 2), Pair(16, 8, 2, 1)
 
 # Wide heads' matrices are made once and read as a table along axes that are not longer.
 LARGEST_TABLE = 1024

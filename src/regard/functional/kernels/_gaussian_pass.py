@@ -234,7 +234,9 @@ def axis_backward(
                     tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
             if NEEDS_X:
                 target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
-                tl.store(target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here)
+                tl.store(
+                    target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here
+                )
 
 
 @triton.jit

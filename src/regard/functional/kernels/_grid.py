@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._grid_plan import backward_plan, forward_plan, key_of, passes_of
+from regard.functional.kernels._grid_plan import Backward, Forward, key_of, passes_of, plan_of
 from regard.functional.kernels._plain import plain_gradient, plain_grid
 from regard.functional.kernels._start import is_aligned, raw_stream
 
@@ -26,7 +26,10 @@ def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
 def forward(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Saved]:
     """(mixed, what stood between the passes). ``MemoryError`` where the card has no room for a pass."""
     x = readable(value)
-    plan = forward_plan(key_of(x, center, sharpness, grid))
+    return run_forward(plan_of(x, center, sharpness, grid), x, center, sharpness)
+
+
+def run_forward(plan: Forward, x: Tensor, center: Tensor, sharpness: Tensor) -> tuple[Tensor, Saved]:
     aligned, stream, between = is_aligned(x, center, sharpness), raw_stream(x), []
     table = x
     if plan.tables:
@@ -52,7 +55,14 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of value, center and sharpness. ``in_place``: what stood between the passes may be overwritten."""
     grad, value = readable(grad), readable(value)
-    plan = backward_plan(key_of(value, center, sharpness, grid), grad.stride(), needs_value, needs_heads)
+    plan = plan_of(value, center, sharpness, grid).backward(grad.stride(), needs_value, needs_heads)
+    return run_backward(plan, grad, value, center, sharpness, saved, in_place)
+
+
+def run_backward(
+    plan: Backward, grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, saved: Saved, in_place: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    needs_value, needs_heads = plan.needs
     aligned, stream = is_aligned(grad, value, center, sharpness), raw_stream(value)
     parts = torch.empty(plan.part_count, dtype=torch.float32, device=value.device)
     moments, table = parts, value
@@ -99,23 +109,26 @@ class GaussianGrid(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-        out, ctx.kept = forward(value, center, sharpness, grid)
-        ctx.grid = grid
+        x = readable(value)
+        ctx.plan = plan_of(x, center, sharpness, grid)
+        out, ctx.kept = run_forward(ctx.plan, x, center, sharpness)
         ctx.save_for_backward(value, center, sharpness)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         value, center, sharpness = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
+        needs_value, needs_center, needs_sharpness, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            out = plain_grid(value, center, sharpness, ctx.grid)
+            out = plain_grid(value, center, sharpness, ctx.plan.key.grid)
+            needs = (needs_value, needs_center, needs_sharpness)
             return *plain_gradient(out, (value, center, sharpness), needs, grad), None
+        value, grad = readable(value), readable(grad)
         kept, ctx.kept = ctx.kept, None
         if kept is None:
-            kept = forward(value, center, sharpness, ctx.grid)[1]
-        needs_heads = needs[1] or needs[2]
-        return *backward(grad, value, center, sharpness, kept, ctx.grid, needs[0], needs_heads, True), None
+            kept = run_forward(ctx.plan, value, center, sharpness)[1]
+        plan = ctx.plan.backward(grad.stride(), needs_value, needs_center or needs_sharpness)
+        return *run_backward(plan, grad, value, center, sharpness, kept, True), None
 
 
 @torch.library.custom_op("regard::gaussian_grid", mutates_args=())

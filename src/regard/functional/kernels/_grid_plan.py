@@ -105,6 +105,7 @@ class Forward:
     """Passes along all axes."""
 
     def __init__(self, key: Key) -> None:
+        self.key, self.backwards = key, dict[tuple[tuple[int, ...], bool, bool], Backward]()
         self.shape, groups = (key.shape[0], key.heads, key.shape[2], key.shape[3]), passes_of(key)
         rooms = rooms_of(key, groups, _axes.STREAM_FORWARD, False)
         self.tables, begins, self.table_count = _axes.table_launches(key.grid, key.layout, rooms)
@@ -116,6 +117,14 @@ class Forward:
             at = (*x, *strides[:3])
             self.passes.append(self._pass(key, group, rooms[group[0].place], begins, at)._replace(strides=strides))
             x = strides[:3]
+
+    def backward(self, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> "Backward":
+        """The backward passes for what comes from above with these strides."""
+        found = self.backwards.get((grad, needs_value, needs_heads))
+        if found is None:
+            found = Backward(self.key, grad, needs_value, needs_heads)
+            self.backwards[grad, needs_value, needs_heads] = found
+        return found
 
     def _pass(self, key: Key, group: tuple[Axis, ...], room: int, begins: dict[int, int], at: tuple[int, ...]) -> Pass:
         axis, layout, wide = group[0], key.layout, None
@@ -155,7 +164,7 @@ class Backward:
     """Passes along all axes, the forward pass' last first."""
 
     def __init__(self, key: Key, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> None:
-        self.key, self.value = key, token_major(key.shape)
+        self.key, self.value, self.needs = key, token_major(key.shape), (needs_value, needs_heads)
         groups = passes_of(key) if needs_value or needs_heads else []
         self.rooms = rooms_of(key, groups, _axes.STREAM_BACKWARD, True)
         self.tables, self.table_begins, self.table_count = _axes.table_launches(key.grid, key.layout, self.rooms)
@@ -224,6 +233,5 @@ def forward_plan(key: Key) -> Forward:
     return Forward(key)
 
 
-@functools.lru_cache(1024)
-def backward_plan(key: Key, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> Backward:
-    return Backward(key, grad, needs_value, needs_heads)
+def plan_of(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Forward:
+    return forward_plan(key_of(value, center, sharpness, grid))

@@ -80,9 +80,7 @@ def pair_backward(
     """Gradient of x, which may take x's place, and each program's part of those of center and sharpness along both axes:
     ``partial`` is (heads, axes, 2, programs)."""
     head, part, parts = tl.program_id(0) % heads, tl.program_id(0) // heads, tl.num_programs(0) // heads
-    row, row_alpha, step, square = axis_weights(
-        center, sharpness, head, c_head, c_axis, s_head, s_axis, r_place, R, BR
-    )
+    row, row_alpha, step, square = axis_weights(center, sharpness, head, c_head, c_axis, s_head, s_axis, r_place, R, BR)
     column, _, _, _ = axis_weights(center, sharpness, head, c_head, c_axis, s_head, s_axis, c_place, C, BC)
     # Along rows, the shorter axis, derivatives of the weights meet the values as the weights do: a sum of pairs would be a
     # product with so few rows and columns that most of the chip had nothing to do.
