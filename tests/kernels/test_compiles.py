@@ -53,11 +53,10 @@ HOPPER = [
     case((5, 7), 16, "float32", learned="value"),
     by_matrices((20, 6), 64, "bfloat16", learned="both") | {"outputs": (3, 2)},
     case((64, 64), 64, "bfloat16"),
-    case((1024, 1024), 64, "bfloat16"),
-    case((1024, 1024), 16, "float32", learned="heads"),
+    case((1024, 32), 64, "bfloat16"),
+    case((1024, 32), 16, "float32", learned="heads"),
     case((1 << 20,), 64, "bfloat16", learned="value"),
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
-    case((32, 32), 64, "float16"),
 ]
 AMPERE = [
     of_map(512, 16, "float32", cells=16),
@@ -65,8 +64,8 @@ AMPERE = [
     case((16, 16), 128, "bfloat16", value_heads=1),
     case((8, 8), 64, "float32"),
     case((512, 40), 64, "bfloat16"),
-    case((40, 33), 64, "float32", value_heads=1),
-    case((20, 20), 16, "bfloat16"),
+    case((70, 33), 64, "float32", value_heads=1),
+    case((4, 16, 16), 16, "bfloat16"),
 ]
 CROWDED = [by_matrices((128, 128), 64, "bfloat16"), case((16, 16), 64, "bfloat16", value_heads=1)]
 TOO_LARGE = by_matrices((128, 8), 64, "float32", learned="heads")

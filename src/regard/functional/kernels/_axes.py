@@ -150,9 +150,11 @@ def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple
 
 
 def stream_ways(
-    axis: Axis, layout: Layout, chosen: Stream, strides: tuple[int, ...], backward: tuple[int | bool, ...] | None = None
-) -> Ways:
-    """``backward``: room for parts, the first of them, axes; whether gradients of values and of heads are needed."""
+    axis: Axis, layout: Layout, chosen: Stream, strides: tuple[int, ...], reverse: bool,
+    backward: tuple[int | bool, ...] | None = None,
+) -> Ways:  # fmt: skip
+    """``reverse`` begins with the last tile. ``backward``: room for parts, the first of them, axes; whether gradients of
+    values and of heads are needed."""
     ways = []
     for columns, stages in smaller(chosen.columns, chosen.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
@@ -167,7 +169,7 @@ def stream_ways(
         )  # fmt: skip
         constants = (
             axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), chosen.rows == chosen.window,
-            chosen.rows, chosen.window, others, channels, True,
+            chosen.rows, chosen.window, others, channels, reverse,
         )  # fmt: skip
         options = {"num_warps": chosen.warps, "num_stages": stages}
         grid = (layout.heads * programs, 1, 1)

@@ -135,7 +135,9 @@ class Forward:
         elif room != _axes.ALL_LOCAL:
             wide = _axes.wide_forward_ways(axis, layout, at, room)
         chosen = _axes.chosen_stream(axis, _axes.STREAM_FORWARD)
-        return Pass(_axes.stream_ways(axis, layout, chosen, at), wide, axis.place in begins, ())
+        return Pass(
+            _axes.stream_ways(axis, layout, chosen, at, len(self.passes) % 2 == 1), wide, axis.place in begins, ()
+        )
 
 
 def third(key: Key, pair: tuple[Axis, ...]) -> Axis | None:
@@ -201,7 +203,7 @@ class Backward:
         local = pairs = wide = None
         if room != _axes.NONE_LOCAL:
             chosen = _axes.chosen_stream(axis, _axes.STREAM_BACKWARD)
-            local = _axes.stream_ways(axis, layout, chosen, at, (self.slots, 0, axes, *needs))
+            local = _axes.stream_ways(axis, layout, chosen, at, self._is_reversed(place), (self.slots, 0, axes, *needs))
         parts_at = (self.slots, self.begins[axis.place], axes, *needs)
         tabled = axis.place in self.table_begins
         if tabled:
@@ -211,6 +213,10 @@ class Backward:
         elif room != _axes.ALL_LOCAL:
             wide = _axes.wide_backward_ways(axis, layout, at, room == _axes.NONE_LOCAL, length, parts_at)
         return Step(place, group, local, pairs, wide, tabled)
+
+    def _is_reversed(self, place: int) -> bool:
+        """Every other pass begins with what the one before has written last, which is still in the cache."""
+        return (len(passes_of(self.key)) - 1 - place) % 2 == 1
 
     def sum_of_parts(self) -> Launch:
         """By how many programs were started, which the card's room decides at the first launch."""

@@ -4,6 +4,8 @@ A program belongs to one head and holds its weights on the chip: those of a tile
 reach. It walks over tiles that have these weights in common, so that values stream through while nothing is computed
 twice: all columns of a row tile near the border, or all row tiles far from it, where weights depend on the distance alone.
 
+``REVERSED`` begins with the last tile: what the pass before has written last is still in the cache.
+
 Where the window holds the whole axis every head is local. Else heads with ``2 · reach + |Δ| ≤ ROOM`` are, ``ROOM`` being
 how much longer the window is than the tile; the others are left to :mod:`._gaussian_pass`.
 """
@@ -43,12 +45,9 @@ def stream_forward(
     heads, first, borders, inner, each, rest, column_tiles, other_tiles, width_tiles, others, width, after,
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr,
-    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr, HI: tl.constexpr = True,
+    BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr, REVERSED: tl.constexpr,
 ):  # fmt: skip
     program, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    if not HI:
-        count = tl.num_programs(0) // heads
-        program, head = tl.program_id(0) % count, tl.program_id(0) // count
     row, many, part, parts = share_of(program, first, borders, inner, each, rest)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     reach = reach_of(alpha, NEGLIGIBLE, SIZE)
@@ -71,9 +70,10 @@ def stream_forward(
     x_rows, y_rows = (k.to(tl.int64) * after * x_token)[:, None], (m.to(tl.int64) * after * y_token)[:, None]
     outside = (m < SIZE)[:, None]
     for t in range(part, tiles, parts):
-        down = ((t % many) * BM).to(tl.int64) * after
+        at = tiles - 1 - t if REVERSED else t
+        down = ((at % many) * BM).to(tl.int64) * after
         item, token, channel, inside = column_offsets(
-            t // many, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+            at // many, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
         )
         source = x + item * x_item + head * x_head + down * x_token
         values = tl.load(
@@ -95,16 +95,13 @@ def stream_backward(
     c_head, c_axis, s_head, s_axis, axis, x_item, x_head, x_token, y_item, y_head, y_token, gx_item, gx_head, gx_token,
     NEEDS_X: tl.constexpr, NEEDS_HEADS: tl.constexpr,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr,
-    BK: tl.constexpr, BM: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr, HI: tl.constexpr = True,
+    BK: tl.constexpr, BM: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr, REVERSED: tl.constexpr,
 ):  # fmt: skip
     """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, axes, 2, programs).
 
     A program reads no x but the tiles that it writes the gradient of, so that the gradient may take x's place.
     """
     program, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    if not HI:
-        count = tl.num_programs(0) // heads
-        program, head = tl.program_id(0) % count, tl.program_id(0) // count
     row, many, part, parts = share_of(program, first, borders, inner, each, rest)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     reach = reach_of(alpha, NEGLIGIBLE, SIZE)
@@ -142,9 +139,10 @@ def stream_backward(
     nothing = 0
     for t in range(part, tiles, parts):
         nothing = tl.minimum(t, 0)
-        down = ((t % many) * BK).to(tl.int64) * after
+        at = tiles - 1 - t if REVERSED else t
+        down = ((at % many) * BK).to(tl.int64) * after
         item, token, channel, inside = column_offsets(
-            t // many, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+            at // many, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
         )
         source = grad_y + item * y_item + head * y_head + down * y_token
         upstream = tl.load(
