@@ -72,8 +72,8 @@ def crowd_axes(monkeypatch):
     def forget():
         _grid_plan.forward_plan.cache_clear()
 
-    def put(fits):
-        names = [f"{kind}_{way}" for kind in ("axis", "stream", "pair") for way in ("forward", "backward")]
+    def put(fits, ways=("forward", "backward")):
+        names = [f"{kind}_{way}" for kind in ("axis", "stream", "pair") for way in ways]
         names += ["wide_mix", "wide_pairs"]
         crowded = {name: Crowded(getattr(_axes, name), fits) for name in names}
         for name, kernel in crowded.items():
@@ -242,6 +242,12 @@ def test_larger_grids_are_cut_smaller_and_alike_every_time(grid, value_heads, dt
     again = with_gradients(run, inputs, weight)
     assert [len(kernel.refused) for kernel in crowded.values()] == refusals
     assert all(a.equal(b) for a, b in zip(found, again, strict=True))
+
+
+def test_torch_takes_over_where_only_the_backward_pass_has_no_room(crowd_axes):
+    crowded = crowd_axes(nowhere, ["backward"])
+    assert_as_in_float64(lambda v, c, s: gaussian_attention(v, c, s, (20, 18)), heads((20, 18), 3))
+    assert crowded["stream_backward"].refused
 
 
 def test_torch_takes_over_on_larger_grids(crowd_axes):

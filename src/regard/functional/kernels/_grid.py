@@ -128,7 +128,16 @@ class GaussianGrid(torch.autograd.Function):
         if kept is None:
             kept = run_forward(ctx.plan, value, center, sharpness)[1]
         plan = ctx.plan.backward(grad.stride(), needs_value, needs_center or needs_sharpness)
-        return *run_backward(plan, grad, value, center, sharpness, kept, True), None
+        try:
+            return *run_backward(plan, grad, value, center, sharpness, kept, True), None
+        except MemoryError:  # the card has no room for a pass: torch's own products take its place
+            needs = (needs_value, needs_center, needs_sharpness)
+            with torch.enable_grad():
+                inputs = tuple(x.detach().requires_grad_() for x in (value, center, sharpness))
+                out = plain_grid(*inputs, ctx.plan.key.grid)
+            found = torch.autograd.grad(out, [x for x, need in zip(inputs, needs, strict=True) if need], grad)
+            rest = iter(found)
+            return *(next(rest) if need else None for need in needs), None
 
 
 @torch.library.custom_op("regard::gaussian_grid", mutates_args=())
