@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+import regard
 from regard.cli._convert import run
-from regard.convert import load_converted
+from regard.convert import convert_network, load_converted, save_converted
 from regard.models import ResNet18
 
 
@@ -34,14 +35,23 @@ def test_converts_a_folder_prints_the_table_and_saves(checkpoint, capsys):
 
 
 def test_trained_on_weights_are_what_is_loaded(checkpoint, capsys):
-    from regard.convert import convert_network, save_converted
-
     model, folder = checkpoint
     converted, report = convert_network(model)
     with torch.no_grad():
         converted.conv1.weight.mul_(2)
     save_converted(model, converted, report, folder / "trained")
     assert torch.equal(load_converted(folder / "trained").conv1.weight, 2 * model.conv1.weight)
+
+
+def test_where_nothing_converts_it_points_the_other_way():
+    heads = torch.nn.Sequential(torch.nn.Linear(8, 8), regard.GaussianAttention(8, 2))
+    assert "no convolution but 1 layer of attention; the other way is --to convolution" in str(
+        convert_network(heads)[1]
+    )
+    plain = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Conv2d(2, 2, 3))
+    back = convert_network(plain, "convolution")[1]
+    assert "no attention but 2 layers of convolution; the other way is --to attention" in str(back)
+    assert "--to" not in str(convert_network(torch.nn.Linear(2, 2))[1])
 
 
 @pytest.mark.usefixtures("user_errors")

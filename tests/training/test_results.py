@@ -94,7 +94,12 @@ class Fragile(ImageEncoderSettings):
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory):
     recipe = dataclasses.replace(TINY, network=Fragile(patch_size=4, dim=9, depth=1, hidden=4))
-    return train_seeds(recipe, range(3), folder=tmp_path_factory.mktemp("seeds"), evaluate=True, **QUIET)
+    folder, known = tmp_path_factory.mktemp("seeds"), []
+    made = train_seeds(
+        recipe, range(3), folder=folder, evaluate=True, after_each=lambda done: known.append(list(done.runs)), **QUIET
+    )
+    assert known == [[0], [0], [0, 2]]  # so that a result file of the seeds so far can be written
+    return made
 
 
 def test_a_member_that_fails_does_not_stop_the_others(seeds):

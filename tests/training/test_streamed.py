@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +92,33 @@ def test_a_run_whose_classes_were_renamed_is_refused(streamed, photos, tmp_path)
     open_images.cache_clear()
     for command in ("evaluate", "convert"):
         assert main([command, str(tmp_path / "run")]) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"REGARD_DATA_MEMORY": "0", "REGARD_DATA_CACHE": "off"}])
+def test_a_run_is_resumed_with_the_same_images_elsewhere_and_with_no_others(
+    streamed, photos, tmp_path, monkeypatch, settings
+):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    copy = shutil.copytree(photos, tmp_path / "copy")
+    options = {"folder": tmp_path / "run", "accelerator": "cpu", "tensorboard": False}
+    run = regard.train(streamed.streamed_recipe(copy), save_every=7, **options)
+    whole = run.checkpoint().tensors
+    shutil.rmtree(run.checkpoints.path(10))
+    moved = streamed.streamed_recipe(copy.rename(tmp_path / "moved"))
+    open_images.cache_clear()
+    run = regard.train(moved, resume=True, **options)
+    assert all(torch.equal(run.checkpoint().tensors[key], value) for key, value in whole.items())
+    assert regard.load_run(run.folder).recipe == moved, "the run knows where its images are now"
+
+    shutil.rmtree(run.checkpoints.path(10))
+    other = streamed.streamed_recipe(shutil.copytree(moved.task.data, tmp_path / "other"))
+    for recipe in (moved, other):  # at the same path, and elsewhere
+        first, second = sorted(Path(recipe.task.data, "train", "dog").iterdir())[:2]
+        shutil.copy(first, second)
+        open_images.cache_clear()
+        with pytest.raises(UnusableInputError, match=r"trained on other images.*then and now: 52 and 52"):
+            regard.train(recipe, resume=True, **options)
 
 
 def test_there_may_be_no_test_image_to_measure_on(streamed, tmp_path):

@@ -154,15 +154,25 @@ def _train_many(recipe: Recipe, options: TrainOptions, name: str) -> int:
     seeds = range(recipe.seed, recipe.seed + options.seeds)
     folder = options.folder or Path("runs") / (recipe.name if options.seeds == 1 else f"{recipe.name}-seeds")
     settings = options.for_train()
+
+    def keep(so_far: SeedRuns) -> None:
+        """Write the result of the seeds so far: nothing is lost if a later one is interrupted."""
+        if options.result is not None and so_far.runs and is_first_process():
+            write_result(so_far, options.result, name=name)
+            if options.seeds > 1:
+                print(f"{so_far} after {len(so_far.runs)} of {options.seeds} seeds", file=sys.stderr, flush=True)
+
     if options.seeds == 1:
         one = train(recipe, folder=options.folder, **settings)
         done = SeedRuns(recipe, (recipe.seed,), {recipe.seed: one})
         done.evaluations[recipe.seed] = evaluate_run(one, accelerator=options.accelerator)
+        keep(done)
     else:
-        done = train_seeds(recipe, seeds, folder=folder, evaluate=options.result is not None, **settings)
+        done = train_seeds(
+            recipe, seeds, folder=folder, evaluate=options.result is not None, after_each=keep, **settings
+        )
     if is_first_process():
         print(done)
         if options.result is not None and done.runs:
-            write_result(done, options.result, name=name)
             print(f"written to {options.result}", file=sys.stderr)
     return 0 if done.runs and not done.errors else 1

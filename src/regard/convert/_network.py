@@ -65,7 +65,8 @@ def convert_network(
     seen = _inputs(model, example)
     convert = _to_attention if to == "attention" else _to_convolution
     rows, done = [], dict[int, nn.Module]()
-    kinds = CONVOLUTION if to == "attention" else (*ATTENTION, ConvolutionalAttention)
+    attention: tuple[type[nn.Module], ...] = (*ATTENTION, ConvolutionalAttention)
+    kinds, others = (CONVOLUTION, attention) if to == "attention" else (attention, CONVOLUTION)
     # One module object may stand in several places: it is converted once, and stays one.
     for name, module in list(network.named_modules(remove_duplicate=False)):
         if not isinstance(module, kinds):
@@ -79,7 +80,8 @@ def convert_network(
             else:
                 network = done[id(module)]
     origin = "each layer's own random input" if example is None else "the example"
-    report = ConversionReport(to, tolerance, origin, tuple(rows))
+    other_way = sum(isinstance(module, others) for module in model.modules())
+    report = ConversionReport(to, tolerance, origin, tuple(rows), other_way)
     if report.beyond:
         warnings.warn(report.says_beyond(), RuntimeWarning, stacklevel=2)
     return network, report

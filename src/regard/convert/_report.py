@@ -29,12 +29,14 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Prints as a table. ``rows`` has one :class:`LayerReport` for every layer that was looked at."""
+    """Prints as a table. ``rows`` has one :class:`LayerReport` for every layer that was looked at; ``other_way`` is the number
+    of layers that a conversion in the other direction would look at."""
 
     to: str
     tolerance: float
     measured_on: str
     rows: tuple[LayerReport, ...] = field(default=())
+    other_way: int = 0
 
     @property
     def converted(self) -> tuple[LayerReport, ...]:
@@ -70,9 +72,16 @@ class ConversionReport:
         """The rows as text, cell by cell, below a row of headings."""
         return [("layer", "was", "became", "bound", "error", "multiply-adds", "note"), *map(_cells, self.rows)]
 
+    def _says_other_way(self) -> str:
+        if not self.other_way:
+            return "no layer of a kind that is known here"
+        found, other = ("attention", "convolution") if self.to == "attention" else ("convolution", "attention")
+        layers = f"{self.other_way} layer{'' if self.other_way == 1 else 's'} of {found}"
+        return f"this network has no {other} but {layers}; the other way is --to {other} (to={other!r})"
+
     def __str__(self) -> str:
         if not self.rows:
-            return f"nothing to convert to {self.to}: no layer of a kind that is known here"
+            return f"nothing to convert to {self.to}: {self._says_other_way()}"
         lines = text_table(self.table(), right={3, 4, 5})
         verb = f"{len(self.converted)} of {len(self.rows)} layers became {self.to}"
         lines.append(f"{verb} (tolerance {self.tolerance:g}; measured on {self.measured_on})")

@@ -3,7 +3,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -29,7 +29,8 @@ from regard.studio._models import (
     Sentence,
 )
 from regard.studio._own_model import OwnModel
-from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, read_piece
+from regard.studio._recent import RecentAnswers
+from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, read_piece, signature
 from regard.studio._sample_view import sample_view
 from regard.studio._summaries import Summaries
 from regard.training import Run
@@ -109,8 +110,9 @@ class Api:
         self._summaries = Summaries()
         # Capturing replaces functions for the time of a pass, so there is one pass at a time.
         self._working = threading.Lock()
-        self._looked: dict[Any, bytes] = {}  # the last few images, to go back and forth between
-        self._stories: dict[Any, bytes] = {}  # the page that opens, of the latest runs
+        self._looked = RecentAnswers(MOST_KEPT, self._working)  # images, to go back and forth between
+        self._stories = RecentAnswers(MOST_STORIES, self._working)  # the page that opens
+        self._heads = RecentAnswers(MOST_KEPT)
 
     def about(self) -> About:
         known = None
@@ -140,8 +142,9 @@ class Api:
         with self._opened(id) as (place, run):
             if "heads" not in _runs.views_of(place, run):
                 raise Refused(409, f"{place.title} has no Gaussian heads to show")
+            written = signature(place.folder)  # before it is read: what is written meanwhile is read next time
             try:
-                return BinaryResponse(show(run).payload.body)
+                return BinaryResponse(self._heads.get(str(place.folder), lambda: show(run).payload.body, state=written))
             except (ValueError, KeyError, TypeError) as error:
                 raise Refused(422, f"{HEADS} of {place.title} cannot be read: {error}") from error
 
@@ -177,7 +180,7 @@ class Api:
                 content = self._content(run, source, index)
                 return self._look(place, run, open_own(content), step, self._label(run, source, index)).body
 
-            return BinaryResponse(self._kept(key, look, self._looked, MOST_KEPT))
+            return BinaryResponse(self._looked.get(key, look))
 
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         with self._opened(id) as (place, run):
@@ -223,19 +226,10 @@ class Api:
         if name != "story":
             return BinaryResponse(_page(name))
         if run is None:
-            return BinaryResponse(self._kept("story", lambda: story().body, self._stories, MOST_STORIES))
+            return BinaryResponse(self._stories.get("story", lambda: story().body))
         with self._opened(run) as (place, opened):
             key = (str(place.folder), max(opened.checkpoints.steps(), default=None))
-            return BinaryResponse(self._kept(key, lambda: story(opened).body, self._stories, MOST_STORIES))
-
-    def _kept(self, key: Any, make: Callable[[], bytes], kept: dict[Any, bytes], most: int) -> bytes:
-        """One of the last few answers, or a new one. A second request for the same waits for the first."""
-        with self._working:
-            if key not in kept:
-                kept[key] = make()
-            if len(kept) > most:
-                del kept[next(iter(kept))]
-            return kept[key]
+            return BinaryResponse(self._stories.get(key, lambda: story(opened).body))
 
     def evidence(self, id: Annotated[str, Path(max_length=100)]) -> ClaimEvidence:
         try:

@@ -20,6 +20,7 @@ from regard.studio._app import create_app
 from regard.studio._connections import ImpatientProtocol
 from regard.studio._guard import LOOPBACK
 from regard.studio._own_model import OwnModel
+from regard.support.allocator import limit_arenas
 
 PORT = 8642
 TRIES = 20
@@ -48,6 +49,7 @@ def serve(
     """
     import uvicorn
 
+    limit_arenas()  # before there are threads
     local = host in LOOPBACK
     # Also on this machine alone: other people and other programs may use it, and each page of a browser can send requests.
     token = secrets.token_urlsafe(24)

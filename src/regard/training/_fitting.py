@@ -65,6 +65,28 @@ def check_data(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
         )
 
 
+def has_comparable_images(recipe: Recipe, state: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint and the recipe's task tell images by content, in the same way (see ``Task.data_facts``)."""
+    then, now = _images(state.get("data")), _images(recipe.task.data_facts())
+    return then is not None and now is not None and then.get("of") == now.get("of")
+
+
+def check_images(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume with other images than those of the checkpoint."""
+    then, now = _images(state.get("data")) or {}, _images(recipe.task.data_facts()) or {}
+    if then != now:
+        counts = " and ".join(f"{each.get('count')}" for each in (then, now))
+        raise UnusableInputError(
+            f"the run in {folder} was trained on other images than those at {getattr(recipe.task, 'data', '(no path)')} "
+            f"(number of images then and now: {counts}): restore them, or train again in another folder"
+        )
+
+
+def _images(facts: Any) -> dict[str, Any] | None:
+    found = facts.get("images") if isinstance(facts, dict) else None
+    return found if isinstance(found, dict) else None
+
+
 def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
     """The state of the recipe's network as tensors on ``meta``; None where it cannot be built there.
 

@@ -3,7 +3,7 @@
 import json
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from os import PathLike
@@ -115,6 +115,7 @@ def train_seeds(
     folder: str | PathLike[str],
     resume: bool | str = False,
     evaluate: bool = False,
+    after_each: Callable[[SeedRuns], None] | None = None,
     **options: Any,
 ) -> SeedRuns:
     """Train the same recipe with several seeds, each in ``folder/seed-N``. The others continue if one fails.
@@ -125,6 +126,7 @@ def train_seeds(
         folder: contains the folders of the runs.
         resume: as for :func:`train`; ``"auto"`` does not repeat finished runs.
         evaluate: whether to measure each on the test set at the end, unless it was measured before.
+        after_each: called after each seed with the runs so far; a result file written there survives what comes later.
         options: passed on to :func:`train`.
     """
     if len(set(seeds)) < len(seeds) or not seeds:
@@ -140,6 +142,8 @@ def train_seeds(
         except Exception as error:
             done.errors[seed] = f"{type(error).__name__}: {error}"
             say(f"seed {seed} failed; continuing with the others. {done.errors[seed]}")
+        if after_each is not None and done.runs:
+            after_each(done)
     return done
 
 

@@ -9,7 +9,7 @@ import torch
 from regard.support.reading import is_plain_name, read_object
 from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, read_state
 from regard.training._fabric import total_over_processes
-from regard.training._fitting import check_data
+from regard.training._fitting import check_data, check_images, has_comparable_images
 from regard.training._json_lines import JsonLines
 from regard.training._machine import versions
 from regard.training._progress import say
@@ -122,27 +122,35 @@ def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
 
 
 def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
-    """Refuse to resume with another recipe or other classes: the result would belong to neither. A field that did not exist
-    when the run was started has its default."""
-    started = encode(decode(state["recipe"]))
-    if different := differences(started, encode(recipe)):
+    """Refuse to resume with another recipe, other classes or other images: the result would belong to neither. A field that
+    did not exist when the run was started has its default. The same images may lie elsewhere."""
+    started, now = encode(decode(state["recipe"])), encode(recipe)
+    can_compare = has_comparable_images(recipe, state)
+    if can_compare:
+        started["task"]["data"] = now["task"]["data"]
+    if different := differences(started, now):
         raise ValueError(
             f"the run in {folder} was started with another recipe (then and now): {'; '.join(different)}. "
             f"Use the same settings, or choose another folder"
         )
     check_data(recipe, state, folder)
+    if can_compare:
+        check_images(recipe, state, folder)
 
 
 def restore_recipe(run: Run, recipe: Recipe, encoded: Any) -> None:
-    """Write the recipe's file again where it is missing, damaged, or not that of the checkpoint."""
+    """Write the recipe's file again where it is missing, damaged, or not that of the checkpoint, and where the images lie
+    elsewhere now."""
+    moved = decode(encoded) != recipe  # the recipe was checked: nothing else can differ
     try:
         found = read_object(run.folder / RECIPE, finite=False)
         found.pop("imports", None)
-        same = found == encoded
+        same = found == encoded or (moved and found == encode(recipe))
     except (OSError, ValueError):
         same = False
     if not same:
         say(f"{run.folder / RECIPE} is damaged or was changed; it is restored from the checkpoint")
+    if moved or not same:
         run.write_recipe(recipe)
 
 

@@ -3,14 +3,14 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from regard.data.own_images._errors import UnsuitableDataError
-from regard.data.own_images._pixels import Pixels
+from regard.data.own_images._pixels import DecodedPixels, Pixels
 from regard.support.text import listed
 
 Part = Literal["train", "validation", "test"]
@@ -104,6 +104,18 @@ def check(collection: Collection) -> list[str]:
     if untested := _names_of(classes, counts["test"] == 0):
         notes.append(f"there is no test image of {_classes(untested)}: the test accuracy says nothing about it")
     return notes + _compare(collection, collection.hashes)
+
+
+def fingerprint(collection: Collection) -> dict[str, Any]:
+    """What tells these images from others, wherever they lie, as JSON: their number, and a checksum of their labels, parts,
+    order and hashes. Hashes ``of`` pixels and those of files cannot be compared with each other."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in sorted(collection.parts):
+        rows = collection.parts[part]
+        digest.update(f"{part} {len(rows)} ".encode())
+        digest.update(collection.labels[rows].numpy().tobytes() + collection.hashes[rows].numpy().tobytes())
+    of = "files" if isinstance(collection.pixels, DecodedPixels) else "pixels"
+    return {"count": len(collection.labels), "of": of, "checksum": digest.hexdigest()}
 
 
 def _compare(collection: Collection, hashes: Tensor) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.data._image_sets import ImageSet
 from regard.data.own_images._arrays import read_arrays
 from regard.data.own_images._cifar_copies import find_copy, read_copy
-from regard.data.own_images._collection import Collection, check, hold_out
+from regard.data.own_images._collection import Collection, check, fingerprint, hold_out
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._folder import read_folder
 from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_dataset
@@ -74,6 +74,11 @@ class OwnDataSet:
                 f"{len(self.collection.parts['train']):,} training images: {self.validation_count:,} are held out instead"
             )
         return tuple(notes)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Number and checksum of the images, the same for the same images at another path."""
+        return fingerprint(self.collection)
 
     @property
     def validation_count(self) -> int:

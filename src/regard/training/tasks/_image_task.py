@@ -89,7 +89,8 @@ class ImageTask(Task):
         return self.data_set.notes
 
     def data_facts(self) -> dict[str, Any]:
-        return {} if own_path(self.data) is None else {"classes": list(self.class_names)}
+        data = None if own_path(self.data) is None else self.data_set
+        return {"classes": list(data.classes), "images": data.fingerprint} if isinstance(data, OwnDataSet) else {}
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

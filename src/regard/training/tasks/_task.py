@@ -120,7 +120,11 @@ class Task:
         return ()
 
     def data_facts(self) -> dict[str, Any]:
-        """What may not change in the data that a run was trained on, as JSON; empty for data that never change."""
+        """What may not change in the data that a run was trained on, as JSON; empty for data that never change.
+
+        ``"classes"`` are their names. ``"images"`` tells images from others by their content; where it is the same, a run is
+        resumed although the field ``data`` of its task names another path.
+        """
         return {}
 
     def small(self) -> "Task":
