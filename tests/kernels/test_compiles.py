@@ -19,7 +19,7 @@ SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: 
 ALL = {
     "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
     "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
-    "stream_forward", "stream_backward", "pair_forward", "pair_backward",
+    "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",
 }  # fmt: skip
 
@@ -64,7 +64,6 @@ AMPERE = [
     case((8, 8), 64, "float32"),
     case((512, 40), 64, "bfloat16"),
     case((70, 33), 64, "float32", value_heads=1),
-    case((4, 16, 16), 16, "bfloat16"),
 ]
 CROWDED = [by_matrices((128, 128), 64, "bfloat16"), case((16, 16), 64, "bfloat16", value_heads=1)]
 TOO_LARGE = by_matrices((128, 8), 64, "float32", learned="heads")

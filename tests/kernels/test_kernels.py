@@ -111,24 +111,15 @@ def test_memory_of_a_plane_is_three_values():
     assert not between[0].equal(before)
 
 
-@pytest.mark.parametrize(("grid", "value_heads"), [((3, 18, 17), 1), ((17, 18, 3), 3)])
-def test_two_short_axes_at_once(grid, value_heads):
-    """Of three axes in half precision: those that fit are a pair, and nothing but the third's result is kept."""
-    from regard.functional.kernels import _grid, _grid_plan
+def test_memory_of_three_axes_is_three_values():
+    """What stood between the passes is freed one by one, before the gradient of the value needs room."""
+    from regard.functional.kernels import _grid
 
-    value, center, sharpness = heads(3, grid=grid, value_heads=value_heads, axes=len(grid), batch=1)
-    inputs = value.half(), center, sharpness[:, 0]  # one sharpness for all axes
-    passes = _grid_plan.passes_of(_grid_plan.key_of(*inputs, grid))
-    assert [len(axes) for axes in passes] == [1, 2]
-    assert len(_grid.forward(*inputs, grid)[1]) == 1
-    weight = torch.randn(1, 3, math.prod(grid), 16, dtype=torch.float64)
-
-    def run(v, c, s):
-        return gaussian_attention(v, c, s, grid)
-
-    expected = with_gradients(run, [x.double() for x in inputs], weight)
-    for a, b in zip(with_gradients(run, inputs, weight), expected, strict=True):
-        torch.testing.assert_close(a, b, atol=5e-3 * max(1.0, b.abs().max().item()), rtol=5e-3)
+    value, center, sharpness = heads(2, grid=(3, 4, 5), axes=3, batch=1)
+    _, between = _grid.forward(value, center, sharpness[:, 0], (3, 4, 5))
+    assert [x.shape for x in between] == [value.shape] * 2
+    _grid.backward(torch.randn_like(value), value, center, sharpness[:, 0], between, (3, 4, 5), True, True, True)
+    assert not between
 
 
 @pytest.mark.parametrize("size", [200, 256, 321])
@@ -143,6 +134,7 @@ def test_every_output_of_a_long_axis_belongs_to_one_program(size):
             assert borders + inner == -(-size // stream.rows)
             assert (rest > 0) == (inner > 0)
             assert each >= 1
+            assert borders * each + rest <= max(most, borders + 1)
             if inner:
                 assert first * stream.rows >= room
                 assert (first + inner) * stream.rows + room <= size

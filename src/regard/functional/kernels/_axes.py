@@ -14,7 +14,6 @@ import torch
 
 from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, multiprocessors, parts_of, precision
 from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis_forward, row_moments
-from regard.functional.kernels._pair_pass import pair_backward, pair_forward
 from regard.functional.kernels._start import Launch, Ways
 from regard.functional.kernels._stream_pass import stream_backward, stream_forward
 from regard.functional.kernels._wide_pass import weight_table, wide_mix, wide_pairs
@@ -48,39 +47,24 @@ class Stream(NamedTuple):
 
 
 # Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns. By the axis' length, rounded up to a power of 2;
-# ``LONG`` for all that are longer than a window, ``ALONE`` for those of them that have no other axis beside them.
+# ``LONG`` for all that are longer, ``ALONE`` for those of them that have no other axis beside them.
 LONG, ALONE = 0, -1
 STREAM_FORWARD = {
     16: Stream(16, 16, 512, 8, 3, 2), 32: Stream(32, 32, 512, 8, 3, 1), 64: Stream(64, 64, 256, 8, 3, 1),
-    LONG: Stream(32, 64, 128, 4, 3, 3), ALONE: Stream(32, 64, 64, 4, 4, 4),
+    128: Stream(128, 128, 128, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 3), ALONE: Stream(32, 64, 64, 4, 4, 4),
 }  # fmt: skip
 STREAM_BACKWARD = {
     16: Stream(16, 16, 256, 4, 3, 2), 32: Stream(32, 32, 256, 8, 3, 2), 64: Stream(64, 64, 128, 4, 3, 1),
     LONG: Stream(32, 64, 128, 4, 3, 2), ALONE: Stream(32, 64, 64, 4, 3, 4),
 }  # fmt: skip
-LONGEST_WHOLE = 64
 FORWARD = Tiles(64, 16, 128, 4, 6)
 BACKWARD = Tiles(64, 16, 256, 4, 4)
 SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
 
-
-class Pair(NamedTuple):
-    """Channels of a tile of two whole axes, what the compiler is told, programs for each multiprocessor."""
-
-    channels: int
-    warps: int
-    stages: int
-    programs: int
-
-
-# Two axes of at most so many tokens, both rounded up to blocks, go through the chip at once.
-LARGEST_PAIR = 1024
-PAIR_FORWARD, PAIR_BACKWARD = Pair(16, 4, 2, 2), Pair(16, 8, 2, 1)
-
 # Wide heads' matrices are made once and read as a table along axes that are not longer.
 LARGEST_TABLE = 1024
-WIDE_MIX = Tiles(128, 64, 128, 8, 4)
-WIDE_PAIRS = Tiles(128, 128, 64, 8, 4)
+WIDE_MIX = Tiles(128, 64, 128, 8, 3)
+WIDE_PAIRS = Tiles(128, 128, 128, 8, 3)
 MIX_PROGRAMS, WIDE_PROGRAMS, FEW_PROGRAMS = 2, 2, 4  # for each multiprocessor
 
 ALL_LOCAL, NONE_LOCAL = 1 << 30, -1
@@ -129,7 +113,7 @@ def smaller(columns: int, stages: int, dtype: torch.dtype) -> Iterator[tuple[int
 
 
 def chosen_stream(axis: Axis, streams: dict[int, Stream]) -> Stream:
-    return streams[block(axis.size) if axis.size <= LONGEST_WHOLE else LONG if axis.others > 1 else ALONE]
+    return streams.get(block(axis.size)) or streams[LONG if axis.others > 1 else ALONE]
 
 
 def room_of(axis: Axis, streams: dict[int, Stream], shared: bool = False) -> int:
@@ -144,9 +128,15 @@ def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple
     tiles, room = parts_of(size, stream.rows), stream.window - stream.rows
     first = min(tiles, parts_of(room, stream.rows)) if room else tiles
     inner = max(0, (size - room) // stream.rows - first)
-    each = max(1, min(column_tiles, most // tiles))
-    rest = max(1, min(inner * column_tiles, most - (tiles - inner) * each)) if inner else 0
-    return first, tiles - inner, inner, each, rest
+    borders = tiles - inner
+
+    def tiles_of_the_busiest(each: int) -> int:
+        rest = max(1, most - borders * each)
+        return max(parts_of(column_tiles, each), parts_of(inner * column_tiles, rest))
+
+    each = min(range(1, max(1, min(column_tiles, most // borders)) + 1), key=tiles_of_the_busiest)
+    rest = max(1, min(inner * column_tiles, most - borders * each)) if inner else 0
+    return first, borders, inner, each, rest
 
 
 def stream_ways(
@@ -266,36 +256,6 @@ def wide_forward_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], room
     return Ways(ways)
 
 
-def pair_ways(
-    pair: tuple[Axis, ...], inner: Axis | None, layout: Layout, strides: tuple[int, ...],
-    backward: tuple[int | bool, ...] | None = None,
-) -> Ways:  # fmt: skip
-    """Two axes at once; ``inner`` is the third, if there is one. ``backward`` as above, without the first part."""
-    rows, columns = pair
-    chosen = PAIR_FORWARD if backward is None else PAIR_BACKWARD
-    width_tiles = parts_of(layout.width, chosen.channels)
-    tiles = layout.items * (1 if inner is None else inner.size) * width_tiles
-    programs = max(1, min(tiles, multiprocessors(layout.device) * chosen.programs // layout.heads))
-    numbers: tuple[Any, ...] = (
-        layout.heads, tiles, width_tiles, layout.width, *((1, 0) if inner is None else (inner.size, inner.after)),
-        rows.after, columns.after, *layout.heads_at, rows.place, columns.place, *strides,
-    )  # fmt: skip
-    constants = (
-        precision(layout.dtype), rows.size, columns.size, block(rows.size), block(columns.size), chosen.channels
-    )  # fmt: skip
-    kernel: Any = pair_forward
-    if backward is None:
-        numbers = (*numbers, *constants)
-    else:
-        kernel, numbers = pair_backward, (*backward[:2], *numbers, *backward[2:], *constants)
-    grid = (layout.heads * programs, 1, 1)
-    ways = [
-        Launch(kernel, grid, numbers, {"num_warps": chosen.warps, "num_stages": stages}, programs)
-        for stages in range(chosen.stages, 0, -1)
-    ]
-    return Ways(ways)
-
-
 def wide_backward_ways(
     axis: Axis, layout: Layout, strides: tuple[int, ...], shared: bool, length: int, backward: tuple[int | bool, ...]
 ) -> Ways:
@@ -326,10 +286,16 @@ def moments_launch(grid: tuple[int, ...], layout: Layout, rooms: tuple[int, ...]
     return Launch(row_moments, cut, numbers, {"num_warps": 1}, 1)
 
 
-def sum_launch(layout: Layout, programs: int, counts: tuple[int, ...], joined: bool) -> Launch:
-    """``counts``: of every axis, parts from the first launch, where the second's begin, and how many they are."""
-    by_kind = [three(counts[i::3]) for i in range(3)]
-    numbers = (programs, len(counts) // 3, *[n for kind in by_kind for n in kind], joined, 256)
+def sum_launch(
+    grid: tuple[int, ...], layout: Layout, programs: int, counts: Sequence[tuple[int, int, int]], rooms: Sequence[int],
+    joined: bool,
+) -> Launch:  # fmt: skip
+    """``counts``: of every axis, parts from local heads' launch, where those of the wide begin, and how many they are."""
+    by_axis = [three(numbers) for numbers in (*zip(*counts, strict=True), grid, tuple(rooms))]
+    numbers = (
+        programs, len(grid), *[n for kind in by_axis for n in kind], *layout.heads_at,
+        NEGLIGIBLE[layout.dtype], joined, 256,
+    )  # fmt: skip
     return Launch(add_up, (layout.heads, 1, 1), numbers, {"num_warps": 4}, 1)
 
 

@@ -55,6 +55,16 @@ def is_local(whole, reach, room):
 
 
 @triton.jit
+def wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE: tl.constexpr, size, room):
+    """How many heads are not local along an axis."""
+    found = 0
+    for head in range(heads):
+        whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        found += tl.where(is_local(whole, reach_of(alpha, NEGLIGIBLE, size), room), 0, 1)
+    return found
+
+
+@triton.jit
 def outputs_of(low, high, reach, whole, size):
     """Outputs whose nearest input lies within reach of inputs low … high; at a border, all whose target is beyond it, too.
     The last is excluded."""
@@ -87,7 +97,8 @@ def axis_forward(
 ):  # fmt: skip
     """Heads that are local in a window with ``ROOM`` are left to another launch. Few programs walk over all tiles of all
     heads, so that nearly none are started where there is nothing to do."""
-    for t in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):
+    some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
+    for t in range(tl.program_id(0), tl.where(some > 0, tiles * heads, 0), tl.num_programs(0)):
         head, tile = t % heads, t // heads
         whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
         reach = reach_of(alpha, NEGLIGIBLE, SIZE)
@@ -175,7 +186,11 @@ def axis_backward(
     A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place. Heads that
     are local in a window with ``ROOM`` are left to another launch.
     """
-    for t in range(tl.program_id(0), tiles if SHARED else tiles * heads, tl.num_programs(0)):
+    count = tiles
+    if not SHARED:
+        some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
+        count = tl.where(some > 0, tiles * heads, 0)
+    for t in range(tl.program_id(0), count, tl.num_programs(0)):
         tile = t if SHARED else t // heads
         first_head = 0 if SHARED else t % heads
         last_head = heads if SHARED else first_head + 1
@@ -183,10 +198,6 @@ def axis_backward(
             whole, fraction, alpha = head_of(center, sharpness, first_head, c_head, c_axis, s_head, s_axis, axis)
             if is_local(whole, reach_of(alpha, NEGLIGIBLE, SIZE), ROOM):
                 last_head = first_head
-                if NEEDS_HEADS:
-                    place = partial + ((first_head * axes + axis) * 2).to(tl.int64) * programs + first_part + tile
-                    tl.store(place, 0.0)
-                    tl.store(place + programs, 0.0)
         if last_head > first_head:
             item, token, channel, inside = column_offsets(
                 tile // k_tiles, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
@@ -241,26 +252,31 @@ def axis_backward(
 
 @triton.jit
 def add_up(
-    partial, grad_center, grad_sharpness,
+    partial, center, sharpness, grad_center, grad_sharpness,
     programs, axes, count0, count1, count2, begin0, begin1, begin2, more0, more1, more2,
-    JOINED: tl.constexpr, BLOCK: tl.constexpr,
+    size0, size1, size2, room0, room1, room2, c_head, c_axis, s_head, s_axis,
+    NEGLIGIBLE: tl.constexpr, JOINED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A head's parts, in a fixed order, into its gradients, (heads, axes); ``JOINED``: sharpness has one for all axes.
 
-    Of each axis there are ``count`` parts from the first and, from ``begin`` on, ``more`` from the second launch."""
+    Of each axis there are ``count`` parts of local heads and, from ``begin`` on, ``more`` of wide ones."""
     head, both = tl.program_id(0), tl.zeros((BLOCK,), tl.float32)
     for axis in range(axes):
+        size = tl.where(axis == 0, size0, tl.where(axis == 1, size1, size2))
+        room = tl.where(axis == 0, room0, tl.where(axis == 1, room1, room2))
+        whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
+        local = is_local(whole, reach_of(alpha, NEGLIGIBLE, size), room)
         count = tl.where(axis == 0, count0, tl.where(axis == 1, count1, count2))
         begin = tl.where(axis == 0, begin0, tl.where(axis == 1, begin1, begin2))
         more = tl.where(axis == 0, more0, tl.where(axis == 1, more1, more2))
-        own = partial + ((head * axes + axis) * 2).to(tl.int64) * programs
+        begin, count = tl.where(local, 0, begin), tl.where(local, count, more)
+        own = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + begin
         first = tl.zeros((BLOCK,), tl.float32)
         second = tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, count + more, BLOCK):
+        for start in range(0, count, BLOCK):
             i = start + tl.arange(0, BLOCK)
-            place = own + tl.where(i < count, i, i - count + begin)
-            first += tl.load(place, mask=i < count + more, other=0.0)
-            second += tl.load(place + programs, mask=i < count + more, other=0.0)
+            first += tl.load(own + i, mask=i < count, other=0.0)
+            second += tl.load(own + programs + i, mask=i < count, other=0.0)
         tl.store(grad_center + head * axes + axis, tl.sum(first, 0).to(grad_center.dtype.element_ty))
         if JOINED:
             both += second

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._grid_plan import Backward, Forward, key_of, passes_of, plan_of
+from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import plain_gradient, plain_grid
 from regard.functional.kernels._start import is_aligned, raw_stream
 
@@ -74,9 +74,10 @@ def run_backward(
         table = torch.empty(plan.table_count, dtype=value.dtype, device=value.device)
         for launch in plan.tables:
             launch(aligned, stream, center, sharpness, moments, table)
-    for place, _, local, pairs, wide, tabled in plan.steps:
+    between = saved if in_place else list(saved)
+    for place, local, pairs, wide, tabled in plan.steps:
         if place:
-            x = saved[place - 1]
+            x = between.pop()  # when its gradient has been handed on, its memory is free for the value's
             target = x if in_place else torch.empty_like(x)
         else:
             x = target = value
@@ -96,7 +97,7 @@ def run_backward(
         return by_value, None, None
     by_center = torch.empty(center.shape, dtype=center.dtype, device=center.device)
     by_sharpness = torch.empty(sharpness.shape, dtype=sharpness.dtype, device=center.device)
-    plan.sum_of_parts()(aligned, stream, parts, by_center, by_sharpness)
+    plan.sum_of_parts()(aligned, stream, parts, center, sharpness, by_center, by_sharpness)
     return by_value, by_center, by_sharpness
 
 
@@ -133,11 +134,10 @@ class GaussianGrid(torch.autograd.Function):
         except MemoryError:  # the card has no room for a pass: torch's own products take its place
             needs = (needs_value, needs_center, needs_sharpness)
             with torch.enable_grad():
-                inputs = tuple(x.detach().requires_grad_() for x in (value, center, sharpness))
-                out = plain_grid(*inputs, ctx.plan.key.grid)
-            found = torch.autograd.grad(out, [x for x, need in zip(inputs, needs, strict=True) if need], grad)
-            rest = iter(found)
-            return *(next(rest) if need else None for need in needs), None
+                inputs = [x.detach().requires_grad_() for x in (value, center, sharpness)]
+                out = plain_grid(inputs[0], inputs[1], inputs[2], ctx.plan.key.grid)
+            found = iter(torch.autograd.grad(out, [x for x, need in zip(inputs, needs, strict=True) if need], grad))
+            return *(next(found) if need else None for need in needs), None
 
 
 @torch.library.custom_op("regard::gaussian_grid", mutates_args=())
@@ -150,8 +150,7 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[i
 @gaussian_grid.register_fake
 def _(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[int]) -> list[Tensor]:
     heads, tokens = center.shape[0], math.prod(grid)
-    passes = passes_of(key_of(value, center, sharpness, tuple(grid)))
-    between = [value.new_empty(value.shape[0], heads, tokens, value.shape[3]) for _ in passes[1:]]
+    between = [value.new_empty(value.shape[0], heads, tokens, value.shape[3]) for _ in grid[1:]]
     return [empty_output(value, heads, tokens), *between]
 
 

@@ -1,20 +1,14 @@
 """All launches of Gaussian attention over a grid, forward and backward: decided once for shapes, strides and dtypes."""
 
 import functools
-import itertools
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from triton.runtime import driver
 
 from regard.functional.kernels import _axes
-from regard.functional.kernels._axes import Axis, Layout, Stream, Strides, axes_of
-from regard.functional.kernels._cuts import block
+from regard.functional.kernels._axes import Axis, Layout, Strides, axes_of
 from regard.functional.kernels._start import Launch, Ways
-
-PAIR_BYTES = 190_000  # of shared memory: what two axes take in the backward pass
 
 
 class Key(NamedTuple):
@@ -57,32 +51,6 @@ def head_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     return heads * tokens * width, tokens * width, width, 1
 
 
-def passes_of(key: Key) -> list[tuple[Axis, ...]]:
-    """The axes that go together, in the order of the forward pass: two short ones at once, and last, because what comes
-    before them has made one value per head."""
-    axes = axes_of(key.grid)
-    if key.dtype.itemsize > 2 or len(axes) < 3 or not has_room_for_pairs(key.device):
-        return [(axis,) for axis in axes]
-    pairs = [pair for pair in itertools.combinations(axes, 2) if tokens_of(pair) <= _axes.LARGEST_PAIR]
-    if not pairs:
-        return [(axis,) for axis in axes]
-    chosen = max(pairs, key=lambda pair: (tokens_of(pair), pair[1].place))
-    return [*((axis,) for axis in axes if axis not in chosen), chosen]
-
-
-def tokens_of(pair: tuple[Axis, ...]) -> int:
-    return math.prod(block(axis.size) for axis in pair)
-
-
-@functools.cache
-def has_room_for_pairs(device: torch.device) -> bool:
-    """Whether a program can have the memory that two axes at once need on the chip."""
-    if device.type != "cuda":
-        return True
-    properties = driver.active.utils.get_device_properties(device.index)
-    return bool(properties["max_shared_mem"] >= PAIR_BYTES)
-
-
 class Pass(NamedTuple):
     """Launches of a forward pass: for local heads and for wide ones, by a table or not; strides of what it writes."""
 
@@ -92,30 +60,20 @@ class Pass(NamedTuple):
     strides: tuple[int, ...]
 
 
-def rooms_of(key: Key, groups: list[tuple[Axis, ...]], streams: dict[int, Stream], backward: bool) -> list[int]:
-    """Of every axis, the room of its windows. A backward pass sums one value's gradient over all heads, local or not."""
-    rooms = [_axes.ALL_LOCAL] * len(key.grid)
-    for place, group in enumerate(groups):
-        if len(group) == 1:
-            rooms[group[0].place] = _axes.room_of(group[0], streams, backward and key.is_shared and place == 0)
-    return rooms
-
-
 class Forward:
     """Passes along all axes."""
 
     def __init__(self, key: Key) -> None:
         self.key, self.backwards = key, dict[tuple[tuple[int, ...], bool, bool], Backward]()
-        self.shape, groups = (key.shape[0], key.heads, key.shape[2], key.shape[3]), passes_of(key)
-        rooms = rooms_of(key, groups, _axes.STREAM_FORWARD, False)
+        self.shape, axes = (key.shape[0], key.heads, key.shape[2], key.shape[3]), axes_of(key.grid)
+        rooms = [_axes.room_of(axis, _axes.STREAM_FORWARD) for axis in axes]
         self.tables, begins, self.table_count = _axes.table_launches(key.grid, key.layout, rooms)
         self.moment_count = 3 * len(key.grid) * key.heads * max(key.grid)
         self.passes: list[Pass] = []
         x: Strides = (key.value[0], 0 if key.is_shared else key.value[1], key.value[2])
-        for group in groups:
-            strides = token_major(self.shape) if group is groups[-1] else head_major(self.shape)
-            at = (*x, *strides[:3])
-            self.passes.append(self._pass(key, group, rooms[group[0].place], begins, at)._replace(strides=strides))
+        for axis in axes:
+            strides = token_major(self.shape) if axis is axes[-1] else head_major(self.shape)
+            self.passes.append(self._pass(axis, rooms[axis.place], begins, (*x, *strides[:3]), strides))
             x = strides[:3]
 
     def backward(self, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> "Backward":
@@ -126,31 +84,24 @@ class Forward:
             self.backwards[grad, needs_value, needs_heads] = found
         return found
 
-    def _pass(self, key: Key, group: tuple[Axis, ...], room: int, begins: dict[int, int], at: tuple[int, ...]) -> Pass:
-        axis, layout, wide = group[0], key.layout, None
-        if len(group) > 1:
-            return Pass(_axes.pair_ways(group, third(key, group), layout, at), None, False, ())
-        if axis.place in begins:
+    def _pass(
+        self, axis: Axis, room: int, begins: dict[int, int], at: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Pass:
+        layout, wide, tabled = self.key.layout, None, axis.place in begins
+        if tabled:
             wide = _axes.mix_ways(axis, layout, at, begins[axis.place], room, False)
         elif room != _axes.ALL_LOCAL:
             wide = _axes.wide_forward_ways(axis, layout, at, room)
-        chosen = _axes.chosen_stream(axis, _axes.STREAM_FORWARD)
-        return Pass(
-            _axes.stream_ways(axis, layout, chosen, at, len(self.passes) % 2 == 1), wide, axis.place in begins, ()
-        )
-
-
-def third(key: Key, pair: tuple[Axis, ...]) -> Axis | None:
-    """The axis that is in no pair."""
-    return next((axis for axis in axes_of(key.grid) if axis not in pair), None)
+        # Every other pass begins with what the one before has written last, which is still in the cache.
+        chosen, reverse = _axes.chosen_stream(axis, _axes.STREAM_FORWARD), axis.place % 2 == 1
+        return Pass(_axes.stream_ways(axis, layout, chosen, at, reverse), wide, tabled, strides)
 
 
 class Step(NamedTuple):
-    """Launches of a backward pass, of which ``place`` was the forward one: for local heads; for wide ones with a table,
-    what they leave of the gradients of center and sharpness; for wide ones."""
+    """Launches of a backward pass along the axis at ``place``: for local heads; for wide ones with a table, what they
+    leave of the gradients of center and sharpness; for wide ones."""
 
     place: int
-    axes: tuple[Axis, ...]
     local: Ways | None
     pairs: Ways | None
     wide: Ways | None
@@ -163,27 +114,30 @@ class Step(NamedTuple):
 
 
 class Backward:
-    """Passes along all axes, the forward pass' last first."""
+    """Passes along all axes, the last axis first."""
 
     def __init__(self, key: Key, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> None:
         self.key, self.value, self.needs = key, token_major(key.shape), (needs_value, needs_heads)
-        groups = passes_of(key) if needs_value or needs_heads else []
-        self.rooms = rooms_of(key, groups, _axes.STREAM_BACKWARD, True)
+        axes = axes_of(key.grid) if needs_value or needs_heads else ()
+        # The gradient of one value is summed over all heads, local or not, by one kernel.
+        self.rooms = [
+            _axes.room_of(axis, _axes.STREAM_BACKWARD, key.is_shared and axis.place == 0) for axis in axes_of(key.grid)
+        ]
         self.tables, self.table_begins, self.table_count = _axes.table_launches(key.grid, key.layout, self.rooms)
         self.slots, self.begins, self.steps = 0, [0] * len(key.grid), list[Step]()
         if needs_heads:  # how many programs leave parts of center's and sharpness' gradients depends on no stride
-            for place, group in enumerate(groups):
-                first, second = self._step(place, group, (0,) * 9, (True, True)).programs()
-                self.slots, self.begins[group[0].place] = max(self.slots, first + second), first
+            for axis in axes:
+                first, second = self._step(axis, (0,) * 9, (True, True)).programs()
+                self.slots, self.begins[axis.place] = max(self.slots, first + second), first
         y: Strides = (grad[0], grad[1], grad[2])
-        for place, group in reversed(list(enumerate(groups))):
+        for axis in reversed(axes):
             x = gx = head_major((key.shape[0], key.heads, *key.shape[2:]))[:3]
-            if place == 0:
+            if axis.place == 0:
                 own = int(not key.is_shared)
                 x, gx = ((at[0], own * at[1], at[2]) for at in (key.value, self.value))
-            needs = (place > 0 or needs_value, needs_heads)
+            needs = (axis.place > 0 or needs_value, needs_heads)
             if any(needs):
-                self.steps.append(self._step(place, group, (*x, *y, *gx), needs))
+                self.steps.append(self._step(axis, (*x, *y, *gx), needs))
             y = gx
         alone = [_axes.ALL_LOCAL if i in self.table_begins else room for i, room in enumerate(self.rooms)]
         self.moments: Launch | None = None
@@ -192,46 +146,34 @@ class Backward:
         has_moments = self.moments is not None or self.table_count
         self.moment_count = 3 * len(key.grid) * key.heads * max(key.grid) if has_moments else 0
         self.part_count = key.heads * len(key.grid) * 2 * self.slots
-        self.sums: dict[tuple[int, ...], Launch] = {}
+        self.sum: Launch | None = None
 
-    def _step(self, place: int, group: tuple[Axis, ...], at: tuple[int, ...], needs: tuple[bool, bool]) -> Step:
+    def _step(self, axis: Axis, at: tuple[int, ...], needs: tuple[bool, bool]) -> Step:
         layout, axes, length = self.key.layout, len(self.key.grid), max(self.key.grid)
-        if len(group) > 1:
-            inner, given = third(self.key, group), (self.slots, axes, *needs)
-            return Step(place, group, _axes.pair_ways(group, inner, layout, at, given), None, None, False)
-        axis, room = group[0], self.rooms[group[0].place]
-        local = pairs = wide = None
+        place, room, local, pairs, wide = axis.place, self.rooms[axis.place], None, None, None
         if room != _axes.NONE_LOCAL:
-            chosen = _axes.chosen_stream(axis, _axes.STREAM_BACKWARD)
-            local = _axes.stream_ways(axis, layout, chosen, at, self._is_reversed(place), (self.slots, 0, axes, *needs))
-        parts_at = (self.slots, self.begins[axis.place], axes, *needs)
-        tabled = axis.place in self.table_begins
+            chosen, reverse = _axes.chosen_stream(axis, _axes.STREAM_BACKWARD), (axes - 1 - place) % 2 == 1
+            local = _axes.stream_ways(axis, layout, chosen, at, reverse, (self.slots, 0, axes, *needs))
+        given = (self.slots, self.begins[place], axes, *needs)
+        tabled = place in self.table_begins
         if tabled:
-            pairs = _axes.pairs_ways(axis, layout, at[:6], room, length, parts_at) if needs[1] else None
-            begin = self.table_begins[axis.place]
-            wide = _axes.mix_ways(axis, layout, at[3:], begin, room, True) if needs[0] else None
+            pairs = _axes.pairs_ways(axis, layout, at[:6], room, length, given) if needs[1] else None
+            wide = _axes.mix_ways(axis, layout, at[3:], self.table_begins[place], room, True) if needs[0] else None
         elif room != _axes.ALL_LOCAL:
-            wide = _axes.wide_backward_ways(axis, layout, at, room == _axes.NONE_LOCAL, length, parts_at)
-        return Step(place, group, local, pairs, wide, tabled)
-
-    def _is_reversed(self, place: int) -> bool:
-        """Every other pass begins with what the one before has written last, which is still in the cache."""
-        return (len(passes_of(self.key)) - 1 - place) % 2 == 1
+            wide = _axes.wide_backward_ways(axis, layout, at, room == _axes.NONE_LOCAL, length, given)
+        return Step(place, local, pairs, wide, tabled)
 
     def sum_of_parts(self) -> Launch:
-        """By how many programs were started, which the card's room decides at the first launch."""
-        counts = [0] * 3 * len(self.key.grid)
-        for step in self.steps:
-            second = step.pairs if step.tabled else step.wide
-            started = (0 if ways is None else ways.now.programs for ways in (step.local, second))
-            first, more = started
-            for axis in step.axes:
-                counts[3 * axis.place : 3 * axis.place + 3] = first, self.begins[axis.place], more
-        found = self.sums.get(tuple(counts))
-        if found is None:
-            found = _axes.sum_launch(self.key.layout, self.slots, tuple(counts), self.key.joined)
-            self.sums[tuple(counts)] = found
-        return found
+        """By how many programs were started, which the card's room decided at the first launches."""
+        if self.sum is None:
+            counts = [(0, 0, 0)] * len(self.key.grid)
+            for step in self.steps:
+                second = step.pairs if step.tabled else step.wide
+                first, more = (0 if ways is None else ways.now.programs for ways in (step.local, second))
+                counts[step.place] = first, self.begins[step.place], more
+            key = self.key
+            self.sum = _axes.sum_launch(key.grid, key.layout, self.slots, counts, self.rooms, key.joined)
+        return self.sum
 
 
 @functools.lru_cache(1024)

@@ -16,6 +16,7 @@ from regard.functional.kernels._gaussian_pass import (
     nearest_of,
     outputs_of,
     reach_of,
+    wide_heads,
 )
 
 
@@ -70,7 +71,8 @@ def wide_mix(
     """Values times a head's matrix; ``TRANSPOSED``: what comes from above, back through it.
 
     Few programs walk over all tiles of all heads, so that nearly none are started where no head is wide."""
-    for t in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):
+    some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
+    for t in range(tl.program_id(0), tl.where(some > 0, tiles * heads, 0), tl.num_programs(0)):
         head, tile = t % heads, t // heads
         whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
         reach = reach_of(alpha, NEGLIGIBLE, SIZE)
@@ -121,32 +123,35 @@ def wide_pairs(
     tile, part = program % (tiles * tiles), program // (tiles * tiles)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     reach = reach_of(alpha, NEGLIGIBLE, SIZE)
-    low, from_m = (tile % tiles) * BS, (tile // tiles) * BS
-    begin, end = outputs_of(low, tl.minimum(low + BS, SIZE) - 1, reach, whole, SIZE)
-    near = (from_m < end) & (from_m + BS > begin) & (is_local(whole, reach, ROOM) == 0)
-    k, m = low + tl.arange(0, BS), from_m + tl.arange(0, BS)
-    x_rows, y_rows = (k.to(tl.int64) * after * x_token)[:, None], (m.to(tl.int64) * after * y_token)[:, None]
-    pairs = tl.zeros((BS, BS), tl.float32)
-    for t in range(part, tl.where(near, column_tiles, 0), parts):
-        item, token, channel, inside = column_offsets(t, other_tiles, width_tiles, others, width, after, SIZE, BO, BW)
-        values = tl.load(
-            x + item * x_item + head * x_head + (token * x_token + channel)[None, :] + x_rows,
-            mask=inside[None, :] & (k < SIZE)[:, None], other=0.0,
-        )  # fmt: skip
-        upstream = tl.load(
-            grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :] + y_rows,
-            mask=inside[None, :] & (m < SIZE)[:, None], other=0.0,
-        )  # fmt: skip
-        pairs = tl.dot(values, tl.trans(upstream), pairs, input_precision=PRECISION)
-    place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + program
-    # Where nothing is near no moments have been written, and there are no pairs.
-    nearest, shift = nearest_of(m, whole, fraction, SIZE)
-    row, read = moments + (axis * heads + head) * length + m, m < tl.where(near, SIZE, 0)
-    inverse = tl.load(row, mask=read, other=0.0)
-    mean_step = tl.load(row + axes * heads * length, mask=read, other=0.0)
-    mean_square = tl.load(row + 2 * axes * heads * length, mask=read, other=0.0)
-    step = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None] - nearest[None, :]
-    square = step * (step + (2.0 * shift)[None, :])
-    pairs = pairs * tl.exp2(-alpha * 1.4426950408889634 * square + inverse[None, :])
-    tl.store(place, 2.0 * alpha * tl.sum(tl.sum(pairs * (step - mean_step[None, :]), 1), 0))
-    tl.store(place + programs, -tl.sum(tl.sum(pairs * (square - mean_square[None, :]), 1), 0))
+    if not is_local(whole, reach, ROOM):
+        low, from_m = (tile % tiles) * BS, (tile // tiles) * BS
+        begin, end = outputs_of(low, tl.minimum(low + BS, SIZE) - 1, reach, whole, SIZE)
+        near = (from_m < end) & (from_m + BS > begin)
+        k, m = low + tl.arange(0, BS), from_m + tl.arange(0, BS)
+        x_rows, y_rows = (k.to(tl.int64) * after * x_token)[:, None], (m.to(tl.int64) * after * y_token)[:, None]
+        pairs = tl.zeros((BS, BS), tl.float32)
+        for t in range(part, tl.where(near, column_tiles, 0), parts):
+            item, token, channel, inside = column_offsets(
+                t, other_tiles, width_tiles, others, width, after, SIZE, BO, BW
+            )
+            values = tl.load(
+                x + item * x_item + head * x_head + (token * x_token + channel)[None, :] + x_rows,
+                mask=inside[None, :] & (k < SIZE)[:, None], other=0.0,
+            )  # fmt: skip
+            upstream = tl.load(
+                grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :] + y_rows,
+                mask=inside[None, :] & (m < SIZE)[:, None], other=0.0,
+            )  # fmt: skip
+            pairs = tl.dot(values, tl.trans(upstream), pairs, input_precision=PRECISION)
+        place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + program
+        # Where nothing is near no moments have been written, and there are no pairs.
+        nearest, shift = nearest_of(m, whole, fraction, SIZE)
+        row, read = moments + (axis * heads + head) * length + m, m < tl.where(near, SIZE, 0)
+        inverse = tl.load(row, mask=read, other=0.0)
+        mean_step = tl.load(row + axes * heads * length, mask=read, other=0.0)
+        mean_square = tl.load(row + 2 * axes * heads * length, mask=read, other=0.0)
+        step = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None] - nearest[None, :]
+        square = step * (step + (2.0 * shift)[None, :])
+        pairs = pairs * tl.exp2(-alpha * 1.4426950408889634 * square + inverse[None, :])
+        tl.store(place, 2.0 * alpha * tl.sum(tl.sum(pairs * (step - mean_step[None, :]), 1), 0))
+        tl.store(place + programs, -tl.sum(tl.sum(pairs * (square - mean_square[None, :]), 1), 0))
