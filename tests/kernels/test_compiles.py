@@ -63,7 +63,7 @@ AMPERE = [
     case((16, 16), 128, "bfloat16", value_heads=1),
     case((8, 8), 64, "float32"),
     case((512, 40), 64, "bfloat16"),
-    case((70, 33), 64, "float32", value_heads=1),
+    case((140, 33), 64, "float32", value_heads=1),
 ]
 CROWDED = [by_matrices((128, 128), 64, "bfloat16"), case((16, 16), 64, "bfloat16", value_heads=1)]
 TOO_LARGE = by_matrices((128, 8), 64, "float32", learned="heads")

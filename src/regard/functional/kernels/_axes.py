@@ -88,7 +88,7 @@ def axes_of(grid: tuple[int, ...]) -> tuple[Axis, ...]:
 Strides = tuple[int, int, int]
 
 
-class Layout(NamedTuple):
+class ValueLayout(NamedTuple):
     """What a pass along one axis is told about the values: where they are, and of what kind."""
 
     dtype: torch.dtype
@@ -140,7 +140,7 @@ def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple
 
 
 def stream_ways(
-    axis: Axis, layout: Layout, chosen: Stream, strides: tuple[int, ...], reverse: bool,
+    axis: Axis, layout: ValueLayout, chosen: Stream, strides: tuple[int, ...], reverse: bool,
     backward: tuple[int | bool, ...] | None = None,
 ) -> Ways:  # fmt: skip
     """``reverse`` begins with the last tile. ``backward``: room for parts, the first of them, axes; whether gradients of
@@ -177,7 +177,7 @@ def has_table(axis: Axis, dtype: torch.dtype, room: int) -> bool:
 
 
 def table_launches(
-    grid: tuple[int, ...], layout: Layout, rooms: Sequence[int]
+    grid: tuple[int, ...], layout: ValueLayout, rooms: Sequence[int]
 ) -> tuple[list[Launch], dict[int, int], int]:
     """What makes the tables of all axes that have one, where each begins, and how many numbers they are."""
     axes = [axis for axis in axes_of(grid) if has_table(axis, layout.dtype, rooms[axis.place])]
@@ -199,7 +199,7 @@ def table_launches(
     return launches, begins, count
 
 
-def mix_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], begin: int, room: int, backward: bool) -> Ways:
+def mix_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: int, room: int, backward: bool) -> Ways:
     """Wide heads by their table, which begins at ``begin``."""
     ways = []
     for columns, stages in smaller(WIDE_MIX.columns, WIDE_MIX.stages, layout.dtype):
@@ -218,7 +218,7 @@ def mix_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], begin: int, r
 
 
 def pairs_ways(
-    axis: Axis, layout: Layout, strides: tuple[int, ...], room: int, length: int, backward: tuple[int | bool, ...]
+    axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int, length: int, backward: tuple[int | bool, ...]
 ) -> Ways:
     """What wide heads with a table leave of the gradients of center and sharpness."""
     ways, tiles = [], parts_of(axis.size, WIDE_PAIRS.rows)
@@ -239,7 +239,7 @@ def pairs_ways(
     return Ways(ways)
 
 
-def wide_forward_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], room: int) -> Ways:
+def wide_forward_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int) -> Ways:
     ways = []
     for columns, stages in smaller(FORWARD.columns, FORWARD.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
@@ -257,7 +257,12 @@ def wide_forward_ways(axis: Axis, layout: Layout, strides: tuple[int, ...], room
 
 
 def wide_backward_ways(
-    axis: Axis, layout: Layout, strides: tuple[int, ...], shared: bool, length: int, backward: tuple[int | bool, ...]
+    axis: Axis,
+    layout: ValueLayout,
+    strides: tuple[int, ...],
+    shared: bool,
+    length: int,
+    backward: tuple[int | bool, ...],
 ) -> Ways:
     tiles, ways = SHARED_BACKWARD if shared else BACKWARD, []
     rows, steps = min(tiles.rows, block(axis.size)), min(tiles.steps, block(axis.size))
@@ -278,7 +283,7 @@ def wide_backward_ways(
     return Ways(ways)
 
 
-def moments_launch(grid: tuple[int, ...], layout: Layout, rooms: tuple[int, ...]) -> Launch:
+def moments_launch(grid: tuple[int, ...], layout: ValueLayout, rooms: tuple[int, ...]) -> Launch:
     length = max(grid)
     rows, steps = min(32, block(length)), 16
     numbers = (length, *three(grid), *three(rooms), *layout.heads_at, NEGLIGIBLE[layout.dtype], rows, steps)
@@ -287,7 +292,7 @@ def moments_launch(grid: tuple[int, ...], layout: Layout, rooms: tuple[int, ...]
 
 
 def sum_launch(
-    grid: tuple[int, ...], layout: Layout, programs: int, counts: Sequence[tuple[int, int, int]], rooms: Sequence[int],
+    grid: tuple[int, ...], layout: ValueLayout, programs: int, counts: Sequence[tuple[int, int, int]], rooms: Sequence[int],
     joined: bool,
 ) -> Launch:  # fmt: skip
     """``counts``: of every axis, parts from local heads' launch, where those of the wide begin, and how many they are."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels import _axes
-from regard.functional.kernels._axes import Axis, Layout, Strides, axes_of
+from regard.functional.kernels._axes import Axis, ValueLayout, Strides, axes_of
 from regard.functional.kernels._start import Launch, Ways
 
 
@@ -24,8 +24,8 @@ class Key(NamedTuple):
     value: tuple[int, ...]
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.dtype, self.device, self.shape[0], self.heads, self.shape[3], self.heads_at)
+    def layout(self) -> ValueLayout:
+        return ValueLayout(self.dtype, self.device, self.shape[0], self.heads, self.shape[3], self.heads_at)
 
     @property
     def is_shared(self) -> bool:
