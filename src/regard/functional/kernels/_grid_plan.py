@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels import _axes
-from regard.functional.kernels._axes import Axis, ValueLayout, Strides, axes_of
+from regard.functional.kernels._axes import Axis, Strides, ValueLayout, axes_of
 from regard.functional.kernels._start import Launch, Ways
 
 
