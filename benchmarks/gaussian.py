@@ -4,12 +4,13 @@ Forward and backward pass (gradients of values, centers and sharpness); ratios a
 
     python benchmarks/gaussian.py                 # CPU: one image; a GPU: about 131 k tokens in bfloat16
     python benchmarks/gaussian.py --grids 32 64   # fewer grids
+    python benchmarks/gaussian.py --conversion    # only convolutions and the attention that they convert to
 
 These compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product), ``sdpa+bias`` (the same
 matrix as a bias of the fused kernel), and ``flex`` (FlexAttention with the score as its score_mod; GPU only). These compute
 less and are baselines: ``flash`` (the fused kernel without bias, so without position), ``depthwise`` and ``conv`` (3×3
-convolutions of cuDNN or oneDNN with as many channels). ``banded`` is regard with a frozen plan. A baseline that does not
-fit into memory is skipped, with a message.
+convolutions of cuDNN or oneDNN with as many channels), and on a CPU ``depthwise 7×7``. ``banded`` is regard with a frozen plan.
+A baseline that does not fit into memory is skipped, with a message.
 
 On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
 compared with cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
@@ -82,6 +83,7 @@ class Problem:
         image = image.detach().to(memory_format=torch.channels_last).requires_grad_()
         channels = HEADS * WIDTH
         depthwise = torch.randn(channels, 1, 3, 3, device=self.device, dtype=self.dtype).requires_grad_()
+        wide = torch.randn(channels, 1, 7, 7, device=self.device, dtype=self.dtype).requires_grad_()
         dense = torch.randn(channels, channels, 3, 3, device=self.device, dtype=self.dtype).requires_grad_()
         return {
             "ours": self.ours("auto"),
@@ -109,6 +111,9 @@ class Problem:
             ),
             "depthwise": self.step(lambda: F.conv2d(image, depthwise, padding=1, groups=channels), image, depthwise),
             "conv": self.step(lambda: F.conv2d(image, dense, padding=1), image, dense),
+            "depthwise 7×7": self.step(lambda: F.conv2d(image, wide, padding=3, groups=channels), image, wide)
+            if self.device == "cpu"  # on a GPU it is among the rivals
+            else None,
         }
 
     def flex(self) -> Callable[[], None] | None:
@@ -168,10 +173,12 @@ def peak_on_gpu(call: Callable[[], None]) -> int:
 
 
 def workload(side: int, way: str, device: str) -> Callable[[], None] | None:
-    """A way of computing Gaussian heads, or ``conv:CHANNELS`` and ``attention:CHANNELS``, a layer and its conversion."""
-    kind, _, channels = way.partition(":")
-    if channels:
-        return conversion_steps(int(channels), side, device)[kind]
+    """A way of computing Gaussian heads, or ``conv:CHANNELS:CASE``, ``attention:…`` and ``taps:…``, a layer and its
+    conversions."""
+    kind, _, layer = way.partition(":")
+    if layer:
+        channels, _, case = layer.partition(":")
+        return conversion_steps(int(channels), side, device, case)[kind]
     return Problem(side, device, torch.float32 if device == "cpu" else torch.bfloat16).candidates()[way]
 
 
@@ -198,8 +205,11 @@ def memory_status(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callable[[], None]]:
-    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device)
+CONVERTED = {"zeros": {}, "reflect": {"padding_mode": "reflect"}, "stride 2": {"stride": 2}}
+
+
+def conversion_steps(channels: int, side: int, device: str, case: str) -> dict[str, Callable[[], None]]:
+    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device, **CONVERTED[case])
     x = torch.randn(8 if device == "cpu" else 128, channels, side, side, device=device, requires_grad=True)
 
     def step(layer: torch.nn.Module) -> Callable[[], None]:
@@ -214,16 +224,21 @@ def conversion_steps(channels: int, side: int, device: str) -> dict[str, Callabl
 
 
 def conversion(device: str, rounds: int) -> list[dict[str, object]]:
-    """A 3×3 convolution beside the attention it converts to: forward and backward, time and memory."""
+    """A 3×3 convolution beside the attention it converts to: forward and backward, time and memory, in float32 throughout (a
+    GPU's convolution would else be computed in TF32, and the attention's products not)."""
+    torch.backends.cudnn.allow_tf32 = False
     rows = []
     for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
-        times = side_by_side(conversion_steps(channels, side, device), rounds=rounds, device=device)
-        row = {"layer": f"{channels}→{channels}, 3×3 on {side}²", **milliseconds(times)}
-        longer = ratios(times, "conv")
-        row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
-        for kind in ("conv", "attention", "taps"):
-            row[f"{kind} MiB"] = round((peak_bytes(side, f"{kind}:{channels}", device) or 0) / 2**20, 1)
-        rows.append(row)
+        for case in CONVERTED:
+            times = side_by_side(conversion_steps(channels, side, device, case), rounds=rounds, device=device)
+            row = {"layer": f"{channels}→{channels}, 3×3 on {side}², {case}", **milliseconds(times)}
+            longer = ratios(times, "conv")
+            row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
+            for kind in ("conv", "attention", "taps"):
+                peak = peak_bytes(side, f"{kind}:{channels}:{case}", device)
+                row[f"{kind} MiB"] = round((peak or 0) / 2**20, 1)
+            rows.append(row)
+    torch.backends.cudnn.allow_tf32 = True
     return rows
 
 
@@ -259,8 +274,14 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0], rounds=10)
     parser.add_argument("--grids", type=int, nargs="+", default=[16, 32, 64, 128, 256])
     parser.add_argument("--linear", type=int, nargs=2, default=[64, 512], help="the two grids of the linear-time check")
+    parser.add_argument("--conversion", action="store_true", help="only convolutions and what they convert to")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.conversion:
+        converted = conversion(options.device, options.rounds)
+        print_table(converted, list(converted[0]))
+        print(write("conversion", options, converted))
+        return
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     rows, memory, floors = [], [], []
     bandwidth = copy_bandwidth() if options.device != "cpu" else 0.0

@@ -2,6 +2,7 @@
 
     python benchmarks/zoo.py                                        # all, half an hour
     python benchmarks/zoo.py --families faults timm --only nest_tiny  # some of them
+    python benchmarks/zoo.py --again results/zoo.json --minutes 5   # those of a result that were not run or had a fault
 
 Models are small, made by rule (``_zoo/by_rule.py``), with random weights. Each is a row: how many maps ``regard.capture``
 gave, what it lists as missed, the worst difference of a map from an independent computation that imports nothing of
@@ -10,6 +11,9 @@ axes are. The batch axis is checked as well: the maps of one sample alone must b
 
 Verdicts: *complete*, *complete, the rest in missed*, *in missed*, *no attention*; *not run* if no small model could be
 made; *silently wrong* and *silently incomplete* must not occur, and end this program with an error.
+
+``--again`` writes the new rows into the result that it was given, each with its own date and commit. Rows that have this
+commit already are done, so that a few minutes at a time come to an end.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import signal
 import sys
 import time
@@ -30,7 +35,7 @@ from typing import Any
 
 import torch
 
-from _measure import RESULTS, hardware, import_timm, print_table, write_rows
+from _measure import RESULTS, commit, hardware, import_timm, print_table, write_rows
 
 FAMILIES = {
     "faults": "_zoo.faults",
@@ -101,6 +106,30 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
+def again(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of a result, in which those of some verdicts are measured again, and new ones added."""
+    path, only = options.again, options.only
+    result = json.loads(path.read_text())
+    found = {(row["family"], row["model"]): row for row in result["rows"]}
+    now = {"date": date.today().isoformat(), "commit": commit()}
+    until = time.monotonic() + 60 * options.minutes
+    for family in options.families:
+        models = importlib.import_module(FAMILIES[family])
+        for name in only or models.model_types():
+            old = found.get((family, name), {"verdict": "not run"})
+            wanted = bool(only) or old["verdict"] in options.verdicts
+            if not wanted or old.get("commit") == now["commit"] or time.monotonic() > until:
+                continue
+            row = {**next(rows(family, [name], options.seconds)), **now}
+            found[family, name] = row
+            print(f"{name}: {row['verdict']} {row.get('problems') or row.get('why', '')}", flush=True)
+            result["rows"] = list(found.values())
+            path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    result["summary"], result["versions"] = summary(result["rows"]), {**result["versions"], **versions()}
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return list(found.values())
+
+
 def versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:
@@ -109,18 +138,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--only", nargs="*", default=[], help="names of models of the (one) family")
-    parser.add_argument("--seconds", type=int, default=30, help="time limit for each model")
-    parser.add_argument("--log", type=Path, help="a file of finished rows, from which a broken-off run continues")
-    parser.add_argument("--output", type=Path, help="result file; default results/zoo-cpu-<date>.json")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    import_timm()
-    importlib.import_module("transformers").logging.set_verbosity_error()
+def fresh(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each model, apart from those in the log."""
     found: list[dict[str, Any]] = []
     if options.log is not None and options.log.exists():
         found = [json.loads(line) for line in options.log.read_text().splitlines()]
@@ -134,12 +153,34 @@ def main() -> None:
             if options.log is not None:
                 with options.log.open("a") as log:
                     log.write(json.dumps(row) + "\n")
+    if not options.only:
+        path = options.output or RESULTS / f"zoo-cpu-{date.today().isoformat()}.json"
+        print(write_rows("zoo", path, found, hardware("cpu", 1), summary=summary(found), versions=versions()))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--only", nargs="*", default=[], help="names of models of the (one) family")
+    parser.add_argument("--seconds", type=int, default=30, help="time limit for each model")
+    parser.add_argument("--log", type=Path, help="a file of finished rows, from which a broken-off run continues")
+    parser.add_argument("--output", type=Path, help="result file; default results/zoo-cpu-<date>.json")
+    parser.add_argument("--again", type=Path, help="a result whose rows that were not run or had a fault are run again")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="with --again: begin no model after so long")
+    parser.add_argument("--verdicts", nargs="+", default=["not run", *SILENT], help="with --again: rows of these")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    import_timm()
+    importlib.import_module("transformers").logging.set_verbosity_error()
+    if options.again is not None:
+        found = again(options)
+    else:
+        found = fresh(options)
     lines = summary(found)
     print_table(lines, list(lines[0]))
     silent = [row for row in found if row["verdict"] in SILENT]
-    if not options.only:
-        path = options.output or RESULTS / f"zoo-cpu-{date.today().isoformat()}.json"
-        print(write_rows("zoo", path, found, hardware("cpu", 1), summary=lines, versions=versions()))
     sys.exit(f"{len(silent)} models are silently wrong or incomplete" if silent else 0)
 
 

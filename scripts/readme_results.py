@@ -19,6 +19,7 @@ PAGES = (
     "README.md",
     "docs/comparison.md",
     "docs/costs.md",
+    "docs/guides/convert.md",
     "docs/guides/reproduction.md",
     "docs/guides/speedrun.md",
     "docs/guides/train.md",

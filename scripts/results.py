@@ -113,17 +113,37 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
 
 
 def _attention(results: Sequence[Result], prefix: str) -> str:
-    result = newest(results, "attention")
-    rows = []
-    for row in result["rows"]:
-        if row["weights"] == "none" and row["pass"] == "forward+backward":
-            times = row["milliseconds"]
-            rows.append([row["shape"], *(_milliseconds(times.get(name)) for name in ("regard", "torch", "timm"))])
-    text = f"Milliseconds, forward and backward, no weights returned. {_origin(result, prefix)}."
-    return (
-        _markdown(["batch × tokens × width", "`regard.MultiHeadAttention`", "`nn.MultiheadAttention`", "timm"], rows)
-        + f"\n\n{text}"
-    )
+    """On a CPU and, once it has been measured there, on a GPU, in both dtypes."""
+    head = ["batch × tokens × width", "`regard.MultiHeadAttention`", "`nn.MultiheadAttention`", "timm"]
+    found = []
+    for is_cpu in (True, False):
+        files = [r for r in results if r.get("benchmark") == "attention" and is_cpu == ("thread" in r["hardware"])]
+        if not files and not is_cpu:
+            continue
+        result, rows = newest(files, "attention"), []
+        for row in result["rows"]:
+            if row["weights"] == "none" and row["pass"] == "forward+backward":
+                times = [row["milliseconds"].get(name) for name in ("regard", "torch", "timm")]
+                shape = row["shape"] if is_cpu else f"{row['shape']}, {row.get('dtype', 'float32')}"
+                rows.append([shape, *(_milliseconds(t) if is_cpu else _fine(t) for t in times)])
+        text = f"Milliseconds, forward and backward, no weights returned. {_origin(result, prefix)}."
+        found.append(f"{_markdown(head, rows)}\n\n{text}")
+    return "\n\n".join(found)
+
+
+def _fine(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, int | float) else "–"
+
+
+def _conversion(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "conversion", "thread")
+    rows = [
+        [row["layer"], f"{row['conv']:.1f} ms", f"{row['ratio']:.2f}×", f"{row['taps ratio']:.2f}×"]
+        + [f"{row[f'{kind} MiB']:.1f} MiB" for kind in ("conv", "attention", "taps")]
+        for row in result["rows"]
+    ]
+    head = ["layer, 8 items", "convolution", "as attention", "by taps", "memory", "as attention", "by taps"]
+    return f"{_markdown(head, rows)}\n\nForward and backward, float32. {_origin(result, prefix)}."
 
 
 def _capture_models(results: Sequence[Result], prefix: str) -> str:
@@ -362,6 +382,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "kernels": _kernels,
     "sizes": _sizes,
     "attention": _attention,
+    "conversion": _conversion,
     "capture-models": _capture_models,
     "capture-cost": _capture_cost,
     "capture-rivals": _capture_rivals,

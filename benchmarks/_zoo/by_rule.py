@@ -7,6 +7,9 @@ from typing import Any
 
 # Pattern of a field's name, and the number for it. The first that matches counts.
 _NUMBERS: tuple[tuple[str, int], ...] = (
+    (r"num_kv_shared_layers", 1),
+    (r"mask_feature_size|fpn_feature_size|^d_latents$", 32),
+    (r"self_attends_per_block", 2),
     (r"num_(key_value|kv)_heads$|num_query_groups|n_head_kv|multi_query_group_num|num_kv_heads", 2),
     (r"(^|_)(num_)?(attention_)?heads$|^n_heads?$|^nhead$|num_attention_heads|_attn_heads$|_heads$", 4),
     (r"qk_rope_head_dim|^rotary_dim$", 8),
@@ -19,14 +22,14 @@ _NUMBERS: tuple[tuple[str, int], ...] = (
     (r"^n_group$|topk_group", 1),
     (r"intermediate_size|ffn_dim|^d_ff$|n_inner|ffn_hidden|mlp_dim|feed_?forward(_size|_dim)?$|ffn_size|ff_dim", 48),
     (r"q_lora_rank|kv_lora_rank|lora_rank", 16),
-    (r"(^|_)hidden_size$|^d_model$|^n_embd$|^hidden_dim$|^embed_dim$|embedding_size$|^dim$|^encoder_dim$|^model_dim$", 32),
+    (r"(^|_)hidden_size$|^d_model$|^n_embd$|^hidden_dim$|^embed_dim$|embedding_size$|^(emb_)?dim$|^encoder_dim$|^model_dim$", 32),
     (r"hidden_size|hidden_dim|embed_dim$|projection_dim|out_hidden_size|d_model$|cross_attention_dim|_dim_model|channels$", 32),
-    (r"vocab_size.*|^vocab.*size$|num_embeddings", 99),
+    (r"vocab_size.*|^vocab.*size$|num_embeddings|^n_words$", 99),
     (r"max_position|n_positions|^n_ctx$|max_(source|target)_positions|seq_length$|max_seq_len|max_sequence", 64),
     (r"^image_size$|img_size|input_size|image_resolution", 32),
     (r"^patch_size$", 8),
     (r"^num_mel_bins$|n_mels|^num_mel|feature_size$", 16),
-    (r"window_size|sliding_window|attention_window|chunk_size", 8),
+    (r"window_size|sliding_window|attention_window|chunk_size|^context_size$", 8),
     (r"num_queries|num_query_tokens|num_latents|n_latents|num_object_queries", 6),
     (r"num_frames|temporal_", 2),
     (r"spatial_merge_size", 2),
@@ -73,6 +76,13 @@ _FILLED: tuple[tuple[str, Any], ...] = (
     (r"experts_per_tok$", 2),
     (r"^attn_layer_indices$", [1]),
     (r"^prediction_length$", 4),
+    (r"^mlp_layer_types$", ["dense", "sparse"]),
+    (r"^(n_routed|num|num_local)_experts$", 4),
+    (r"^n_shared_experts$|^n_group$|^topk_group$", 1),
+    (r"^sliding_window$", 8),
+    (r"^vocabulary_map$", {"<image>": 85}),
+    (r"^moe_intermediate_size$|^expert_intermediate_size$", 16),
+    (r"^top_k_experts$|^num_key_value_heads$", 2),
 )
 
 
@@ -83,8 +93,12 @@ PROFILES = (
     Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 4),)),
     Profile(kept=_WIDTHS, numbers=((r"num_(key_value|kv)_heads$", 2), (r"heads$|^n_head$", 2), (r"hidden_size$", 256))),
     Profile(filled=_FILLED),
+    Profile(numbers=((r"num_(key_value|kv)_heads$", 4),), filled=_FILLED),
     Profile(filled=((r"^rope_(parameters|scaling)$", {"mrope_section": [1, 1, 2]}),)),
-    Profile(numbers=((r"(num_)?(hidden_)?layers$|^n_layers?$|^depth$", 6),)),
+    Profile(filled=((r"^rope_parameters$", {"rope_type": "default", "rope_theta": 10000.0}), *_FILLED)),
+    Profile(filled=((r"^layers?_(block_)?types?$", ["mamba", "attention"]),)),
+    Profile(filled=((r"^layer_types$", ["conv", "full_attention"]),)),
+    Profile(numbers=((r"^(?!num_kv_shared).*layers$|^n_layers?$|^depth$", 6),)),
     Profile(kept=_EVERY),
 )
 
@@ -147,7 +161,10 @@ def _small(name: str, value: Any, profile: Profile) -> Any:
         return number if number is not None and number < value else None
     if isinstance(value, list | tuple) and value and all(type(n) is int for n in value):
         number = _number(name, _LISTS)
-        return None if number is None else [number * (2**i if number == 16 else 1) for i in range(len(value))]
+        if number is None:
+            return None
+        small = [number * (2**i if number == 16 else 1) for i in range(len(value))]
+        return [3, *small[1:]] if value[0] == 3 and number == 16 else small  # the colors of an image
     return None
 
 

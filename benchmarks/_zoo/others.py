@@ -117,7 +117,6 @@ def _x_transformers() -> dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]
         "softclamp": {"attn_softclamp_logits": True},
         "hard": {"attn_hard": True},
         "selective": {"attn_selective": True},
-        "custom softmax plus one": {"attn_use_softmax_plus_one": True},
         "laser": {"attn_laser": True},
         "hybrid": {},
     }

@@ -83,10 +83,11 @@ def _alone(name: str) -> Animal:
     """The class by itself, with the arguments that most classes take."""
     kind = _classes()[name]
     takes = inspect.signature(kind.__init__).parameters
-    options: dict[str, Any] = {"num_heads": 4, "feat_size": 8, "fused_attn": True}
+    options: dict[str, Any] = {"num_heads": 4, "feat_size": 8, "fused_attn": True, "block_size": 4, "groups": 2}
     given = {key: x for key, x in options.items() if key in takes}
     why: Exception | None = None
-    inputs = ({"x": torch.randn(2, 32, 8, 8)}, {"x": torch.randn(2, 10, 32)}, {"x": torch.randn(2, 8, 8, 32)})
+    sizes = ((2, 32, 8, 8), (2, 10, 32), (2, 8, 8, 32), (2, 2, 32, 8, 8))  # the last: features of two paths
+    inputs = [{"x": torch.randn(size)} for size in sizes]
     for first in ((32,), (32, 32), ()):
         for x in inputs:
             try:

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import regard
-from regard.convert._bounds import shift_leak
+from regard.functional._taps import shift_leak
 from regard.reference import worked_example
 
 pytestmark = pytest.mark.browser

@@ -11,7 +11,8 @@ from torch import nn
 import regard
 from regard import reference
 from regard.convert import conv_to_attention
-from regard.convert._bounds import sharpness_for, shift_leak, tail
+from regard.convert._bounds import sharpness_for
+from regard.functional._taps import shift_leak, tail
 
 MODES = ["zeros", "reflect", "replicate", "circular"]
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

@@ -93,6 +93,13 @@ def map_of(tokens, width, dtype, cells=128, **options):
     kernels.write_weights(given, key, query, dtype)
 
 
+def decay(side, size, width, dtype):
+    """An average along one axis that decays, forward and backward."""
+    value = torch.zeros(2, HEADS, size, width, dtype=getattr(torch, dtype), requires_grad=True)
+    rate = torch.zeros(HEADS, requires_grad=True)
+    kernels.decayed_average(value, rate, side, lambda value, rate: value * rate[:, None, None]).sum().backward()
+
+
 @triton.jit
 def branches_of_unequal_shapes(target, SMALL: tl.constexpr, LARGE: tl.constexpr):
     if tl.program_id(0) == 0:
@@ -127,7 +134,8 @@ def main():
     found = []
     for case in json.loads(sys.argv[3]):
         card.seen = []
-        map_of(**case) if "tokens" in case else attend(**case)
+        run = decay if "side" in case else map_of if "tokens" in case else attend
+        run(**case)
         found.append(card.seen)
     print(json.dumps({"launches": found, "refuses": refuses_what_does_not_compile()}))
 

@@ -21,6 +21,7 @@ ALL = {
     "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
     "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",
+    "block_edges", "block_sums",
 }  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def of_map(tokens, width, dtype, **more):
 
 
 HOPPER = [
+    {"side": "before", "size": 200, "width": 16, "dtype": "bfloat16"},
     of_map(1024, 128, "bfloat16", right=0, cells=4, padded=True, softcap=30.0, sloped=True),
     by_matrices((40, 70), 16, "bfloat16"),
     by_matrices((40, 70), 64, "float32", value_heads=1),
@@ -58,6 +60,7 @@ HOPPER = [
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
 AMPERE = [
+    {"side": "before", "size": 100, "width": 16, "dtype": "float32"},
     of_map(512, 16, "float32", cells=16),
     by_matrices((40, 70), 64, "bfloat16"),
     case((16, 16), 128, "bfloat16", value_heads=1),

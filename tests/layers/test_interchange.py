@@ -88,6 +88,14 @@ def test_a_mask_read_the_wrong_way_round_is_noticed():
     assert not torch.allclose(ours(x, keep=hidden), expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("batch", [None, 0, 2])
+def test_masks_of_no_keys_or_no_items_are_masks(batch):
+    shape = (0,) if batch is None else (batch, 0)
+    assert keep_from_torch(key_padding_mask=torch.zeros(shape, dtype=torch.bool))[0].shape == (
+        1 if batch is None else batch, 1, 1, 0)  # fmt: skip
+    assert keep_from_torch(torch.zeros(0, 3, 0), heads=2)[1].shape == (0, 2, 3, 0)
+
+
 def test_gradients_match_torch():
     theirs = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
     ours, x = MultiHeadAttention.from_torch(theirs), torch.randn(2, 5, 8, dtype=torch.float64)

@@ -31,6 +31,8 @@ SPELLINGS = {
     "over columns": lambda q, k, v: ((k @ q.mT).softmax(-2)).mT @ v,
     "module": lambda q, k, v: nn.Softmax(dim=-1)(q @ k.mT) @ v,
     "cast": lambda q, k, v: (q @ k.mT).double().softmax(-1).type_as(v) @ v,
+    "cast like its scores": lambda q, k, v: (scores := q @ k.mT).softmax(-1).type_as(scores) @ v,
+    "moved and shaped like its scores": lambda q, k, v: (scores := q @ k.mT).softmax(-1).to(scores).view_as(scores) @ v,
     "masked": lambda q, k, v: (q @ k.mT + torch.ones(5, 5).triu(1) * -1e9).softmax(-1).contiguous() @ v,
     "in place": lambda q, k, v: (q @ k.mT).softmax(-1).mul_(1.0) @ v,
     "a sum of terms": lambda q, k, v: ((q @ k.mT).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(-2),

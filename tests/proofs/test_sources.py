@@ -15,7 +15,7 @@ from torch import nn
 
 from regard.claims import Theorem, all_claims, theorems, theorems_about, verify
 from regard.convert import conv_to_attention
-from regard.convert._bounds import shift_leak, tail
+from regard.functional._taps import shift_leak, tail
 
 ROOT = Path(__file__).parents[2]
 PROOFS = ROOT / "proofs"

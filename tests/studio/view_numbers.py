@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import regard
-from regard.convert._bounds import shift_leak, tail
 from regard.convert._from_conv import ConvolutionalAttention
 from regard.functional._axis import axis_matrix
+from regard.functional._taps import shift_leak, tail
 from regard.maps import AttentionRecord, Layout, Map, Maps
 from regard.reference import convolution, worked_example
 

@@ -1,42 +1,13 @@
 """How far a Gaussian head is from a shift, and how far rounding may carry a sum: the two parts of every bound here."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.functional import shift_leak
 from regard.support.checks import is_functional, under_autocast
-
-
-def tail(alpha: float) -> float:
-    r"""All the weight off the target, relative to the target's: :math:`T = 2\sum_{r\ge1} e^{-\alpha r^2}`.
-
-    >>> round(tail(1.0), 6)
-    0.772637
-    """
-    total, r = 0.0, 1
-    while True:
-        term = 2 * math.exp(-alpha * r * r)
-        total += term
-        if term <= 1e-20 * total or term == 0.0:
-            return total
-        r += 1
-
-
-def shift_leak(alphas: Sequence[float]) -> float:
-    r"""How far a head of integer center is from a shift: the L1 distance of a row of weights from the one-hot row.
-
-    One axis: the target has at least 1/(1+T) of its row, for every border. So at most :math:`T/(1+T)` lies elsewhere,
-    and the row is at most :math:`2T/(1+T)` from the one-hot row. Several axes: the target's weight is
-    the product, so :math:`2\,(1 - \prod_a 1/(1+T_a))`.
-
-    >>> shift_leak([5.0]) <= 2 * tail(5.0) / (1 + tail(5.0))
-    True
-    """
-    lost = -math.expm1(-sum(math.log1p(tail(alpha)) for alpha in alphas))
-    return 2 * lost
 
 
 def sharpness_for(tolerance: float, axes: int) -> float:

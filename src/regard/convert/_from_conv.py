@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for, shift_leak
+from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for
 from regard.convert._calls import why_changed
 from regard.convert._observed_taps import observed_taps
 from regard.convert._running_bounds import convolution_error, follows, shift_error
+from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
 from regard.convert._trainable import TrainableConvolutionalAttention
-from regard.functional import Border, axis_matrix
+from regard.functional import Border, axis_matrix, shift_leak
 from regard.observation import is_observed
 from regard.support.checks import (
     check_choice,
@@ -201,15 +202,13 @@ class ConvolutionalAttention(nn.Module):
         if self.chosen_plan(x) == "taps" and not is_observed():
             out = self.convolve(x)
             return out if batched else out[0]
-        heads = self.attend(x, self.axis_matrices(grid, x))  # (batch, channels, heads, *outputs)
-        heads = observed_taps(self, heads, x, lambda: self.weights(grid, x), grid, outputs)
-        # Each group's heads and channels against its own weights: no block-diagonal matrix.
-        weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
-        # Sizes are given and not left to be found, for in an empty batch they cannot be.
-        inputs = heads.reshape(x.shape[0], self.groups, weight.shape[2], math.prod(outputs))
-        out = torch.matmul(weight, inputs).reshape(x.shape[0], self.out_channels, *outputs)
-        if self.bias is not None:
-            out = out + self.bias.to(x.dtype).reshape(-1, *[1] * self.axes)
+        matrices = self.axis_matrices(grid, x)
+        if is_observed() or not can_be_chunked(x, self.weight):
+            heads = mixed_taps(x, matrices)  # (batch, channels, heads, *outputs)
+            heads = observed_taps(self, heads, x, lambda: self.weights(grid, x), grid, outputs)
+            out = weighted_taps(heads, self.weight, self.bias, self.groups)
+        else:
+            out = TapProduct.apply(x, self.weight, self.bias, self.groups, *matrices)
         return out if batched else out[0]
 
     def chosen_plan(self, x: Tensor) -> TapsPlan:
@@ -227,26 +226,6 @@ class ConvolutionalAttention(nn.Module):
             padding = 0
         weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
         return CONVOLVE[self.axes](x, weight, bias, self.stride, padding, self.dilation, self.groups)
-
-    def attend(self, x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:
-        """Every head's output, one axis at a time from the last to the first: a tap's passes are shared by all taps
-        that agree on that axis, so K² heads cost 2 passes of K matrices and not K² of each."""
-        batch, channels = x.shape[:2]
-        done: list[tuple[int, int]] = []  # (taps, outputs) of the axes behind
-        y = x.reshape(batch * channels, *x.shape[2:])
-        for matrix in reversed(matrices):
-            taps, outputs, size = matrix.shape
-            stacked = matrix.reshape(taps * outputs, size)
-            if not done:  # the last axis: one product for everything
-                y = F.linear(y.reshape(-1, size), stacked)
-            else:
-                behind = math.prod([t * o for t, o in done])  # of a list: torch.compile takes no generator here
-                y = y.reshape(-1, size, behind)
-                y = torch.bmm(stacked.expand(y.shape[0], *stacked.shape), y)
-            done.insert(0, (taps, outputs))
-        y = y.reshape(batch, channels, *[size for pair in done for size in pair])
-        taps_first = [2 + 2 * i for i in range(self.axes)] + [3 + 2 * i for i in range(self.axes)]
-        return y.permute(0, 1, *taps_first).reshape(batch, channels, self.heads, *[o for _, o in done])
 
     def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
         """The map, for looking at; the forward pass never forms it."""
@@ -305,13 +284,9 @@ class ConvolutionalAttention(nn.Module):
             return convolution_error(rules, conv, rounded, apart)
 
     def multiply_adds(self, grid: Sequence[int]) -> int:
-        """For one item: the passes over each axis, then the weights."""
-        outputs, total, behind = self.output_size(grid), 0, 1
-        for axis in reversed(range(self.axes)):
-            rows = self.kernel_size[axis] * outputs[axis]
-            total += self.in_channels * math.prod(grid[: axis + 1]) * rows * behind
-            behind *= rows
-        return total + self.weight.numel() * math.prod(outputs)
+        """For one item, as attention: the passes over each axis, and the weights."""
+        sizes = list(zip(self.kernel_size, self.output_size(grid), grid, strict=True))
+        return self.groups * multiply_adds(self.weight.shape[1], self.out_channels // self.groups, sizes)
 
     def to_conv(self) -> Convolution:
         """The convolution again, with the same parameters."""

@@ -160,7 +160,7 @@ def _to_convolution(
 ) -> tuple[nn.Module, LayerReport]:
     before = _describe(module)
     if isinstance(module, ConvolutionalAttention):
-        reason = why_changed(module, ConvolutionalAttention, "attend", "axis_matrices", "offsets")
+        reason = why_changed(module, ConvolutionalAttention, "axis_matrices", "offsets")
         if reason:
             return module, LayerReport(name, before, "kept", note=reason)
         conv = module.to_conv()

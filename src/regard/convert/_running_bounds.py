@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.convert._bounds import FLOAT64, Arithmetic, MapRow, shift_leak
+from regard.convert._bounds import FLOAT64, Arithmetic, MapRow
+from regard.functional import shift_leak
 
 
 def follows(rules: Arithmetic) -> bool:

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.convert._bounds import shift_leak
 from regard.convert._observed_taps import observed_taps
-from regard.functional import axis_matrix
+from regard.functional import axis_matrix, shift_leak
 from regard.support.checks import check_floating, static_sizes
 
 START = 3.0  # exp(−3) ≈ 0.05 reaches a neighbor: soft enough for a gradient, sharp enough to start near the convolution

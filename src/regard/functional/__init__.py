@@ -21,3 +21,4 @@ from regard.functional._profiles import TableProfile as TableProfile
 from regard.functional._separable import separable_attention as separable_attention
 from regard.functional._separable import separable_weights as separable_weights
 from regard.functional._softargmax import softargmax as softargmax
+from regard.functional._taps import shift_leak as shift_leak

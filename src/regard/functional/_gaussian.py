@@ -14,6 +14,7 @@ from regard.functional._maps import matrices_for
 from regard.functional._mix import mix
 from regard.functional._placed import full_attention, map_is_too_large
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
+from regard.functional._taps import shifted
 from regard.observation import observe, unobserved
 from regard.support.checks import check_probability
 
@@ -83,6 +84,11 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
     check_plan(plan)
+    if isinstance(plan, GaussianPlan) and plan.shifts is not None and value.device.type == "cpu" and not dropout:
+        # On a GPU the kernels read no more than shifts do.
+        check_plan_holds(plan, call)
+        if not (torch.is_grad_enabled() and (call.center.requires_grad or call.sharpness.requires_grad)):
+            return shifted(value, plan.shifts, call.grid)
     if plan != "dense" and not dropout and suits_kernel(value, call):
         # The kernels find out on the device which heads are local: a frozen plan tells them nothing new.
         if isinstance(plan, GaussianPlan):

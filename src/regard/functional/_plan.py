@@ -1,4 +1,5 @@
-"""Which way each Gaussian head is computed: dense, separable, banded or full. Every way gives the same result."""
+"""Which way each Gaussian head is computed: dense, separable, banded, full or as taps. Every way gives the same result; that of
+taps within a bound that the plan states."""
 
 import functools
 import math
@@ -13,9 +14,10 @@ from torch import Tensor
 from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
+from regard.functional._taps import shift_leak
 from regard.support.checks import describe, is_exporting, values_are_readable
 
-Way = Literal["dense", "separable", "banded", "full"]
+Way = Literal["dense", "separable", "banded", "full", "taps"]
 
 # A key whose weight is below e^−L of the largest cannot change a sum in that dtype.
 NEGLIGIBLE = {torch.float64: 42.0, torch.float32: 18.0, torch.float16: 12.0, torch.bfloat16: 9.0}
@@ -36,17 +38,20 @@ def band_block(outputs: int) -> int:
 
 
 class HeadPlan(NamedTuple):
-    """How one head is computed. ``radius`` is the band's reach per axis (banded heads alone)."""
+    """How one head is computed. ``radius`` is the band's reach per axis (banded heads alone), ``shift`` the offset that it reads
+    (taps alone)."""
 
     way: Way
     radius: tuple[int, ...] | None = None
+    shift: tuple[int, ...] | None = None
 
 
 class GaussianPlan(NamedTuple):
     """A frozen choice per head, made by :func:`plan_for` from the heads' values.
 
     A banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall below what
-    the plan was made for; on the CPU, in eager mode, a plan that no longer holds is refused.
+    the plan was made for; on the CPU, in eager mode, a plan that no longer holds is refused. Heads that are taps are computed
+    as shifts, while centers and sharpness need no gradient: their rows of weights are at most ``leak`` from one, in L1.
     """
 
     heads: tuple[HeadPlan, ...]
@@ -59,6 +64,17 @@ class GaussianPlan(NamedTuple):
     sharpness: tuple[tuple[float, ...], ...]
     padding: tuple[tuple[int, int], ...]
     queries: tuple[tuple[float, ...], ...] | None  # None: the grid's own
+    leak: float = 0.0
+
+    @property
+    def shifts(self) -> tuple[tuple[int, ...], ...] | None:
+        """The offset of each head, where all are taps."""
+        shifts = tuple(head.shift for head in self.heads if head.shift is not None)
+        return shifts if len(shifts) == len(self.heads) else None
+
+    def check_holds(self, center: Tensor, sharpness: Tensor) -> None:
+        """Refuse heads that this plan was not made for, on the grid itself; values are read on the CPU alone."""
+        check_plan_holds(self, resolve(center, sharpness, self.grid, None, self.border, self.padding))
 
     def __str__(self) -> str:
         counts: dict[str, int] = defaultdict(int)
@@ -78,6 +94,7 @@ def plan_for(
     border: Border = "native",
     padding: Sequence[tuple[int, int]] | None = None,
     slack: float = 0.0,
+    tolerance: float = 0.0,
 ) -> GaussianPlan:
     """Look at the heads' values once and freeze the cheapest exact way for each.
 
@@ -89,24 +106,43 @@ def plan_for(
         center, sharpness, grid, queries, border, padding: as for :func:`regard.gaussian_attention`.
         dtype: the dtype of the values: it decides which weights are too small to matter.
         slack: how far a center may move before the plan must be made again.
+        tolerance: how far from a shift a head's rows of weights may be, in L1, for the plan to take it as one. Heads are
+            ``taps`` where all of them have whole centers and are so sharp that they leak no more than this, or than half a unit
+            in the last place of ``dtype``, which no result can tell. They are shifts then; a full-width
+            :class:`regard.GaussianAttention` of them is a convolution with the composed weights, and computed as one. The plan
+            says what it accepted: ``plan.leak``.
 
     >>> center, sharpness = torch.zeros(2, 2), torch.tensor([2.0, 0.001])
     >>> print(plan_for(center, sharpness, (256, 256)))
     GaussianPlan(256×256: 1 banded, radius 3×3, 1 separable)
+    >>> print(plan_for(center, torch.tensor([30.0, 20.0]), (256, 256)))
+    GaussianPlan(256×256: 2 taps)
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
     if not isinstance(dtype, torch.dtype) or dtype not in NEGLIGIBLE:
         raise TypeError(f"dtype must be one of {', '.join(map(str, NEGLIGIBLE))}, got {describe(dtype)}")
     if not isinstance(slack, int | float) or not slack >= 0:
         raise ValueError(f"slack must be a number of 0 or more, got {describe(slack)}")
+    if not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be a number of 0 or more, below 1, got {describe(tolerance)}")
     default: Way = "full" if call.is_full else choose_way(call.grid, call.outputs, center.device.type)
     centers: list[list[float]] = center.detach().double().tolist()
     alphas: list[list[float]] = [] if call.is_full else call.axis_sharpness.detach().double().tolist()
     heads, groups = cheapest(call, default, centers, alphas, dtype, slack)
+    leak = 0.0
+    if can_be_taps(call) and not slack and all(x == round(x) for center in centers for x in center):
+        worst = max(shift_leak(alpha) for alpha in alphas)
+        if worst <= max(tolerance, torch.finfo(dtype).eps / 2):
+            heads, leak = [HeadPlan("taps", shift=tuple(map(round, center))) for center in centers], worst
     return GaussianPlan(
         tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
-        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call),
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call), leak,
     )  # fmt: skip
+
+
+def can_be_taps(call: GaussianCall) -> bool:
+    """Whether sharp heads of whole centers read one key each: the nearest that there is, as at a border that is repeated."""
+    return not call.is_full and call.queries is None and call.border == "native"
 
 
 def cheapest(
@@ -266,7 +302,7 @@ def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
             f"{plan.border!r}, padding {plan.padding}, but this call has {call.heads} heads, grid {call.grid}, outputs "
             f"{call.outputs}, border {call.border!r}, padding {call.padding}: call plan_for again"
         )
-    banded = [h for h, head in enumerate(plan.heads) if head.way == "banded"]
+    banded = [h for h, head in enumerate(plan.heads) if head.way in ("banded", "taps")]
     if banded and (plan.queries is None) != (call.queries is None):
         raise ValueError("plan was made for queries elsewhere (the grid's own, or others): call plan_for again")
     if not banded or not values_are_readable(call.center):
@@ -278,6 +314,6 @@ def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
     softened = bool((call.axis_sharpness.detach().double()[banded] < frozen * (1 - 1e-6)).any())
     if moved > plan.slack + 1e-6 or softened:
         raise ValueError(
-            f"plan no longer holds: a banded head's center moved by {moved:.3g} (slack {plan.slack:g})"
+            f"plan no longer holds: a {plan.heads[banded[0]].way} head's center moved by {moved:.3g} (slack {plan.slack:g})"
             f"{' and a head became softer' if softened else ''}; call plan_for again, or with more slack"
         )

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.functional import kernels
 from regard.functional._axis import Targets, build_dtype, check_sharpness, matrix_of
 from regard.support.checks import check_choice, check_floating, describe, values_are_readable
 
@@ -85,8 +86,15 @@ class DecayProfile(NamedTuple):
 
         Decayed sums of what lies before are a recurrence, :math:`s_q = v_q + e^{-\lambda} s_{q-1}`, and so are those of
         what lies after. Only non-negative multiples of −λ are ever exponentiated, so nothing can overflow, however long
-        the axis or fast the decay; the normalizer is the same sum over ones.
+        the axis or fast the decay; the normalizer is the same sum over ones. On a GPU kernels do this, block by block.
         """
+        rate = self.rate.to(build_dtype(self.rate, x))
+        if rate.dtype == torch.float32 and kernels.usable_for_scans(x):
+            return kernels.decayed_average(x, rate, self.side, lambda x, rate: self._replace(rate=rate).plain_scan(x))
+        return self.plain_scan(x)
+
+    def plain_scan(self, x: Float[Tensor, "batch heads size width"]) -> Float[Tensor, "batch heads size width"]:
+        """The same in plain operations."""
         rate = self.rate.to(build_dtype(self.rate, x))
         values, ones = x.to(rate.dtype), rate.new_ones(1, rate.shape[0], x.shape[2], 1)
         total, norm = self._sums(values, rate), self._sums(ones, rate)

@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.functional import GaussianPlan, gaussian_attention, gaussian_weights, plan_for
+from regard.layers._composed import composed_convolution, fits_kernel
 from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import observe
+from regard.observation import is_observed, observe
 from regard.support.checks import check_dtype, check_flag, check_positive, check_probability
 
 
@@ -91,13 +92,15 @@ class GaussianAttention(nn.Module):
         return self.positions.sharpness
 
     def freeze_plan(
-        self, grid: Sequence[int], dtype: torch.dtype = torch.float32, *, slack: float = 0.0
+        self, grid: Sequence[int], dtype: torch.dtype = torch.float32, *, slack: float = 0.0, tolerance: float = 0.0
     ) -> GaussianPlan:
         """Fix the cheapest exact method for each head, for its present center and sharpness on this grid.
 
-        Use it for inference, or while heads move by at most ``slack``. ``layer.plan = "auto"`` undoes it.
+        Use it for inference, or while heads move by at most ``slack``. ``layer.plan = "auto"`` undoes it. A layer with
+        ``full_width`` whose heads are taps in this plan (:func:`regard.plan_for` says when, and what ``tolerance`` accepts) is
+        computed as one convolution, while no gradient of center and sharpness is asked for.
         """
-        self.plan = plan_for(self.center, self.sharpness, grid, dtype, slack=slack)
+        self.plan = plan_for(self.center, self.sharpness, grid, dtype, slack=slack, tolerance=tolerance)
         return self.plan
 
     def weights(self, grid: Sequence[int]) -> Float[Tensor, "heads tokens tokens"]:
@@ -127,6 +130,10 @@ class GaussianAttention(nn.Module):
         check_flag("return_weights", return_weights)
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)
+        shifts = None if return_weights else self._shifts(grid)
+        if shifts is not None:
+            out = composed_convolution(tokens, grid, shifts, self.output.weight, self.output.bias)
+            return like_input(out, x, grid)
         if self.value is None:
             value = tokens.unsqueeze(1)
         else:
@@ -134,6 +141,19 @@ class GaussianAttention(nn.Module):
         mixed = self.attend(value, grid)  # (batch, heads, tokens, head_dim)
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return (out, self.weights(grid).unsqueeze(0)) if return_weights else out
+
+    def _shifts(self, grid: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+        """The heads' shifts, where the frozen plan takes full-width heads as taps and nobody asks for more than the output."""
+        plan, places = self.plan, self.positions
+        if not self.full_width or not isinstance(plan, GaussianPlan) or plan.shifts is None or plan.grid != grid:
+            return None
+        if is_observed() or (self.dropout and self.training) or type(self.output) is not nn.Linear:
+            return None
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in places.parameters()):
+            return None
+        if not torch.compiler.is_compiling():
+            plan.check_holds(places.center, places.sharpness)
+        return plan.shifts if fits_kernel(plan.shifts) else None
 
     def extra_repr(self) -> str:
         return (

@@ -65,7 +65,7 @@ def _attention_axes(mask: Tensor, heads: int | None) -> Tensor:
 def _padding_axes(mask: Tensor) -> Tensor:
     if mask.ndim not in (1, 2):
         raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}, but must be (batch, keys) or (keys,)")
-    return mask.reshape(-1, 1, 1, mask.shape[-1])
+    return (mask if mask.ndim == 2 else mask[None])[:, None, None]  # reshape would not know the batch of no keys
 
 
 def _like(mask: Tensor, other: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import math
 import os
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -129,3 +130,17 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[
         return GaussianGrid.apply(value, center, sharpness, grid)
     except MemoryError:  # the card has no room for a pass: torch's own products take its place
         return plain_grid(value, center, sharpness, grid)
+
+
+def usable_for_scans(x: Tensor) -> bool:
+    """Whether kernels can take decayed averages of (items, heads, tokens, width). A compiler sees plain operations instead."""
+    if torch.compiler.is_compiling() or is_exporting() or torch._C._are_functorch_transforms_active():
+        return False
+    return x.dtype in _DTYPES and _run_on(x.device.type) and x.numel() > 0 and torch._C._len_torch_dispatch_stack() == 0
+
+
+def decayed_average(x: Tensor, rate: Tensor, side: str, plain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Averages along the tokens with weights e^{−λ|q − k|}; ``plain`` computes the same, for gradients of gradients."""
+    from regard.functional.kernels._decay_launch import DecayedAverage, SeenSides
+
+    return DecayedAverage.apply(x, rate, SeenSides(side != "after", side != "before"), plain)

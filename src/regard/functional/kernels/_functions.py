@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.functional.kernels import _launch
 from regard.functional.kernels._cuts import Plane
-from regard.functional.kernels._plain import axis_matrices, plain_gradient
+from regard.functional.kernels._plain import aliases, axis_matrices, plain_gradient
 
 
 class MixPlane(torch.autograd.Function):
@@ -29,7 +29,8 @@ class MixPlane(torch.autograd.Function):
         value, rows, columns, half = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            return *plain_gradient(plain_mix(value, rows, columns), (value, rows, columns), needs, grad), None
+            inputs = aliases(value, rows, columns)
+            return *plain_gradient(plain_mix(*inputs), inputs, needs, grad), None
         by_value, by_rows, by_columns = _launch.mix_backward(
             grad, value, rows, columns, half, ctx.plane, needs[0], needs[1] or needs[2]
         )
@@ -58,8 +59,9 @@ class GaussianPlane(torch.autograd.Function):
         value, center, sharpness, rows, columns, half = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
+            value, center, sharpness = inputs = aliases(value, center, sharpness)
             made = axis_matrices(center, sharpness, (ctx.plane.row_inputs, ctx.plane.column_inputs), value.dtype)
-            return *plain_gradient(plain_mix(value, *made), (value, center, sharpness), needs, grad), None
+            return *plain_gradient(plain_mix(value, *made), inputs, needs, grad), None
         by_value, by_rows, by_columns = _launch.mix_backward(
             grad, value, rows, columns, half, ctx.plane, needs[0], needs[1] or needs[2]
         )

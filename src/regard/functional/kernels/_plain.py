@@ -54,6 +54,11 @@ def plain_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[
         return x.flatten(2, -2)
 
 
+def aliases(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """The same tensors as new nodes of the graph: a gradient by one leaves out what comes through another that depends on it."""
+    return tuple(x.view_as(x) for x in inputs)
+
+
 def plain_gradient(
     out: Tensor, inputs: tuple[Tensor, ...], needs: tuple[bool, ...], grad: Tensor
 ) -> list[Tensor | None]:

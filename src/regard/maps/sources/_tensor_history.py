@@ -37,6 +37,8 @@ _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
 RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
+# Their further arguments lend a dtype or a shape, and nothing else.
+_ALIKE = _CASTS | {"view_as", "reshape_as", "expand_as"}
 
 
 @dataclass
@@ -269,7 +271,7 @@ class TensorHistory:
     def _follow(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
     ) -> None:
-        for index, x in enumerate(args[:3]):
+        for index, x in enumerate(args[: 1 if name in _ALIKE else 3]):
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
             origin = self.get(x)

@@ -1,0 +1,290 @@
+"""The heads of a convolution mixed and added up without ever being stored: a few items at a time, and again backward.
+
+    y = Σ_t W_t (⊗_a A_a[t_a]) x
+
+Taps that agree on an axis share its matrix. All axes but the last are mixed first; the weights then come before or after the
+last axis, whichever multiplies less:
+
+    before: y = Σ_s A_last[s] (Σ_{c, t} W_{s, t} R_{c, t})        after: y = Σ_{s, c, t} W_{s, t} (A_last[s] R_{c, t})
+
+with R the values mixed along the leading axes. In half precision it is always after: mixed values are almost numbers of the
+input, which lose nothing when they are stored, and sums of products would.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as fwAD
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.support.checks import is_exporting, is_tracing, under_autocast
+
+# What the intermediates of a few items may take: the cache of a CPU; on a GPU so much that its host keeps up with it.
+CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 128 << 20}
+
+
+def can_be_chunked(x: Tensor, weight: Tensor) -> bool:
+    """Whether :class:`TapProduct` may compute this: eager, with plain tensors of one dtype, outside of transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and not is_exporting()
+        and not is_tracing()
+        and type(x) in (Tensor, torch.nn.Parameter)
+        and type(weight) in (Tensor, torch.nn.Parameter)
+        and weight.dtype == x.dtype
+        and x.numel() > 0
+        and not x.is_meta
+        and not under_autocast(x)
+        and not torch._C._are_functorch_transforms_active()
+        and fwAD._current_level < 0  # no forward gradients
+    )
+
+
+class TapProduct(torch.autograd.Function):
+    """``(batch, out, *outputs)`` of ``x`` ``(batch, channels, *space)``. Nothing but the inputs is kept for the backward pass.
+
+    A gradient of the gradient is computed by plain operations, which autograd records."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *matrices: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, *matrices)
+        ctx.groups, ctx.has_bias = groups, bias is not None
+        way = Passes(x, weight, groups, matrices)
+        x = x.contiguous()
+        out = x.new_empty(len(x), groups, len(weight) // groups, way.lead_outputs * way.outputs)
+        packed = way.pack(weight)
+        for part in way.parts(len(x)):
+            way.forward(x[part], packed, out[part])
+        out = out.view(len(x), len(weight), *[matrix.shape[1] for matrix in matrices])
+        return out if bias is None else out.add_(bias.reshape(-1, *[1] * len(matrices)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, *matrices = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        nothing = (None,) * (1 + len(matrices))
+        by_bias = grad.sum((0, *range(2, grad.ndim))) if ctx.has_bias and needs_bias else None
+        if torch.is_grad_enabled():
+            x, weight = x.view_as(x), weight.view_as(weight)  # x may depend on the weight: that is not this gradient
+            wanted = [tensor for tensor, need in ((x, needs_x), (weight, needs_weight)) if need]
+            out = plain_taps(x, weight, None, ctx.groups, matrices)
+            found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True) if wanted else ())
+            return next(found) if needs_x else None, next(found) if needs_weight else None, by_bias, *nothing
+        way = Passes(x, weight, ctx.groups, matrices)
+        x, grad = x.contiguous(), grad.reshape(len(x), ctx.groups, way.rows, -1)
+        by_x = torch.empty_like(x) if needs_x else None
+        packed = way.pack(weight)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        by_packed = torch.zeros(packed.shape, dtype=wide, device=x.device) if needs_weight else None
+        for part in way.parts(len(x)):
+            way.backward(x[part], grad[part], packed, None if by_x is None else by_x[part], by_packed)
+        by_weight = None if by_packed is None else way.unpack(by_packed).to(weight.dtype)
+        return by_x, by_weight, by_bias, *nothing
+
+
+class Passes:
+    """The order of the products for one shape."""
+
+    def __init__(self, x: Tensor, weight: Tensor, groups: int, matrices: Sequence[Tensor]) -> None:
+        *self.lead, self.last = matrices
+        self.groups, self.shape = groups, weight.shape
+        self.channels, self.rows = weight.shape[1], len(weight) // groups  # of one group
+        self.taps = math.prod([len(matrix) for matrix in self.lead])
+        self.lead_outputs = math.prod([matrix.shape[1] for matrix in self.lead])
+        self.last_taps, self.outputs, self.inputs = self.last.shape
+        mixed, made = self.channels * self.taps, self.rows
+        before, after = last_products(mixed, made, self.outputs, self.inputs)
+        self.weights_first = before < after and x.dtype in (torch.float32, torch.float64)
+        between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
+        width = self.inputs if self.weights_first else self.outputs
+        self.item_bytes = 2 * groups * between * self.lead_outputs * width * x.element_size()
+        self.device = x.device.type
+
+    def parts(self, items: int) -> list[slice]:
+        """So few items at a time that what stands between the products is small beside inputs and outputs, or in cache."""
+        room = CHUNK_BYTES.get(self.device, CHUNK_BYTES["cuda"])
+        size = max(1, room // max(self.item_bytes, 1))
+        return [slice(first, first + size) for first in range(0, items, size)]
+
+    def pack(self, weight: Tensor) -> Tensor:
+        """(groups, last taps · out, channels · taps), or (groups, out, last taps · channels · taps)."""
+        split = weight.reshape(self.groups, self.rows, self.channels * self.taps, self.last_taps)
+        if self.weights_first:
+            return split.permute(0, 3, 1, 2).reshape(self.groups, self.last_taps * self.rows, -1)
+        return split.permute(0, 1, 3, 2).reshape(self.groups, self.rows, -1)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        if self.weights_first:
+            return packed.view(self.groups, self.last_taps, self.rows, -1).permute(0, 2, 3, 1).reshape(self.shape)
+        return packed.view(self.groups, self.rows, self.last_taps, -1).permute(0, 1, 3, 2).reshape(self.shape)
+
+    def forward(self, x: Tensor, packed: Tensor, out: Tensor) -> None:
+        mixed = self.mix_lead(x)
+        if self.weights_first:
+            self.add_last(packed @ mixed, out)
+        else:
+            torch.matmul(packed, self.mix_last(mixed), out=out)
+
+    def backward(self, x: Tensor, grad: Tensor, packed: Tensor, by_x: Tensor | None, by_packed: Tensor | None) -> None:
+        if self.weights_first:
+            made = self.spread_last(grad)
+            if by_packed is not None:
+                add_products(by_packed, made, self.mix_lead(x))
+            if by_x is not None:
+                self.unmix_lead(packed.mT @ made, by_x)
+            return
+        if by_packed is not None:
+            add_products(by_packed, grad, self.mix_last(self.mix_lead(x)))
+        if by_x is not None:
+            mixed = packed.mT @ grad
+            shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
+            back = mixed.new_empty(shape)
+            self.add_last(mixed, back, back=True)
+            self.unmix_lead(back, by_x)
+
+    def mix_lead(self, x: Tensor) -> Tensor:
+        """(items, groups, channels · taps, leading outputs · inputs of the last axis), by all axes but the last."""
+        shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
+        behind: list[int] = []
+        y = x
+        for matrix in reversed(self.lead):
+            taps, outputs, size = matrix.shape
+            y = y.reshape(-1, size, math.prod(behind) * self.inputs)
+            y = torch.bmm(matrix.view(taps * outputs, size).expand(len(y), -1, -1), y)
+            behind = [taps, outputs, *behind]
+        if len(self.lead) > 1:  # taps before places
+            y = y.view(-1, *behind, self.inputs)
+            order = [1 + 2 * i for i in range(len(self.lead))] + [2 + 2 * i for i in range(len(self.lead))]
+            y = y.permute(0, *order, y.ndim - 1)
+        return y.reshape(shape)
+
+    def unmix_lead(self, grad: Tensor, by_x: Tensor) -> None:
+        """The transposed of :meth:`mix_lead`, into ``by_x``."""
+        y, count = grad, len(self.lead)
+        if count > 1:
+            sizes = [len(m) for m in self.lead] + [m.shape[1] for m in self.lead]
+            y = y.reshape(-1, *sizes, self.inputs)
+            y = y.permute(0, *[1 + i + count * j for i in range(count) for j in range(2)], y.ndim - 1)
+        behind = math.prod([matrix.shape[0] * matrix.shape[1] for matrix in self.lead])
+        for matrix in self.lead:
+            taps, outputs, size = matrix.shape
+            behind //= taps * outputs
+            y = y.reshape(-1, taps * outputs, behind * self.inputs)
+            y = torch.bmm(matrix.view(taps * outputs, size).mT.expand(len(y), -1, -1), y)
+        by_x.copy_(y.view(by_x.shape))
+
+    def mix_last(self, mixed: Tensor) -> Tensor:
+        """(items, groups, last taps · channels · taps, leading outputs · outputs)."""
+        items, rows = len(mixed), self.channels * self.taps * self.lead_outputs
+        flat = mixed.view(items * self.groups, rows, self.inputs)
+        found = flat.new_empty(items * self.groups, self.last_taps, rows, self.outputs)
+        for tap, matrix in enumerate(self.last):
+            multiply(flat, matrix.mT, found[:, tap])
+        return found.view(items, self.groups, self.last_taps * self.channels * self.taps, -1)
+
+    def spread_last(self, grad: Tensor) -> Tensor:
+        """(items, groups, last taps · out, leading outputs · inputs): each output to what each tap reads."""
+        items, rows = len(grad), self.rows * self.lead_outputs
+        flat = grad.reshape(items * self.groups, rows, self.outputs)
+        found = flat.new_empty(items * self.groups, self.last_taps, rows, self.inputs)
+        for tap, matrix in enumerate(self.last):
+            multiply(flat, matrix, found[:, tap])
+        return found.view(items, self.groups, self.last_taps * self.rows, -1)
+
+    def add_last(self, made: Tensor, out: Tensor, back: bool = False) -> None:
+        """The last axis mixed tap by tap and added up, or with ``back`` the transposed of :meth:`mix_last`."""
+        count, length = len(made) * self.groups, self.outputs if back else self.inputs
+        flat = made.view(count, self.last_taps, -1, length)
+        target = out.view(count, flat.shape[2], -1)
+        # Half precision adds up in one product, wider dtypes in place.
+        if back and made.dtype not in (torch.float32, torch.float64):
+            joined = flat.transpose(1, 2).reshape(count, flat.shape[2], -1)
+            multiply(joined, self.last.reshape(-1, self.inputs), target)
+            return
+        for tap, matrix in enumerate(self.last):
+            side = matrix if back else matrix.mT
+            if tap:
+                torch.baddbmm(target, flat[:, tap], side.expand(count, -1, -1), out=target)  # in place, and counted
+            else:
+                multiply(flat[:, tap], side, target)
+
+
+def last_products(mixed: int, made: int, outputs: int, inputs: int) -> tuple[int, int]:
+    """Multiply-adds of the weights and of one tap of the last axis, for one line of it: the weights before it, and after."""
+    return (mixed * made + made * outputs) * inputs, (mixed * inputs + mixed * made) * outputs
+
+
+def multiply_adds(channels: int, rows: int, sizes: Sequence[tuple[int, int, int]]) -> int:
+    """Of one group's channels to its rows, for one item in float32; ``sizes`` are (taps, outputs, inputs) of each axis."""
+    total, behind, mixed = 0, sizes[-1][2], channels
+    for axis in reversed(range(len(sizes) - 1)):
+        taps, outputs, _ = sizes[axis]
+        total += channels * math.prod([inputs for _, _, inputs in sizes[: axis + 1]]) * taps * outputs * behind
+        behind *= taps * outputs
+        mixed *= taps
+    taps, outputs, inputs = sizes[-1]
+    lines = math.prod([outputs for _, outputs, _ in sizes[:-1]])
+    return total + lines * taps * min(last_products(mixed, rows, outputs, inputs))
+
+
+def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``total += Σ_i left[i] @ right[i].mT``, in place where the dtype allows it: a weight's gradient may be large beside
+    everything else. A GPU would rather start one product than one for each item."""
+    if total.dtype == left.dtype and total.is_cpu:
+        for one, other in zip(left, right, strict=True):
+            torch.baddbmm(total, one, other.mT, out=total)
+    else:
+        total += (left @ right.mT).sum(0, dtype=total.dtype)
+
+
+def multiply(x: Float[Tensor, "items rows inner"], matrix: Float[Tensor, "inner columns"], out: Tensor) -> None:
+    """``out[i] = x[i] @ matrix``."""
+    if len(x) == 1:
+        torch.mm(x[0], matrix, out=out[0])
+    else:
+        torch.bmm(x, matrix.expand(len(x), -1, -1), out=out)
+
+
+def mixed_taps(x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:
+    """Every head's output, one axis at a time from the last to the first: a tap's passes are shared by all taps that agree on
+    that axis, so K² heads cost 2 passes of K matrices and not K² of each."""
+    batch, channels = x.shape[:2]
+    done: list[tuple[int, int]] = []  # (taps, outputs) of the axes behind
+    y = x.reshape(batch * channels, *x.shape[2:])
+    for matrix in reversed(matrices):
+        taps, outputs, size = matrix.shape
+        stacked = matrix.reshape(taps * outputs, size)
+        if not done:  # the last axis: one product for everything
+            y = torch.nn.functional.linear(y.reshape(-1, size), stacked)
+        else:
+            behind = math.prod([t * o for t, o in done])  # of a list: torch.compile takes no generator here
+            y = y.reshape(-1, size, behind)
+            y = torch.bmm(stacked.expand(y.shape[0], *stacked.shape), y)
+        done.insert(0, (taps, outputs))
+    y = y.reshape(batch, channels, *[size for pair in done for size in pair])
+    axes = len(done)
+    taps_first = [2 + 2 * i for i in range(axes)] + [3 + 2 * i for i in range(axes)]
+    heads = math.prod([t for t, _ in done])
+    return y.permute(0, 1, *taps_first).reshape(batch, channels, heads, *[o for _, o in done])
+
+
+def weighted_taps(
+    heads: Tensor, weight: Tensor, bias: Tensor | None, groups: int
+) -> Float[Tensor, "batch out *outputs"]:
+    """Each group's heads ``(batch, channels, heads, *outputs)`` against its own weights: no block-diagonal matrix."""
+    outputs = heads.shape[3:]
+    weight = weight.to(heads.dtype).reshape(groups, len(weight) // groups, -1)
+    # Sizes are given and not left to be found, for in an empty batch they cannot be.
+    inputs = heads.reshape(heads.shape[0], groups, weight.shape[2], math.prod(outputs))
+    out = torch.matmul(weight, inputs).reshape(heads.shape[0], groups * weight.shape[1], *outputs)
+    return out if bias is None else out + bias.to(heads.dtype).reshape(-1, *[1] * len(outputs))
+
+
+def plain_taps(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, matrices: Sequence[Tensor]) -> Tensor:
+    """The same in plain operations, every head stored: for compilers, transforms and gradients of gradients."""
+    return weighted_taps(mixed_taps(x, matrices), weight, bias, groups)

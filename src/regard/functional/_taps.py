@@ -1,0 +1,63 @@
+"""Sharp heads with whole centers as taps: how far such a head is from a shift, and the shift itself."""
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def tail(alpha: float) -> float:
+    r"""All the weight off the target, relative to the target's: :math:`T = 2\sum_{r\ge1} e^{-\alpha r^2}`.
+
+    >>> round(tail(1.0), 6)
+    0.772637
+    """
+    total, r = 0.0, 1
+    while True:
+        term = 2 * math.exp(-alpha * r * r)
+        total += term
+        if term <= 1e-20 * total or term == 0.0:
+            return total
+        r += 1
+
+
+def shift_leak(alphas: Sequence[float]) -> float:
+    r"""How far a head of integer center is from a shift: the L1 distance of a row of weights from the one-hot row.
+
+    One axis: the target has at least 1/(1+T) of its row, for every border. So at most :math:`T/(1+T)` lies elsewhere,
+    and the row is at most :math:`2T/(1+T)` from the one-hot row. Several axes: the target's weight is
+    the product, so :math:`2\,(1 - \prod_a 1/(1+T_a))`.
+
+    >>> shift_leak([5.0]) <= 2 * tail(5.0) / (1 + tail(5.0))
+    True
+    """
+    lost = -math.expm1(-sum(math.log1p(tail(alpha)) for alpha in alphas))
+    return 2 * lost
+
+
+def shifted(
+    value: Float[Tensor, "batch value_heads tokens width"], shifts: Sequence[tuple[int, ...]], grid: tuple[int, ...]
+) -> Float[Tensor, "batch heads tokens width"]:
+    """Each head reads the token at its offset, or the nearest one that there is. One value may serve all heads.
+
+    >>> shifted(torch.arange(4.0).reshape(1, 1, 4, 1), [(1,), (-2,)], (4,)).squeeze(3)
+    tensor([[[1., 2., 3., 3.],
+             [0., 0., 0., 1.]]])
+    """
+    heads = range(len(shifts))
+    read = [value[:, head if value.shape[1] > 1 else 0] for head in heads]
+    return torch.stack([x.index_select(1, sources(shift, grid)) for x, shift in zip(read, shifts, strict=True)], 1)
+
+
+@functools.lru_cache(256)
+def sources(shift: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
+    """The number of the token that each token reads."""
+    with torch.inference_mode(False):
+        sides = [(torch.arange(n) + step).clamp(0, n - 1) for n, step in zip(grid, shift, strict=True)]
+        number = torch.zeros(1, dtype=torch.long)
+        for n, side in zip(grid, sides, strict=True):
+            number = (number[:, None] * n + side).flatten()
+        return number
