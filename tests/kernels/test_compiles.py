@@ -19,6 +19,8 @@ SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: 
 ALL = {
     "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
     "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
+    "stream_forward", "stream_backward",
+    "weight_table", "wide_mix", "wide_pairs",
     "block_edges", "block_sums",
 }  # fmt: skip
 
@@ -52,9 +54,8 @@ HOPPER = [
     case((5, 7), 16, "float32", value_heads=1),
     case((5, 7), 16, "float32", learned="value"),
     by_matrices((20, 6), 64, "bfloat16", learned="both") | {"outputs": (3, 2)},
-    case((64, 64), 64, "bfloat16"),
-    case((1024, 1024), 64, "bfloat16"),
-    case((1024, 1024), 16, "float32", learned="heads"),
+    case((1024, 64), 64, "bfloat16"),
+    case((1024, 32), 16, "float32", learned="heads"),
     case((1 << 20,), 64, "bfloat16", learned="value"),
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
@@ -65,7 +66,7 @@ AMPERE = [
     case((16, 16), 128, "bfloat16", value_heads=1),
     case((8, 8), 64, "float32"),
     case((512, 40), 64, "bfloat16"),
-    case((40, 33), 64, "float32", value_heads=1),
+    case((140, 33), 64, "float32", value_heads=1),
 ]
 CROWDED = [by_matrices((128, 128), 64, "bfloat16"), case((16, 16), 64, "bfloat16", value_heads=1)]
 TOO_LARGE = by_matrices((128, 8), 64, "float32", learned="heads")
@@ -92,7 +93,7 @@ def test_every_kernel_compiles_and_fits_at_the_first_try(architecture, cases, tm
         for launch in each:
             assert launch["fits"], launch
             assert launch["shared"] <= SHARED[architecture]
-            if launch["kernel"].startswith("matrices") or launch["kernel"] in ("row_moments", "add_up"):
+            if launch["kernel"].startswith("matrices") or launch["kernel"] in ("row_moments", "add_up", "weight_table"):
                 assert launch["shared"] <= 2**14  # these have no other way, and need none
 
 

@@ -53,7 +53,7 @@ def test_values_and_gradients(grid, width, value_heads):
     ("grid", "width", "value_heads", "sharpness"),
     [
         ((40,), 16, 3, 0.5),
-        ((300,), 20, 3, 8.0),  # bands
+        ((400,), 20, 3, 8.0),  # bands, some of which touch no border
         ((150,), 16, 1, 0.001),  # everything matters
         ((33, 20), 16, 3, 0.5),
         ((140, 9), 24, 3, 30.0),  # larger than a plane was allowed to be
@@ -104,11 +104,40 @@ def test_memory_of_a_plane_is_three_values():
     from regard.functional.kernels import _grid
 
     value, center, sharpness = heads(2, grid=(20, 18))
-    _, (moments, *between) = _grid.forward(value, center, sharpness, (20, 18))
+    _, between = _grid.forward(value, center, sharpness, (20, 18))
     assert [x.shape for x in between] == [value.shape]
-    before, saved = between[0].clone(), [moments, *between]
-    _grid.backward(torch.randn_like(value), value, center, sharpness, saved, (20, 18), True, True, True)
-    assert not between[0].equal(before)
+    half, before = between[0], between[0].clone()
+    _grid.backward(torch.randn_like(value), value, center, sharpness, between, (20, 18), True, True, True)
+    assert not half.equal(before)
+
+
+def test_memory_of_three_axes_is_three_values():
+    """What stood between the passes is freed one by one, before the gradient of the value needs room."""
+    from regard.functional.kernels import _grid
+
+    value, center, sharpness = heads(2, grid=(3, 4, 5), axes=3, batch=1)
+    _, between = _grid.forward(value, center, sharpness[:, 0], (3, 4, 5))
+    assert [x.shape for x in between] == [value.shape] * 2
+    _grid.backward(torch.randn_like(value), value, center, sharpness[:, 0], between, (3, 4, 5), True, True, True)
+    assert not between
+
+
+@pytest.mark.parametrize("size", [200, 256, 321])
+def test_every_output_of_a_long_axis_belongs_to_one_program(size):
+    """Border and interior row tiles, for any number of programs."""
+    from regard.functional.kernels import _axes
+
+    for stream in (_axes.STREAM_FORWARD[_axes.LONG], _axes.STREAM_BACKWARD[_axes.LONG]):
+        for most in (1, 2, 7, 100):
+            first, borders, inner, each, rest = _axes.row_shares(size, stream, 5, most)
+            room = stream.window - stream.rows
+            assert borders + inner == -(-size // stream.rows)
+            assert (rest > 0) == (inner > 0)
+            assert each >= 1
+            assert borders * each + rest <= max(most, borders + 1)
+            if inner:
+                assert first * stream.rows >= room
+                assert (first + inner) * stream.rows + room <= size
 
 
 @pytest.mark.parametrize("border", ["zeros", "reflect", "replicate", "circular"])

@@ -95,7 +95,7 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
             check_plan_holds(plan, call)
         if kernels.is_small_plane(call.grid):
             return kernels.gaussian_plane(value, call.center, call.axis_sharpness, call.grid)
-        return kernels.gaussian_grid(value, call.center, call.axis_sharpness, call.grid)
+        return kernels.gaussian_grid(value, call.center, call.sharpness, call.grid)
     if plan == "auto" and takes_fused_kernel(value, call, dropout):
         return full_attention(value, call.center, call.sharpness, call.grid)
     groups = groups_for(call, plan, value.device.type, value.dtype)

@@ -117,7 +117,7 @@ def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple
 
 
 def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Gaussian attention of native heads on a grid of any size, from center and sharpness (heads, axes)."""
+    """Gaussian attention of native heads on a grid of any size, from center (heads, axes) and sharpness, the same or (heads,)."""
     value = as_autocast(value)
     if _as_operator():
         from regard.functional.kernels._grid import gaussian_grid as operator

@@ -1,21 +1,22 @@
 """Gaussian attention over a grid of any size, one pass per axis: how the passes are cut and launched.
 
 Launch decisions depend on shapes, strides and dtypes alone. They are made once for each, and what Triton compiled for them
-is kept, so that a call from Python costs little more than its launches.
+is kept, so that a call from Python costs little more than its launches. Along a long axis there are two launches: one for
+local heads, one for wide ones. The device finds out which head is whose: the host never waits to know.
 """
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from triton.runtime.errors import OutOfResources
-from triton.runtime.jit import JITFunction
 
-from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, parts_of, precision
+from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, multiprocessors, parts_of, precision
 from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis_forward, row_moments
+from regard.functional.kernels._start import Launch, Ways
+from regard.functional.kernels._stream_pass import stream_backward, stream_forward
+from regard.functional.kernels._wide_pass import weight_table, wide_mix, wide_pairs
 
 MOST_AXES = 3
 
@@ -33,85 +34,46 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# Strides of center and sharpness, and which axis: (center by head, by axis, sharpness by head, by axis, axis).
-HeadsAt = tuple[int, int, int, int, int]
+class Stream(NamedTuple):
+    """A tile of rows and the window of rows that it reads, columns, what the compiler is told, programs for each
+    multiprocessor."""
 
-# Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns.
+    rows: int
+    window: int
+    columns: int
+    warps: int
+    stages: int
+    programs: int
+
+
+# Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns. By the axis' length, rounded up to a power of 2;
+# ``LONG`` for all that are longer, ``ALONE`` for those of them that have no other axis beside them.
+LONG, ALONE = 0, -1
+STREAM_FORWARD = {
+    16: Stream(16, 16, 512, 8, 3, 2), 32: Stream(32, 32, 512, 8, 3, 1), 64: Stream(64, 64, 256, 8, 3, 1),
+    128: Stream(128, 128, 128, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 3), ALONE: Stream(32, 64, 64, 4, 4, 4),
+}  # fmt: skip
+STREAM_BACKWARD = {
+    16: Stream(16, 16, 256, 4, 3, 2), 32: Stream(32, 32, 256, 8, 3, 2), 64: Stream(64, 64, 128, 4, 3, 1),
+    LONG: Stream(32, 64, 128, 4, 3, 2), ALONE: Stream(32, 64, 64, 4, 3, 4),
+}  # fmt: skip
 FORWARD = Tiles(64, 16, 128, 4, 6)
-BACKWARD_LOCAL = Tiles(16, 16, 256, 1, 3)
-BACKWARD_WIDE = Tiles(64, 16, 256, 4, 4)
+BACKWARD = Tiles(64, 16, 256, 4, 4)
+SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
 
-# Heads that reach this far are wide. Along an axis at least this long there is one launch for local heads and one for wide
-# ones, and the device finds out which head is whose: the host never waits to know.
-WIDE_REACH = 32
-LONG_AXIS = 256
-EVERYTHING = 1 << 30
+# Wide heads' matrices are made once and read as a table along axes that are not longer.
+LARGEST_TABLE = 1024
+WIDE_MIX = Tiles(128, 64, 128, 8, 3)
+WIDE_PAIRS = Tiles(128, 128, 128, 8, 3)
+MIX_PROGRAMS, WIDE_PROGRAMS, FEW_PROGRAMS = 2, 2, 4  # for each multiprocessor
 
-
-class Share(NamedTuple):
-    """The heads of one launch of a backward pass: those that reach from ``least`` up to below ``most``."""
-
-    least: int
-    most: int
-    tiles: Tiles
-
-
-@functools.lru_cache(256)
-def shares(size: int, dtype: torch.dtype, shared: bool) -> tuple[Share, ...]:
-    if dtype.itemsize > 2:
-        return (Share(0, EVERYTHING, BACKWARD_WIDE),)
-    if shared or size < LONG_AXIS:
-        return (Share(0, EVERYTHING, BACKWARD_LOCAL),)
-    return Share(0, WIDE_REACH, BACKWARD_LOCAL), Share(WIDE_REACH, EVERYTHING, BACKWARD_WIDE)
-
-
-class Launch:
-    """One kernel with its grid and everything but its tensors. After the first launch Triton's own is not asked again:
-    what it compiled is called at once, as long as all tensors begin at multiples of 16 bytes, as they did then."""
-
-    def __init__(
-        self, kernel: Any, grid: tuple[int, int, int], numbers: tuple[Any, ...], options: dict[str, int]
-    ) -> None:
-        self.kernel, self.grid, self.numbers, self.options = kernel, grid, numbers, options
-        self.start: Callable[..., None] | None = None
-        self.head: tuple[Any, ...] = ()
-
-    def __call__(self, *tensors: Tensor) -> None:
-        aligned = True
-        for tensor in tensors:
-            if tensor.data_ptr() % 16:
-                aligned = False
-        if self.start is not None and aligned:
-            # Device and stream as Triton finds them; no hooks of profilers, which would be called from Python.
-            stream = torch._C._cuda_getCurrentRawStream(tensors[0].get_device())
-            self.start(*self.grid, stream, *self.head, *tensors, *self.numbers)
-            return
-        made = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
-        if aligned and isinstance(self.kernel, JITFunction) and tensors[0].is_cuda:  # neither interpreter nor a test
-            self.start, self.head = made.run, (made.function, made.packed_metadata, None, None, None)
-
-
-class Ways:
-    """The ways to launch one step, the best first; one for which the card has no room is not tried again, so that the
-    same step is always cut alike: the cut decides the order of summation."""
-
-    def __init__(self, ways: Sequence[Launch]) -> None:
-        self.ways, self.first = ways, 0
-
-    def start(self, *tensors: Tensor) -> Launch | None:
-        for at in range(self.first, len(self.ways)):
-            try:
-                self.ways[at](*tensors)
-            except OutOfResources:
-                self.first = at + 1
-            else:
-                return self.ways[at]
-        return None
+ALL_LOCAL, NONE_LOCAL = 1 << 30, -1
 
 
 class Axis(NamedTuple):
     """One axis of a grid: tokens are (before, size, after)."""
 
+    place: int
     size: int
     others: int
     after: int
@@ -120,89 +82,226 @@ class Axis(NamedTuple):
 @functools.lru_cache(256)
 def axes_of(grid: tuple[int, ...]) -> tuple[Axis, ...]:
     tokens = math.prod(grid)
-    return tuple(Axis(n, tokens // n, math.prod(grid[i + 1 :])) for i, n in enumerate(grid))
-
-
-def tilings(chosen: Tiles, dtype: torch.dtype, size: int, width: int, others: int) -> list[tuple[Tiles, int, int]]:
-    """Tiles to try, with how many others and channels make a tile's columns."""
-    columns = chosen.columns if dtype.itemsize <= 2 else chosen.columns // 2
-    rows, steps = min(chosen.rows, block(size)), min(chosen.steps, block(size))
-    found = []
-    for fewer in halves(columns, SMALLEST_BLOCK):
-        channels = min(block(width), 64, fewer)
-        beside = min(max(1, fewer // channels), 1 << (others - 1).bit_length())
-        stages = range(chosen.stages, 0, -1) if fewer == columns else [1]
-        found += [(Tiles(rows, steps, fewer, chosen.warps, s), beside, channels) for s in stages]
-    return found
+    return tuple(Axis(i, n, tokens // n, math.prod(grid[i + 1 :])) for i, n in enumerate(grid))
 
 
 Strides = tuple[int, int, int]
 
 
-@functools.lru_cache(1024)
-def forward_ways(
-    axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
-    heads_at: HeadsAt, x: Strides, y: Strides, length: int, chosen: Tiles = FORWARD,
+class ValueLayout(NamedTuple):
+    """What a pass along one axis is told about the values: where they are, and of what kind."""
+
+    dtype: torch.dtype
+    device: torch.device
+    items: int
+    heads: int
+    width: int
+    heads_at: tuple[int, int, int, int]  # strides of center and sharpness: by head, by axis, by head, by axis
+
+
+def beside(columns: int, width: int, others: int) -> tuple[int, int]:
+    """How many others and how many channels make a tile's columns."""
+    channels = min(block(width), 64, columns)
+    return min(max(1, columns // channels), 1 << (others - 1).bit_length()), channels
+
+
+def smaller(columns: int, stages: int, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+    """Columns and stages to try: as chosen, then fewer stages, then fewer columns."""
+    most = columns if dtype.itemsize <= 2 else columns // 2
+    for fewer in halves(most, SMALLEST_BLOCK):
+        yield from ((fewer, s) for s in (range(stages, 0, -1) if fewer == most else [1]))
+
+
+def chosen_stream(axis: Axis, streams: dict[int, Stream]) -> Stream:
+    return streams.get(block(axis.size)) or streams[LONG if axis.others > 1 else ALONE]
+
+
+def room_of(axis: Axis, streams: dict[int, Stream], shared: bool = False) -> int:
+    """How much longer than its tile a window along this axis is; a window that holds the whole axis has room for all."""
+    chosen = chosen_stream(axis, streams)
+    return NONE_LOCAL if shared else ALL_LOCAL if chosen.rows == chosen.window else chosen.window - chosen.rows
+
+
+def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple[int, int, int, int, int]:
+    """Row tiles before the interior, all that are near a border, those of the interior; programs for each near a border,
+    and for the interior: about ``most`` in all. A stream's window around the interior touches no border."""
+    tiles, room = parts_of(size, stream.rows), stream.window - stream.rows
+    first = min(tiles, parts_of(room, stream.rows)) if room else tiles
+    inner = max(0, (size - room) // stream.rows - first)
+    borders = tiles - inner
+
+    def tiles_of_the_busiest(each: int) -> int:
+        rest = max(1, most - borders * each)
+        return max(parts_of(column_tiles, each), parts_of(inner * column_tiles, rest))
+
+    each = min(range(1, max(1, min(column_tiles, most // borders)) + 1), key=tiles_of_the_busiest)
+    rest = max(1, min(inner * column_tiles, most - borders * each)) if inner else 0
+    return first, borders, inner, each, rest
+
+
+def stream_ways(
+    axis: Axis, layout: ValueLayout, chosen: Stream, strides: tuple[int, ...], reverse: bool,
+    backward: tuple[int | bool, ...] | None = None,
 ) -> Ways:  # fmt: skip
+    """``reverse`` begins with the last tile. ``backward``: room for parts, the first of them, axes; whether gradients of
+    values and of heads are needed."""
     ways = []
-    for tiles, beside, channels in tilings(chosen, dtype, axis.size, width, axis.others):
-        counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
-        numbers = (
-            length, *counts, axis.others, width, axis.after, heads, *heads_at, *x, *y,
-            shared, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.rows, tiles.steps, beside, channels,
+    for columns, stages in smaller(chosen.columns, chosen.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.others, others), parts_of(layout.width, channels)
+        column_tiles = layout.items * math.prod(counts)
+        most = max(1, multiprocessors(layout.device) * chosen.programs // layout.heads)
+        shares = row_shares(axis.size, chosen, column_tiles, most)
+        programs = shares[1] * shares[3] + shares[4]
+        numbers: tuple[Any, ...] = (
+            layout.heads, *shares, column_tiles, *counts, axis.others, layout.width, axis.after,
+            *layout.heads_at, axis.place, *strides,
         )  # fmt: skip
-        grid = (items * math.prod(counts), 1 if shared else heads, 1)
-        ways.append(Launch(axis_forward, grid, numbers, {"num_warps": tiles.warps, "num_stages": tiles.stages}))
+        constants = (
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), chosen.rows == chosen.window,
+            chosen.rows, chosen.window, others, channels, reverse,
+        )  # fmt: skip
+        options = {"num_warps": chosen.warps, "num_stages": stages}
+        grid = (layout.heads * programs, 1, 1)
+        if backward is None:
+            ways.append(Launch(stream_forward, grid, (*numbers, *constants), options, programs))
+        else:
+            numbers = (*backward[:3], *numbers, *backward[3:], *constants)
+            ways.append(Launch(stream_backward, grid, numbers, options, programs))
     return Ways(ways)
 
 
-@functools.lru_cache(1024)
-def backward_ways(
-    axis: Axis, dtype: torch.dtype, device: torch.device, items: int, heads: int, width: int, shared: bool,
-    heads_at: HeadsAt, x: Strides, y: Strides, gx: Strides, needs: tuple[bool, bool], length: int,
-    programs: int, first_part: int, axes: int, share: Share,
-) -> Ways:  # fmt: skip
-    ways = []
-    for tiles, beside, channels in tilings(share.tiles, dtype, axis.size, width, axis.others):
-        counts = parts_of(axis.size, tiles.rows), parts_of(axis.others, beside), parts_of(width, channels)
+def has_table(axis: Axis, dtype: torch.dtype, room: int) -> bool:
+    """Whether wide heads along an axis, which a window with this room does not hold, read their weights."""
+    return room not in (ALL_LOCAL, NONE_LOCAL) and axis.size <= LARGEST_TABLE and dtype.itemsize <= 2
+
+
+def table_launches(
+    grid: tuple[int, ...], layout: ValueLayout, rooms: Sequence[int]
+) -> tuple[list[Launch], dict[int, int], int]:
+    """What makes the tables of all axes that have one, where each begins, and how many numbers they are."""
+    axes = [axis for axis in axes_of(grid) if has_table(axis, layout.dtype, rooms[axis.place])]
+    launches, begins, count = list[Launch](), dict[int, int](), 0
+    for axis in axes:
+        before = axes_of(grid)[axis.place - 1]
+        begins[axis.place], joins = count, before.place in begins and before.size == axis.size
+        count += layout.heads * axis.size**2
+        if joins and launches and launches[-1].grid[1] < MOST_AXES:
+            last = launches.pop()
+            launches.append(Launch(last.kernel, (*last.grid[:1], last.grid[1] + 1, 1), last.numbers, last.options, 1))
+            continue
         numbers = (
-            length, programs, first_part, axes, share.least, share.most, *counts, axis.others, width, axis.after, heads,
-            *heads_at, *x, *y, *gx,
-            shared, *needs, axis.size, NEGLIGIBLE[dtype], precision(dtype), tiles.steps, tiles.rows, beside, channels,
+            max(grid), begins[axis.place], len(grid), axis.place, layout.heads, *layout.heads_at,
+            axis.size, NEGLIGIBLE[layout.dtype], rooms[axis.place], 16, 64,
         )  # fmt: skip
-        grid = (items * math.prod(counts), 1 if shared else heads, 1)
-        ways.append(Launch(axis_backward, grid, numbers, {"num_warps": tiles.warps, "num_stages": tiles.stages}))
+        rows = parts_of(axis.size, 16)
+        launches.append(Launch(weight_table, (rows * layout.heads, 1, 1), numbers, {"num_warps": 4}, 1))
+    return launches, begins, count
+
+
+def mix_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: int, room: int, backward: bool) -> Ways:
+    """Wide heads by their table, which begins at ``begin``."""
+    ways = []
+    for columns, stages in smaller(WIDE_MIX.columns, WIDE_MIX.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.size, WIDE_MIX.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        tiles = layout.items * math.prod(counts)
+        numbers = (
+            begin, tiles, *counts, axis.others, layout.width, axis.after, layout.heads,
+            *layout.heads_at, axis.place, *strides, backward, axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
+            WIDE_MIX.rows, WIDE_MIX.steps, others, channels,
+        )  # fmt: skip
+        programs = min(tiles * layout.heads, multiprocessors(layout.device) * MIX_PROGRAMS)
+        options = {"num_warps": WIDE_MIX.warps, "num_stages": stages}
+        ways.append(Launch(wide_mix, (programs, 1, 1), numbers, options, programs))
     return Ways(ways)
 
 
-@functools.lru_cache(1024)
-def most_programs(grid: tuple[int, ...], dtype: torch.dtype, items: int, width: int, shared: bool) -> int:
-    """Room for the parts that programs of the backward pass leave, whichever axis has the most, cut the smallest."""
-    return max(
-        sum(
-            max(
-                items * parts_of(axis.size, tiles.rows) * parts_of(axis.others, beside) * parts_of(width, channels)
-                for tiles, beside, channels in tilings(share.tiles, dtype, axis.size, width, axis.others)
-            )
-            for share in shares(axis.size, dtype, shared)
-        )
-        for axis in axes_of(grid)
-    )
+def pairs_ways(
+    axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int, length: int, backward: tuple[int | bool, ...]
+) -> Ways:
+    """What wide heads with a table leave of the gradients of center and sharpness."""
+    ways, tiles = [], parts_of(axis.size, WIDE_PAIRS.rows)
+    for columns, stages in smaller(WIDE_PAIRS.columns, WIDE_PAIRS.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.others, others), parts_of(layout.width, channels)
+        column_tiles = layout.items * math.prod(counts)
+        most = multiprocessors(layout.device) * WIDE_PROGRAMS // (layout.heads * tiles**2)
+        parts = max(1, min(column_tiles, most))
+        numbers = (
+            length, *backward[:3], parts, tiles, column_tiles, *counts, axis.others, layout.width, axis.after,
+            layout.heads, *layout.heads_at, axis.place, *strides,
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room, WIDE_PAIRS.rows, others, channels,
+        )  # fmt: skip
+        programs = tiles**2 * parts
+        options = {"num_warps": WIDE_PAIRS.warps, "num_stages": stages}
+        ways.append(Launch(wide_pairs, (programs * layout.heads, 1, 1), numbers, options, programs))
+    return Ways(ways)
 
 
-@functools.lru_cache(1024)
-def moments_launch(
-    grid: tuple[int, ...], dtype: torch.dtype, device: torch.device, heads: int, strides: tuple[int, int, int, int]
-) -> Launch:
+def wide_forward_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int) -> Ways:
+    ways = []
+    for columns, stages in smaller(FORWARD.columns, FORWARD.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.size, FORWARD.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        tiles = layout.items * math.prod(counts)
+        numbers = (
+            tiles, *counts, axis.others, layout.width, axis.after, layout.heads, *layout.heads_at, axis.place, *strides,
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room,
+            FORWARD.rows, FORWARD.steps, others, channels,
+        )  # fmt: skip
+        programs = min(tiles * layout.heads, multiprocessors(layout.device) * FEW_PROGRAMS)
+        options = {"num_warps": FORWARD.warps, "num_stages": stages}
+        ways.append(Launch(axis_forward, (programs, 1, 1), numbers, options, programs))
+    return Ways(ways)
+
+
+def wide_backward_ways(
+    axis: Axis,
+    layout: ValueLayout,
+    strides: tuple[int, ...],
+    shared: bool,
+    length: int,
+    backward: tuple[int | bool, ...],
+) -> Ways:
+    tiles, ways = SHARED_BACKWARD if shared else BACKWARD, []
+    rows, steps = min(tiles.rows, block(axis.size)), min(tiles.steps, block(axis.size))
+    room = room_of(axis, STREAM_BACKWARD, shared)
+    for columns, stages in smaller(tiles.columns, tiles.stages, layout.dtype):
+        others, channels = beside(columns, layout.width, axis.others)
+        counts = parts_of(axis.size, rows), parts_of(axis.others, others), parts_of(layout.width, channels)
+        programs = layout.items * math.prod(counts)
+        numbers = (
+            length, *backward[:3], programs, *counts, axis.others, layout.width, axis.after, layout.heads,
+            *layout.heads_at, axis.place, *strides, shared, *backward[3:],
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), room, steps, rows, others, channels,
+        )  # fmt: skip
+        few = min(programs * layout.heads, multiprocessors(layout.device) * FEW_PROGRAMS)
+        grid = (programs if shared else few, 1, 1)
+        options = {"num_warps": tiles.warps, "num_stages": stages}
+        ways.append(Launch(axis_backward, grid, numbers, options, programs))
+    return Ways(ways)
+
+
+def moments_launch(grid: tuple[int, ...], layout: ValueLayout, rooms: tuple[int, ...]) -> Launch:
     length = max(grid)
     rows, steps = min(32, block(length)), 16
-    numbers = (length, *three(grid), *strides, NEGLIGIBLE[dtype], rows, steps)
-    return Launch(row_moments, (parts_of(length, rows), heads, len(grid)), numbers, {"num_warps": 1})
+    numbers = (length, *three(grid), *three(rooms), *layout.heads_at, NEGLIGIBLE[layout.dtype], rows, steps)
+    cut = (min(parts_of(length, rows), 64), layout.heads, len(grid))
+    return Launch(row_moments, cut, numbers, {"num_warps": 1}, 1)
 
 
-@functools.lru_cache(1024)
-def sum_launch(device: torch.device, heads: int, programs: int, counts: tuple[int, ...]) -> Launch:
-    return Launch(add_up, (heads, len(counts), 1), (programs, *three(counts), 1024), {"num_warps": 4})
+def sum_launch(
+    grid: tuple[int, ...], layout: ValueLayout, programs: int, counts: Sequence[tuple[int, int, int]], rooms: Sequence[int],
+    joined: bool,
+) -> Launch:  # fmt: skip
+    """``counts``: of every axis, parts from local heads' launch, where those of the wide begin, and how many they are."""
+    by_axis = [three(numbers) for numbers in (*zip(*counts, strict=True), grid, tuple(rooms))]
+    numbers = (
+        programs, len(grid), *[n for kind in by_axis for n in kind], *layout.heads_at,
+        NEGLIGIBLE[layout.dtype], joined, 256,
+    )  # fmt: skip
+    return Launch(add_up, (layout.heads, 1, 1), numbers, {"num_warps": 4}, 1)
 
 
 def three(numbers: tuple[int, ...]) -> tuple[int, ...]:

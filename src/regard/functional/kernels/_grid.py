@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional.kernels import _axes
+from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import plain_gradient, plain_grid
+from regard.functional.kernels._start import is_aligned, raw_stream
 
 Saved = list[Tensor]
 
@@ -22,33 +23,30 @@ def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
     return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
 
 
-def _strides(tensor: Tensor, heads: int) -> tuple[int, int, int]:
-    item, head, token, _ = tensor.stride()
-    return item, head if tensor.shape[1] == heads else 0, token
-
-
 def forward(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Saved]:
-    """(mixed, rows' moments and what stood between the passes). ``MemoryError`` where the card has no room for a pass."""
+    """(mixed, what stood between the passes). ``MemoryError`` where the card has no room for a pass."""
     x = readable(value)
-    heads, (items, _, tokens, width) = center.shape[0], x.shape
-    strides, length = (*center.stride(), *sharpness.stride()), max(grid)
-    moments = center.new_empty(3, len(grid), heads, length, dtype=torch.float32)
-    _axes.moments_launch(grid, x.dtype, x.device, heads, strides)(center, sharpness, moments)
-    saved = [moments]
-    for i, axis in enumerate(_axes.axes_of(grid)):
-        if i < len(grid) - 1:
-            y = x.new_empty(items, heads, tokens, width)
-            saved.append(y)
-        else:
-            y = empty_output(x, heads, tokens)
-        ways = _axes.forward_ways(
-            axis, x.dtype, x.device, items, heads, width, x.shape[1] != heads, (*strides, i),
-            _strides(x, heads), _strides(y, heads), length,
-        )  # fmt: skip
-        if ways.start(x, center, sharpness, moments, y) is None:
-            raise MemoryError("the card has no room for a pass along one axis")
+    return run_forward(plan_of(x, center, sharpness, grid), x, center, sharpness)
+
+
+def run_forward(plan: Forward, x: Tensor, center: Tensor, sharpness: Tensor) -> tuple[Tensor, Saved]:
+    aligned, stream, between = is_aligned(x, center, sharpness), raw_stream(x), []
+    table = x
+    if plan.tables:
+        table = torch.empty(plan.table_count, dtype=x.dtype, device=x.device)
+        moments = torch.empty(plan.moment_count, dtype=torch.float32, device=x.device)
+        for launch in plan.tables:
+            launch(aligned, stream, center, sharpness, moments, table)
+    for local, wide, tabled, strides in plan.passes:
+        y = torch.empty_strided(plan.shape, strides, dtype=x.dtype, device=x.device)
+        local.start(aligned, stream, x, center, sharpness, y)
+        if tabled and wide is not None:
+            wide.start(aligned, stream, x, table, center, sharpness, y)
+        elif wide is not None:
+            wide.start(aligned, stream, x, center, sharpness, y)
+        between.append(y)
         x = y
-    return x, saved
+    return between.pop(), between
 
 
 def backward(
@@ -57,42 +55,54 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of value, center and sharpness. ``in_place``: what stood between the passes may be overwritten."""
     grad, value = readable(grad), readable(value)
-    heads, (items, _, tokens, width) = center.shape[0], value.shape
-    moments, axes, inputs = saved[0], _axes.axes_of(grid), [value, *saved[1:]]
-    shared = value.shape[1] != heads
-    programs = _axes.most_programs(grid, value.dtype, items, width, shared) if needs_heads else 0
-    parts = center.new_empty(heads, len(grid), 2, programs, dtype=torch.float32)
-    counts = [0] * len(grid)
-    for i in range(len(axes) - 1, -1, -1):
-        x = inputs[i]
-        writes = i > 0 or needs_value
-        if i:
+    plan = plan_of(value, center, sharpness, grid).backward(grad.stride(), needs_value, needs_heads)
+    return run_backward(plan, grad, value, center, sharpness, saved, in_place)
+
+
+def run_backward(
+    plan: Backward, grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, saved: Saved, in_place: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    needs_value, needs_heads = plan.needs
+    aligned, stream = is_aligned(grad, value, center, sharpness), raw_stream(value)
+    parts = torch.empty(plan.part_count, dtype=torch.float32, device=value.device)
+    moments, table = parts, value
+    if plan.moment_count:
+        moments = torch.empty(plan.moment_count, dtype=torch.float32, device=value.device)
+    if plan.moments is not None:
+        plan.moments(aligned, stream, center, sharpness, moments)
+    if plan.tables:
+        table = torch.empty(plan.table_count, dtype=value.dtype, device=value.device)
+        for launch in plan.tables:
+            launch(aligned, stream, center, sharpness, moments, table)
+    between = saved if in_place else list(saved)
+    for place, local, pairs, wide, tabled in plan.steps:
+        if place:
+            x = between.pop()  # when its gradient has been handed on, its memory is free for the value's
             target = x if in_place else torch.empty_like(x)
         else:
-            target = empty_output(value, value.shape[1], tokens) if needs_value else value
-        if not writes and not needs_heads:
-            break
-        for share in _axes.shares(axes[i].size, x.dtype, shared and i == 0):
-            ways = _axes.backward_ways(
-                axes[i], x.dtype, x.device, items, heads, width, shared and i == 0,
-                (*center.stride(), *sharpness.stride(), i), _strides(x, heads), _strides(grad, heads),
-                _strides(target, heads), (writes, needs_heads), max(grid), programs, counts[i], len(grid), share,
-            )  # fmt: skip
-            started = ways.start(x, grad, target, center, sharpness, moments, parts)
-            if started is None:
-                raise MemoryError("the card has no room for a pass along one axis")
-            counts[i] += started.grid[0]
+            x = target = value
+            if needs_value:
+                target = torch.empty_strided(value.shape, plan.value, dtype=value.dtype, device=value.device)
+        if local is not None:
+            local.start(aligned, stream, x, grad, target, center, sharpness, parts)
+        if pairs is not None:  # before the gradient may take x's place
+            pairs.start(aligned, stream, x, grad, center, sharpness, moments, parts)
+        if tabled and wide is not None:
+            wide.start(aligned, stream, grad, table, center, sharpness, target)
+        elif wide is not None:
+            wide.start(aligned, stream, x, grad, target, center, sharpness, moments, parts)
         grad = target
     by_value = grad if needs_value else None
     if not needs_heads:
         return by_value, None, None
-    by_center, by_sharpness = center.new_empty(center.shape), sharpness.new_empty(sharpness.shape)
-    _axes.sum_launch(value.device, heads, programs, tuple(counts))(parts, by_center, by_sharpness)
+    by_center = torch.empty(center.shape, dtype=center.dtype, device=center.device)
+    by_sharpness = torch.empty(sharpness.shape, dtype=sharpness.dtype, device=center.device)
+    plan.sum_of_parts()(aligned, stream, parts, center, sharpness, by_center, by_sharpness)
     return by_value, by_center, by_sharpness
 
 
 class GaussianGrid(torch.autograd.Function):
-    """Gaussian attention of native heads on a grid, from center and sharpness (heads, axes).
+    """Gaussian attention of native heads on a grid, from center (heads, axes) and sharpness, the same or (heads,).
 
     Beside value and output no more than one tensor of their size is kept for each axis but the first, and its gradient
     takes its place. A second backward pass through the same graph makes it again.
@@ -100,23 +110,34 @@ class GaussianGrid(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-        out, ctx.kept = forward(value, center, sharpness, grid)
-        ctx.grid = grid
+        x = readable(value)
+        ctx.plan = plan_of(x, center, sharpness, grid)
+        out, ctx.kept = run_forward(ctx.plan, x, center, sharpness)
         ctx.save_for_backward(value, center, sharpness)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         value, center, sharpness = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
+        needs_value, needs_center, needs_sharpness, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            out = plain_grid(value, center, sharpness, ctx.grid)
+            out = plain_grid(value, center, sharpness, ctx.plan.key.grid)
+            needs = (needs_value, needs_center, needs_sharpness)
             return *plain_gradient(out, (value, center, sharpness), needs, grad), None
+        value, grad = readable(value), readable(grad)
         kept, ctx.kept = ctx.kept, None
         if kept is None:
-            kept = forward(value, center, sharpness, ctx.grid)[1]
-        needs_heads = needs[1] or needs[2]
-        return *backward(grad, value, center, sharpness, kept, ctx.grid, needs[0], needs_heads, True), None
+            kept = run_forward(ctx.plan, value, center, sharpness)[1]
+        plan = ctx.plan.backward(grad.stride(), needs_value, needs_center or needs_sharpness)
+        try:
+            return *run_backward(plan, grad, value, center, sharpness, kept, True), None
+        except MemoryError:  # the card has no room for a pass: torch's own products take its place
+            needs = (needs_value, needs_center, needs_sharpness)
+            with torch.enable_grad():
+                inputs = [x.detach().requires_grad_() for x in (value, center, sharpness)]
+                out = plain_grid(inputs[0], inputs[1], inputs[2], ctx.plan.key.grid)
+            found = iter(torch.autograd.grad(out, [x for x, need in zip(inputs, needs, strict=True) if need], grad))
+            return *(next(found) if need else None for need in needs), None
 
 
 @torch.library.custom_op("regard::gaussian_grid", mutates_args=())
@@ -130,8 +151,7 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[i
 def _(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[int]) -> list[Tensor]:
     heads, tokens = center.shape[0], math.prod(grid)
     between = [value.new_empty(value.shape[0], heads, tokens, value.shape[3]) for _ in grid[1:]]
-    moments = center.new_empty(3, len(grid), heads, max(grid), dtype=torch.float32)
-    return [empty_output(value, heads, tokens), moments, *between]
+    return [empty_output(value, heads, tokens), *between]
 
 
 @torch.library.custom_op("regard::gaussian_grid_backward", mutates_args=())

@@ -32,6 +32,8 @@ def matrix_gradient(x: Tensor, grad_y: Tensor) -> Tensor:
 def axis_matrices(center: Tensor, sharpness: Tensor, grid: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
     """Of native heads, (heads, size, size) for each axis; differentiable."""
     build = build_dtype(center, sharpness)
+    if sharpness.ndim == 1:
+        sharpness = sharpness.unsqueeze(1).expand(-1, len(grid))
     center, sharpness = center.to(build), sharpness.to(build)
     targets = [
         Targets.of(torch.arange(n, device=center.device, dtype=build), c)

@@ -1,0 +1,69 @@
+"""Starting a compiled kernel with as little between two launches as Python allows."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+from triton.runtime.jit import JITFunction
+
+
+class Launch:
+    """One kernel with its grid and everything but its tensors. After the first launch Triton's own is not asked again:
+    what it compiled is called at once, as long as all tensors begin at multiples of 16 bytes, as they did then."""
+
+    __slots__ = ("grid", "head", "kernel", "numbers", "options", "programs", "run")
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, int, int], numbers: tuple[Any, ...], options: dict[str, int], programs: int
+    ) -> None:
+        self.kernel, self.grid, self.numbers, self.options, self.programs = kernel, grid, numbers, options, programs
+        self.run: Callable[..., None] | None = None
+        self.head: tuple[Any, ...] = ()
+
+    def __call__(self, aligned: bool, stream: int, *tensors: Tensor) -> None:
+        """``stream``: the raw one of the tensors' device, as Triton would find it."""
+        if aligned and self.run is not None:
+            # No hooks of profilers, which would be called from Python; addresses, which need no look at the tensors.
+            self.run(*self.grid, stream, *self.head, *[tensor.data_ptr() for tensor in tensors], *self.numbers)
+            return
+        made = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
+        if aligned and isinstance(self.kernel, JITFunction) and tensors[0].is_cuda:  # neither interpreter nor a test
+            self.run, self.head = made.run, (made.function, made.packed_metadata, None, None, None)
+
+
+class Ways:
+    """The ways to launch one step, the best first; one for which the card has no room is not tried again, so that the
+    same step is always cut alike: the cut decides the order of summation."""
+
+    __slots__ = ("now", "ways")
+
+    def __init__(self, ways: Sequence[Launch]) -> None:
+        self.ways, self.now = list(ways), ways[0]
+
+    @property
+    def most_programs(self) -> int:
+        return max(way.programs for way in self.ways)
+
+    def start(self, aligned: bool, stream: int, *tensors: Tensor) -> None:
+        """``MemoryError`` where the card has no room for any of them. Triton says so before anything runs."""
+        while True:
+            try:
+                return self.now(aligned, stream, *tensors)
+            except OutOfResources:
+                if len(self.ways) == 1:
+                    raise MemoryError("the card has no room for a pass along one axis") from None
+                del self.ways[0]
+                self.now = self.ways[0]
+
+
+def is_aligned(*tensors: Tensor) -> bool:
+    together = 0
+    for tensor in tensors:
+        together |= tensor.data_ptr()
+    return together % 16 == 0
+
+
+def raw_stream(tensor: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(tensor.get_device()) if tensor.is_cuda else 0
