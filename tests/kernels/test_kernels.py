@@ -183,11 +183,14 @@ def test_extreme_heads_are_never_nan(sharpness, place):
     torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_gradient_of_the_gradient_is_there_too():
-    inputs = [x.requires_grad_() for x in heads(2, grid=(4, 5))]
+@pytest.mark.parametrize("grid", [(4, 5), (18, 3)])
+def test_a_gradient_of_the_gradient_is_there_too(grid):
+    """Also where values depend on centers: what comes through them counts once."""
+    inputs = [x.requires_grad_() for x in heads(2, grid=grid)]
 
     def second(*inputs):
-        out = gaussian_attention(*inputs, (4, 5))
+        value, center, sharpness = inputs
+        out = gaussian_attention(value * center.sum(), center, sharpness, grid)
         first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
         return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
-from regard.functional.kernels._plain import plain_gradient, plain_grid
+from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
 from regard.functional.kernels._start import is_aligned, raw_stream
 
 Saved = list[Tensor]
@@ -121,9 +121,9 @@ class GaussianGrid(torch.autograd.Function):
         value, center, sharpness = ctx.saved_tensors
         needs_value, needs_center, needs_sharpness, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            out = plain_grid(value, center, sharpness, ctx.plan.key.grid)
+            inputs = aliases(value, center, sharpness)
             needs = (needs_value, needs_center, needs_sharpness)
-            return *plain_gradient(out, (value, center, sharpness), needs, grad), None
+            return *plain_gradient(plain_grid(*inputs, ctx.plan.key.grid), inputs, needs, grad), None
         value, grad = readable(value), readable(grad)
         kept, ctx.kept = ctx.kept, None
         if kept is None:
