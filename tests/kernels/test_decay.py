@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from regard.functional import DecayProfile, gaussian_attention, kernels, separable_attention
+from regard.functional.kernels import _decay_launch
 
 
 @pytest.mark.parametrize(("side", "size", "width"), [("before", 130, 20), ("after", 5, 3), ("both", 70, 3)])
@@ -60,3 +61,21 @@ def test_second_gradients_of_heads_that_are_used_twice():
         (first,) = torch.autograd.grad(out.sin().sum(), own, create_graph=True)
         seconds.append(torch.autograd.grad(first.sum(), own)[0].double())
     torch.testing.assert_close(*seconds, atol=1e-3, rtol=1e-3)
+
+
+def test_kernels_that_disagree_are_replaced(monkeypatch):
+    """As a compiler's mistake on some card would make them: found at the first use, said, and not used again."""
+    right = _decay_launch.sums
+
+    def wrong(*args, **options):
+        dots = right(*args, **options)
+        args[7].mul_(1.01)
+        return dots
+
+    monkeypatch.setattr(_decay_launch, "_tried", {})
+    monkeypatch.setattr(_decay_launch, "sums", wrong)
+    value, profile = torch.randn(1, 2, 9, 3), DecayProfile(torch.tensor([0.1, 1.0]))
+    with pytest.warns(UserWarning, match="are off by .*: plain operations replace them"):
+        found = separable_attention(value, [profile], (9,), plan="scans")
+    assert torch.equal(found, separable_attention(value, [profile], (9,), plan="scans"))
+    torch.testing.assert_close(found, separable_attention(value, [profile], (9,), plan="matrices"))

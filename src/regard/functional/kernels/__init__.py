@@ -140,7 +140,8 @@ def usable_for_scans(x: Tensor) -> bool:
 
 
 def decayed_average(x: Tensor, rate: Tensor, side: str, plain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Averages along the tokens with weights e^{−λ|q − k|}; ``plain`` computes the same, for gradients of gradients."""
-    from regard.functional.kernels._decay_launch import DecayedAverage, SeenSides
+    """Averages along the tokens with weights e^{−λ|q − k|}; ``plain`` computes the same, for gradients of gradients and where
+    the kernels fail."""
+    from regard.functional.kernels import _decay_launch
 
-    return DecayedAverage.apply(x, rate, SeenSides(side != "after", side != "before"), plain)
+    return _decay_launch.decayed_average(x, rate, _decay_launch.SeenSides(side != "after", side != "before"), plain)

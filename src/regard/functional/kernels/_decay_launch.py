@@ -1,5 +1,7 @@
 """Decayed averages along one axis by the kernels of ``_decay``: launches, and their gradients."""
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,6 +58,49 @@ class DecayedAverage(torch.autograd.Function):
         dots = sums(grad, None, rate, scale, slope, ctx.sides.exchanged, 1.0, by_x, factor=x if needs_rate else None)
         by_rate = None if dots is None else dots.view(x.shape[0], x.shape[1], -1).sum((0, 2))
         return by_x if needs_x else None, by_rate, None, None
+
+
+Plain = Callable[[Tensor, Tensor], Tensor]
+TRIED = (1, 3, 300, 40)  # several blocks of tokens, and channels that fill none
+FAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def decayed_average(x: Tensor, rate: Tensor, sides: SeenSides, plain: Plain) -> Tensor:
+    """By the kernels if they agree with plain operations on this card, which is tried once; else by those."""
+    if not _agrees_on(x.device, x.dtype, sides, plain):
+        return plain(x, rate)
+    return DecayedAverage.apply(x, rate, sides, plain)
+
+
+_tried: dict[tuple[torch.device, torch.dtype, SeenSides], bool] = {}
+
+
+def _agrees_on(device: torch.device, dtype: torch.dtype, sides: SeenSides, plain: Plain) -> bool:
+    case = device, dtype, sides
+    if case not in _tried:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False  # comparing waits for the device, which a graph that is being recorded forbids
+        worst = difference(device, dtype, sides, plain)
+        _tried[case] = worst <= FAR[dtype]
+        if not _tried[case]:
+            warnings.warn(
+                f"the kernels of decay are off by {worst:.1e} on {device}: plain operations replace them", stacklevel=4
+            )
+    return _tried[case]
+
+
+def difference(device: torch.device, dtype: torch.dtype, sides: SeenSides, plain: Plain) -> float:
+    """The largest difference between kernels and plain operations, of the output and both gradients, each relative."""
+    count = functools.reduce(lambda a, b: a * b, TRIED)
+    found = []
+    for way in (lambda x, rate: DecayedAverage.apply(x, rate, sides, plain), plain):
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            x = torch.arange(count, device=device).sin().reshape(TRIED).to(dtype).requires_grad_()
+            rate = torch.tensor([1e-4, 0.02, 1.5], device=device, requires_grad=True)
+            out = way(x, rate)
+            weighted = (out.float() * torch.arange(TRIED[3], device=device).cos()).sum()
+            found.append([out.detach(), *torch.autograd.grad(weighted, (x, rate))])
+    return max(float((a - b).double().norm() / b.double().norm()) for a, b in zip(*found, strict=True))
 
 
 def inverse_norm(rate: Tensor, n: int, sides: SeenSides) -> Tensor:

@@ -121,9 +121,9 @@ class GaussianGrid(torch.autograd.Function):
         value, center, sharpness = ctx.saved_tensors
         needs_value, needs_center, needs_sharpness, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            inputs = aliases(value, center, sharpness)
-            needs = (needs_value, needs_center, needs_sharpness)
-            return *plain_gradient(plain_grid(*inputs, ctx.plan.key.grid), inputs, needs, grad), None
+            value, center, sharpness = same = aliases(value, center, sharpness)
+            out = plain_grid(value, center, sharpness, ctx.plan.key.grid)
+            return *plain_gradient(out, same, (needs_value, needs_center, needs_sharpness), grad), None
         value, grad = readable(value), readable(grad)
         kept, ctx.kept = ctx.kept, None
         if kept is None:
