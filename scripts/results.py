@@ -101,7 +101,8 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
     result = newest([r for r in results if "sizes" in r], "gaussian", "NVIDIA")
     rows = [
         [row["grid"], f"{row['sharpness']:g}", *(f"{row[key]:.2f}" for key in ("floor", "device")),
-         f"{row['device / floor']:.1f} ×", f"{row['eager']:.2f}", f"{row['peak / value']:.1f}"]
+         f"{row['device / floor']:.1f} ×", "–" if row["eager"] is None else f"{row['eager']:.2f}",
+         f"{row['peak / value']:.1f}"]
         for row in result["sizes"]
     ]  # fmt: skip
     head = ["grid", "sharpness", "memory alone", "device", "of memory alone", "100 calls from Python, each", "memory"]
