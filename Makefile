@@ -47,8 +47,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(TEST_ENV) $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal --ignore tests/compiled --ignore tests/kernels tests
-	$(TEST_ENV) REGARD_TYPECHECK=0 $(BIN)/python -m pytest -q tests/compiled
-	$(TEST_ENV) REGARD_TYPECHECK=0 TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal tests/kernels
+	@# Compiling waits for the C++ compiler, one file after the other: the kernels are interpreted meanwhile.
+	$(TEST_ENV) REGARD_TYPECHECK=0 $(BIN)/python -m pytest -q tests/compiled & compiled=$$!; \
+	$(TEST_ENV) REGARD_TYPECHECK=0 TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal tests/kernels; \
+	kernels=$$?; wait $$compiled && exit $$kernels
 
 # The tests of the extras with the lowest versions that pyproject.toml allows (torch aside: one CPU build exists). Newer
 # dependencies of those versions may warn about them, which is no failure here.

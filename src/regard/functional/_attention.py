@@ -2,7 +2,7 @@
 
 import math
 from contextlib import nullcontext
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 import torch.autograd.forward_ad as fwAD
@@ -10,26 +10,19 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.functional._attention_checks import LARGEST_FUSED, check_attention, is_plain_call
 from regard.functional._careful import careful_attention, is_at_the_edge
 from regard.functional._softargmax import below_best, finite_number, hard_logits
 from regard.support.checks import (
-    check_beta,
-    check_broadcastable,
     check_count,
     check_device,
     check_flag,
-    check_floating,
-    check_probability,
-    describe,
     is_exporting,
     under_autocast,
     values_are_readable,
 )
 
 Weights = Float[Tensor, "*batch heads queries keys"]
-
-# Beyond this β, products that a fused kernel scales after making them may leave its range.
-LARGEST_FUSED = 1e4
 
 
 @overload
@@ -114,6 +107,10 @@ def attention(
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]])
     """
+    if keep is None and bias is None and is_plain_call(query, key, value, beta, dropout):
+        found = _plain(query, key, value, beta, causal, dropout, return_weights)
+        if found is not None:
+            return found
     check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
     check_flag("causal", causal)
     check_flag("return_weights", return_weights)
@@ -160,6 +157,26 @@ def causal_keep(queries: int, keys: int, device: torch.device | None = None) -> 
         if device is not None:
             device = check_device("device", device)
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, beta: Any, causal: bool, dropout: float, return_weights: bool
+) -> Tensor | tuple[Tensor, Tensor] | None:
+    """Ordinary self-attention in the fewest steps; None where a step more is needed. The same products as below."""
+    batch, heads, tokens, width = query.shape
+    scale = width**-0.5 if beta is None else beta
+    if not query.is_cuda and is_at_the_edge(query, key, value, scale, None, masked=False):
+        return None
+    if return_weights is False and (causal is False or causal is True):
+        return F.scaled_dot_product_attention(query, key, value, None, dropout, causal and tokens > 1, scale=scale)
+    if return_weights is not True or causal is not False or dropout or under_autocast(query):
+        return None
+    shape = (batch * heads, tokens, width)
+    rows, columns = query.reshape(shape), key.reshape(shape).mT
+    logits = torch.baddbmm(query.new_empty(()), rows, columns, beta=0, alpha=scale)  # beta=0: the empty one is unread
+    weights = logits.softmax(-1) if logits.requires_grad else torch.softmax(logits, -1, out=logits)
+    out = torch.bmm(weights, value.reshape(shape))
+    return out.view(batch, heads, tokens, width), weights.view(batch, heads, tokens, tokens)
 
 
 def _and(left: Tensor | None, right: Tensor) -> Tensor:
@@ -308,7 +325,7 @@ def _is_differentiated_twice(*tensors: Tensor) -> bool:
         kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
         transforms = torch._C._functorch.TransformType
         return transforms.Jvp in kinds or kinds.count(transforms.Grad) > 1
-    return any(fwAD.unpack_dual(x).tangent is not None for x in tensors)
+    return fwAD._current_level >= 0 and any(fwAD.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def _is_plain(x: Tensor) -> bool:
@@ -316,58 +333,3 @@ def _is_plain(x: Tensor) -> bool:
     if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter):
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(x) and fwAD.unpack_dual(x).tangent is None
-
-
-def check_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    beta: float | Tensor | None,
-    keep: Tensor | None,
-    bias: Tensor | None,
-    dropout: float,
-) -> None:
-    """Refuse what does not fit together, saying which argument and what would fit. Autocast settles dtypes itself."""
-    autocast = isinstance(query, Tensor) and under_autocast(query)
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        check_floating(name, x)
-        if not 2 <= x.ndim <= 4 or x.ndim != query.ndim:
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)}; query, key and value must all be (batch, heads, tokens, width), "
-                f"or all leave out the same leading axes (query has shape {tuple(query.shape)})"
-            )
-        if (x.dtype != query.dtype and not autocast) or x.device != query.device:
-            raise TypeError(
-                f"{name} is {x.dtype} on {x.device} but query is {query.dtype} on {query.device}: they must be alike"
-            )
-    if key.shape[-1] != query.shape[-1]:
-        raise ValueError(
-            f"key has width {key.shape[-1]} but query has width {query.shape[-1]}: their dot product needs equal widths"
-        )
-    if value.shape[:-1] != key.shape[:-1]:
-        raise ValueError(
-            f"value has shape {tuple(value.shape)} but key has shape {tuple(key.shape)}: "
-            f"there must be one value for each key"
-        )
-    if query.ndim == 4 and key.shape[0] != query.shape[0]:
-        raise ValueError(f"key has batch size {key.shape[0]} but query has {query.shape[0]}")
-    if query.ndim >= 3 and query.shape[-3] % max(key.shape[-3], 1):
-        raise ValueError(f"key has {key.shape[-3]} heads, which do not divide query's {query.shape[-3]}")
-    scores = (*query.shape[:-1], key.shape[-2])
-    if beta is not None:
-        check_beta(beta)
-        if isinstance(beta, Tensor):
-            check_broadcastable("beta", beta, (*scores[:-1], 1), "(batch, heads, queries, 1)", same_ndim=False)
-            if values_are_readable(beta) and not bool(beta.isfinite().all()):
-                raise ValueError("beta as a tensor must be finite; for hard attention pass beta=math.inf")
-    for name, mask, dtype in (("keep", keep, torch.bool), ("bias", bias, None)):
-        if mask is None:
-            continue
-        fits = scores[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores
-        check_broadcastable(name, mask, fits, "scores", dtype=dtype)
-        if mask.device != query.device:
-            raise TypeError(f"{name} is on {mask.device} but query is on {query.device}")
-    if isinstance(bias, Tensor) and bias.dtype.itemsize > query.dtype.itemsize and not autocast:
-        raise TypeError(f"bias is {describe(bias)} but query is {query.dtype}: pass bias.to(query.dtype)")
-    check_probability("dropout", dropout)

@@ -1,7 +1,7 @@
 """Multi-head attention: several attentions in parallel, each with its own projection of the input."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from regard.functional import attention
 from regard.layers import _interchange
 from regard.layers._block_linear import BlockLinear
 from regard.layers._cache import KeyValueCache
-from regard.layers._packed import Projection, apart, packed_heads
+from regard.layers._native import can_be_native, native_attention
+from regard.layers._packed import Projection, apart, is_cheap_to_copy, packed_heads, stacked_heads
 from regard.support.checks import (
     check_beta,
     check_dtype,
@@ -200,8 +201,13 @@ class MultiHeadAttention(nn.Module):
         """
         check_flag("causal", causal)
         check_flag("return_weights", return_weights)
-        self._check_inputs(x, context, value)
-        query, key, values = self._project(x, context, value, cache)
+        if context is None and value is None and cache is None and self._is_plain_input(x):
+            if keep is None and bias is None and not causal and self._can_be_native(x):
+                return native_attention(x, self.qkv, self.output, self.heads, return_weights)
+            query, key, values = self._own_heads(x, return_weights)
+        else:
+            self._check_inputs(x, context, value)
+            query, key, values = self._project(x, context, value, cache)
         attended = attention(
             query,
             key,
@@ -216,6 +222,28 @@ class MultiHeadAttention(nn.Module):
         if isinstance(attended, tuple):
             return self.output(attended[0].transpose(1, 2).flatten(2)), attended[1]
         return self.output(attended.transpose(1, 2).flatten(2))
+
+    def _is_plain_input(self, x: Tensor) -> bool:
+        """Whether nothing is left to check: a GPU waits for the host at every call, so the usual one is recognized first."""
+        if not self.packed or torch.compiler.is_compiling() or type(x) is not Tensor:
+            return False
+        shape, weight = x.shape, self._modules["output"].__dict__["_parameters"].get("weight")
+        return len(shape) == 3 and shape[2] == self.dim and type(weight) is nn.Parameter and weight.dtype is x.dtype
+
+    def _can_be_native(self, x: Tensor) -> bool:
+        heads = self.heads == self.key_value_heads and self.beta is None and not (self.training and self.dropout)
+        modules = self._modules
+        return heads and can_be_native(x, modules["qkv"], modules["output"], self.heads, self.head_dim)
+
+    def _own_heads(self, x: Tensor, return_weights: bool) -> Sequence[Tensor]:
+        """Queries, keys and values of self-attention from the packed projection."""
+        layer = self.qkv
+        if isinstance(layer, BlockLinear):
+            return packed_heads(layer, (x, x, x), self._sizes(), self.head_dim)
+        product = layer(x)
+        if return_weights and self.heads == self.key_value_heads and is_cheap_to_copy(product):
+            return stacked_heads(product, self.head_dim)
+        return apart(product, self._sizes(), self.head_dim)
 
     def _check_inputs(self, x: Tensor, context: Tensor | None, value: Tensor | None) -> None:
         check_ndim("x", x, "batch tokens dim")
@@ -261,7 +289,7 @@ class MultiHeadAttention(nn.Module):
             key, values = cache.extend(key, values)
         return query, key, values
 
-    def _heads(self, *sources: Tensor | None) -> list[Tensor]:
+    def _heads(self, *sources: Tensor | None) -> Sequence[Tensor]:
         """Queries, keys and values of their three sources, leaving out those of None."""
         if self.packed:
             return packed_heads(self.qkv, sources, self._sizes(), self.head_dim)
