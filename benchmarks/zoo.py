@@ -117,8 +117,8 @@ def again(options: argparse.Namespace) -> list[dict[str, Any]]:
         models = importlib.import_module(FAMILIES[family])
         for name in only or models.model_types():
             old = found.get((family, name), {"verdict": "not run"})
-            wanted = bool(only) or old["verdict"] in options.verdicts
-            if not wanted or old.get("commit") == now["commit"] or time.monotonic() > until:
+            wanted = old["verdict"] in options.verdicts and old.get("commit") != now["commit"]
+            if not (wanted or only) or time.monotonic() > until:
                 continue
             row = {**next(rows(family, [name], options.seconds)), **now}
             found[family, name] = row

@@ -1,6 +1,8 @@
 """A part of ``benchmarks/zoo.py``: maps compared with a witness that imports nothing of regard."""
 
+import argparse
 import importlib
+import json
 import pathlib
 import sys
 
@@ -79,3 +81,25 @@ def test_a_wrong_map_and_a_missing_one_are_noticed(zoo, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(regard.maps.Capture, "attended", lambda self, record: None)
     assert judge.row(animal)["verdict"] == "silently incomplete"
+
+
+def test_only_rows_that_were_not_run_are_run_again_and_say_when(zoo, tmp_path, monkeypatch):
+    program = importlib.import_module("zoo")
+    monkeypatch.setattr(zoo("faults"), "model_types", lambda: ["baddbmm", "sparsemax", "dropout by hand"])
+    rows = [
+        {"family": "faults", "model": "baddbmm", "verdict": "not run", "maps": 0, "missed": 0},
+        {"family": "faults", "model": "sparsemax", "verdict": "in missed", "maps": 0, "missed": 1},
+    ]
+    path = tmp_path / "zoo.json"
+    path.write_text(json.dumps({"rows": rows, "versions": {"other": "1"}}))
+    options = argparse.Namespace(
+        again=path, only=[], families=["faults"], seconds=60, minutes=1.0, verdicts=["not run"]
+    )
+    found = {row["model"]: row for row in program.again(options)}
+    assert found["baddbmm"]["verdict"] == found["dropout by hand"]["verdict"] == "complete"
+    assert found["baddbmm"]["commit"]
+    assert found["sparsemax"] == rows[1]
+    written = json.loads(path.read_text())
+    assert written["rows"] == list(found.values())
+    assert written["versions"]["other"] == "1"
+    assert written["summary"][0]["not run"] == 0
