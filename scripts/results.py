@@ -148,7 +148,7 @@ def _conversion(results: Sequence[Result], prefix: str) -> str:
 
 
 def _capture_models(results: Sequence[Result], prefix: str) -> str:
-    result = newest(results, "capture")
+    result = newest(results, "capture", "thread")
     ways = [key for key in result["models"][0] if key != "model"]
     rows = [[row["model"], *(row[way] for way in ways)] for row in result["models"]]
     text = f"*yes*: all maps were returned; otherwise what happened instead. {_origin(result, prefix)}."
@@ -156,7 +156,7 @@ def _capture_models(results: Sequence[Result], prefix: str) -> str:
 
 
 def _capture_cost(results: Sequence[Result], prefix: str) -> str:
-    result = newest(results, "capture")
+    result = newest(results, "capture", "thread")
     rows = [
         [row["model"], row["way"], f"{row['× plain']:.2f}", "–" if row["peak MB"] is None else f"{row['peak MB']:.0f}",
          str(row["lines"]), _yes(row["kernel kept"]), _yes(row["checked"])]
@@ -190,6 +190,17 @@ def _capture_generation(results: Sequence[Result], prefix: str) -> str:
     head = ["model", "plain, ms", "with capture and generation()"]
     text = f"32 tokens after a prompt of 32, greedily, as a multiple of the plain call. {_origin(result, prefix)}."
     return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _capture_gpu(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "capture", "NVIDIA")
+    ways = list(dict.fromkeys(row["way"] for row in result["rows"]))
+    found: dict[str, dict[str, Any]] = {}
+    for row in result["rows"]:
+        found.setdefault(row["model"], {})[row["way"]] = row
+    rows = [[model, *(_fine(by[way]["ms"]) if way in by else "–" for way in ways)] for model, by in found.items()]
+    text = f"Milliseconds, bfloat16; maps are kept in bfloat16 on the device. {_origin(result, prefix)}."
+    return f"{_markdown(['model', *ways], rows)}\n\n{text}"
 
 
 def _zoo(results: Sequence[Result], prefix: str) -> str:
@@ -245,7 +256,7 @@ def _highlights(results: Sequence[Result], prefix: str) -> str:
     """Six results for the README, each with its file."""
     link = lambda result: f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))"  # noqa: E731
     recipes = {r["recipe"]: r for r in results if "recipe" in r}
-    capture, gaussian = newest(results, "capture"), newest(results, "gaussian", "NVIDIA")
+    capture, gaussian = newest(results, "capture", "thread"), newest(results, "gaussian", "NVIDIA")
     ways = [way for way in capture["models"][0] if way != "model"]
     count = {way: sum(row[way] == "yes" for row in capture["models"]) for way in ways}
     others = ", ".join(f"{way}: {count[way]}" for way in ways[1:])
@@ -388,6 +399,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "capture-cost": _capture_cost,
     "capture-rivals": _capture_rivals,
     "capture-generation": _capture_generation,
+    "capture-gpu": _capture_gpu,
     "zoo": _zoo,
     "pyramid": _pyramid,
     "training": _training,
