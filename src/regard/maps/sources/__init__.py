@@ -21,7 +21,7 @@ from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
 from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS
 from regard.maps.sources._tensor_facts import is_outer as is_outer
 from regard.maps.sources._tensor_facts import shares_memory as shares_memory
-from regard.maps.sources._tensor_history import WeightedSum as WeightedSum
+from regard.maps.sources._tensor_origins import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
 from regard.maps.sources._torch_fast_path import without_question as without_question

@@ -14,7 +14,8 @@ from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS
-from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory, WeightedSum
+from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
+from regard.maps.sources._tensor_origins import WeightedSum
 from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, product, sum_of_terms
 
 Function = Callable[..., Any]

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from regard.maps._shapes import why_unreadable
 from regard.maps.sources._tensor_facts import DIVISIONS, is_learned, sums_to_one
-from regard.maps.sources._tensor_history import TensorHistory, TensorOrigin, WeightedSum
+from regard.maps.sources._tensor_history import TensorHistory
+from regard.maps.sources._tensor_origins import TensorOrigin, WeightedSum
 
 PRODUCTS = frozenset(
     {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
