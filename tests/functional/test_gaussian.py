@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from regard import reference
 from regard.functional import _mix as mix_module
 from regard.functional import gaussian_attention, gaussian_weights, plan_for
+from regard.functional._taps import tail
 
 BORDERS = ["native", "zeros", "reflect", "replicate", "circular"]
 grids = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
@@ -88,6 +89,16 @@ def test_local_heads_are_banded_and_still_exact(grid, border, seed):
         for name, p in (("banded", plan), ("separable", "separable"))
     }
     assert_same(run["banded"], run["separable"])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-38, 1e-12, 1e-3, 0.4999])
+def test_the_leak_of_wide_heads_takes_no_time(alpha):
+    """A sum with as many terms as the head is wide would not end here."""
+    assert {head.way for head in plan_for(torch.zeros(1, 2), torch.tensor([alpha]), (8, 8)).heads} == {"dense"}
+    terms = [math.exp(-alpha * r * r) for r in range(1, 300)]
+    assert tail(alpha) >= 2 * sum(terms) * (1 - 1e-14)
+    if alpha >= 1e-3:
+        assert tail(alpha) <= 2 * sum(terms) * (1 + 1e-14)
 
 
 def test_a_plan_can_mix_ways_and_keeps_the_heads_in_order():

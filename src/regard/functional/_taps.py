@@ -8,13 +8,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+SOFT = 0.5  # the sharpness below which the sum is taken by Poisson's formula
+
 
 def tail(alpha: float) -> float:
     r"""All the weight off the target, relative to the target's: :math:`T = 2\sum_{r\ge1} e^{-\alpha r^2}`.
 
+    Soft heads would need as many terms as they are wide. For them Poisson's formula gives the same sum in one or two terms:
+    :math:`1 + T = \sqrt{\pi/\alpha}\,(1 + 2\sum_{r\ge1} e^{-\pi^2 r^2/\alpha})`.
+
     >>> round(tail(1.0), 6)
     0.772637
+    >>> tail(0.0)
+    inf
     """
+    if alpha < SOFT:
+        return math.sqrt(math.pi / alpha) * (1 + tail(math.pi**2 / alpha)) - 1 if alpha > 0 else math.inf
     total, r = 0.0, 1
     while True:
         term = 2 * math.exp(-alpha * r * r)

@@ -28,9 +28,6 @@ class Allotted:
         self.storage.used += tensor.nbytes - self.size
         return tensor
 
-    def give_back(self) -> None:
-        self.storage.used -= self.size
-
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros, of which a CPU's memory is not touched until something else is written to it.

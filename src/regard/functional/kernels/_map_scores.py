@@ -9,7 +9,6 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-MINUS_LOG_2 = tl.constexpr(-0.6931471805599453)
 
 
 @triton.jit
