@@ -34,7 +34,7 @@ class MapAxes:
         certainty: whether it is "known" that they are batch, heads, queries and keys, or "inferred" from conventions; if
             "ambiguous", several readings fit, and nothing is taken for heads.
         over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
-            other gathered attention).
+            other gathered attention, or the layers of each token).
         query_layout: how the queries lie on an image, if not as the keys do.
         positions: where queries and keys lie in the whole sequence, if known.
     """

@@ -38,6 +38,8 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         if stated is not None:
             break
     first = None if arguments is None else _first_input(arguments)
+    if first is None and arguments is not None:
+        first = _first_input(arguments, numbers=True)
     own = first is not None and tuple(first.shape) != output_shape
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
@@ -45,7 +47,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         stated,
         projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
         _tokens(first, output_shape, stated),
-        (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 and own else None,
+        _sequences(first) if first is not None and own else None,
         beside.pop() if len(beside) == 1 else None,
         _keys_beside(like[-1], first) if like else False,
     )
@@ -77,15 +79,27 @@ def samples_of(site: CallSite) -> int | None:
     return first.shape[0] if first is not None and first.ndim == 3 else None
 
 
-def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
-    """The module of the call and the one around it, with the frames of their calls."""
+def inputs_around(site: CallSite) -> list[Tensor]:
+    """The first input of the module of the call and of each one around it, if it is not one of several with four axes:
+    those are queries, keys and values."""
+    found = []
+    for _, frame in _running_modules(site, most=None):
+        x = _first_input(frame, numbers=True)
+        given: tuple[Any, ...] = (*frame.f_locals.get("args", ()), *frame.f_locals.get("kwargs", {}).values())
+        if x is not None and (x.ndim < 4 or sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) == 1):
+            found.append(x)
+    return found
+
+
+def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Module, FrameType]]:
+    """The module of the call and the ``most`` around it, with the frames of their calls."""
     found: list[tuple[nn.Module, FrameType]] = []
     for frame in site.frames:
         if frame.f_code.co_name == "_wrapped_call_impl":
             module = frame.f_locals.get("self")
             if isinstance(module, nn.Module) and (found or module is site.module):
                 found.append((module, frame))
-        if len(found) == 2:
+        if len(found) == most:
             break
     return found
 
@@ -104,21 +118,34 @@ def _projected(module: nn.Module, width: int) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _first_input(frame: FrameType) -> Tensor | None:
-    """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it."""
+def _first_input(frame: FrameType, numbers: bool = False) -> Tensor | None:
+    """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it.
+
+    Args:
+        numbers: also the numbers of tokens, ``(batch, tokens)``.
+    """
     args: Any = frame.f_locals.get("args", ())
     kwargs: Any = frame.f_locals.get("kwargs", {})
     named = [kwargs[name] for name in _FIRST if name in kwargs]
     for x in (*args, *named, *kwargs.values()):
-        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 2:
+        if not isinstance(x, Tensor) or x.ndim < 2:
+            continue
+        if x.is_floating_point() or (numbers and x.ndim == 2 and x.dtype in (torch.int64, torch.int32)):
             return x
     return None
+
+
+def _sequences(x: Tensor) -> tuple[int, int] | None:
+    """The number of sequences of a module's input and their length: of vectors, or of numbers of tokens."""
+    return (x.shape[0], x.shape[1]) if x.ndim == 3 or not x.is_floating_point() else None
 
 
 def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None) -> tuple[tuple[int, int], ...]:
     """Possible numbers of tokens and channels of the module's input: channels are last, or second (images)."""
     if x is None or x.numel() == 0 or tuple(x.shape) == output_shape:
         return ()
+    if not x.is_floating_point():
+        return ((x.numel(), 0),)
     shape, width = tuple(x.shape), output_shape[-1]
     if len(shape) >= 4 and shape[-1] == width and stated is not None and stated in shape[:-2]:
         return ((x.numel() // (width * stated), width * stated),)  # it is divided into heads already

@@ -35,6 +35,9 @@ class RecordListener:
         """Attention of this name cannot be recorded."""
         self.lost.append(f"{name}: {reason}")
 
+    def noted(self, name: str, note: str) -> None:
+        """In the module of this name, something else was found that looks like attention."""
+
     def rescaled(self, name: str, factor: Tensor) -> None:
         """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
         or two kernels that are merged by their logsumexp."""

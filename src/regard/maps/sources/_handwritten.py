@@ -66,7 +66,9 @@ class HandwrittenAttention:
 
     def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
-        self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out)
+        place = 4 if func.__name__ == "gumbel_softmax" else 1
+        axis = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
+        self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out, axis)
         return out, None
 
     def _dropout(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
@@ -87,6 +89,7 @@ class HandwrittenAttention:
         return out, None
 
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
+        self.history.touch(args)
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
         out = func(*args, **kwargs)
@@ -107,6 +110,7 @@ class HandwrittenAttention:
         return out, found
 
     def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        self.history.touch(args)
         found = sum_of_terms(self.history, args, kwargs) if self.history else None
         return func(*args, **kwargs), found
 
