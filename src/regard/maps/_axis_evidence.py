@@ -40,13 +40,15 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     first = None if arguments is None else _first_input(arguments)
     if first is None and arguments is not None:
         first = _first_input(arguments, numbers=True)
-    own = first is not None and tuple(first.shape) != output_shape
+    own = first is not None and (
+        tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
+    )
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
     return AxisEvidence(
         stated,
         projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
-        _tokens(first, output_shape, stated),
+        _tokens(first, output_shape, stated) if own else (),
         _sequences(first) if first is not None and own else None,
         beside.pop() if len(beside) == 1 else None,
         _keys_beside(like[-1], first) if like else False,
@@ -58,8 +60,11 @@ def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
     if value.shape[-2] < 2:
         return False
     if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
-        # Channels come first: neighbors in memory are tokens.
-        return value.stride(-1) == 1 and value.stride(-2) == first.shape[-1] * first.shape[-2]
+        # Channels come first: neighbors in memory are tokens, unless it was transposed since.
+        tokens = first.shape[-1] * first.shape[-2]
+        if value.stride(-2) == 1 and value.stride(-1) != tokens:
+            return value.stride(-1) % first.shape[1] == 0
+        return value.stride(-1) == 1 and value.stride(-2) == tokens
     return value.stride(-2) == 1 < value.stride(-1)
 
 
@@ -85,10 +90,16 @@ def inputs_around(site: CallSite) -> list[Tensor]:
     found = []
     for _, frame in _running_modules(site, most=None):
         x = _first_input(frame, numbers=True)
-        given: tuple[Any, ...] = (*frame.f_locals.get("args", ()), *frame.f_locals.get("kwargs", {}).values())
-        if x is not None and (x.ndim < 4 or sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) == 1):
+        if x is not None and (x.ndim < 4 or _is_alone(x, frame)):
             found.append(x)
     return found
+
+
+def _is_alone(x: Tensor, frame: FrameType | None) -> bool:
+    """Whether no other tensor with as many axes was passed to a module: queries come with keys."""
+    here: dict[str, Any] = {} if frame is None else frame.f_locals
+    given = (*here.get("args", ()), *here.get("kwargs", {}).values())
+    return sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) <= 1
 
 
 def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Module, FrameType]]:
@@ -142,7 +153,7 @@ def _sequences(x: Tensor) -> tuple[int, int] | None:
 
 def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None) -> tuple[tuple[int, int], ...]:
     """Possible numbers of tokens and channels of the module's input: channels are last, or second (images)."""
-    if x is None or x.numel() == 0 or tuple(x.shape) == output_shape:
+    if x is None or x.numel() == 0:
         return ()
     if not x.is_floating_point():
         return ((x.numel(), 0),)
