@@ -223,9 +223,7 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         out, seen = run_kernel(func, args, kwargs)
         call = FunctionCall(site, func, args, kwargs, out, seen)
-        new = self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
-        self.outputs.paired(site.name, args[2] if len(args) > 2 else kwargs.get("value"), new)
-        return new
+        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _aten_kernel(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self._wanted(args[0] if args else kwargs["query"])
@@ -272,6 +270,8 @@ class Interceptor(TorchFunctionMode):
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
         if self.outputs.followed:
             self.outputs.scaled(func.__name__, args, out)
+        if func.__name__ == "logsumexp" and self.handwritten.is_of_scores(args):
+            self.outputs.logsumexp_taken(self._running())
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # its first product was reported already
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):

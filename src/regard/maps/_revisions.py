@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._differences import per_row
+from regard.maps._combinations import per_row
 from regard.maps._joining import Joint, join
 from regard.maps._keeping import Keeping
 from regard.maps._record import AttentionRecord

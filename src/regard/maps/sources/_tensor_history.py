@@ -38,7 +38,10 @@ _SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_siz
 _COPIES = frozenset({"copy_", "__setitem__"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
-RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
+RANDOM = frozenset(
+    {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
+    | {"normal", "normal_", "random_"}
+)
 _TURNS = frozenset({"cos", "sin"})  # of angles, which rotary positions compute by a product
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 _SAME = _CASTS | {"__get__"}  # no use of a tensor yet
