@@ -198,11 +198,31 @@ def test_kernels_that_are_merged_in_another_way_are_announced():
 
 
 LAMBDA = torch.tensor(0.3)
+
+
+def _subtract_halves(first, second):
+    return first - LAMBDA * second
+
+
+def _mixed(first, second):
+    return torch.stack((first, second), 2).flatten(1, 2)
+
+
+def _every_other(out):
+    return out[:, ::2] - LAMBDA * out[:, 1::2]
+
+
 DIFFERENCES = {
     "a factor": lambda q, k, v: kernel(q, k, v) - LAMBDA * kernel(k, q, v),
     "by hand": lambda q, k, v: (q @ k.mT).softmax(-1) @ v - LAMBDA * ((k @ q.mT).softmax(-1) @ v),
     "alpha": lambda q, k, v: torch.sub(kernel(q, k, v), kernel(k, q, v), alpha=0.3),
     "a sum": lambda q, k, v: kernel(q, k, v) + (-LAMBDA) * kernel(k, q, v),
+    "halves of the heads": lambda q, k, v: _subtract_halves(
+        *kernel(torch.cat((q, k), 1), torch.cat((k, q), 1), torch.cat((v, v), 1)).chunk(2, 1)
+    ),
+    "every other head, values in two parts": lambda q, k, v: _every_other(
+        torch.cat([kernel(_mixed(q, k), _mixed(k, q), _mixed(x, x)) for x in v.chunk(2, -1)], -1)
+    ),
     "a factor for each head": lambda q, k, v: kernel(q, k, v) - LAMBDA.expand(3, 1, 1) * kernel(k, q, v),
 }
 

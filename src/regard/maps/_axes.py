@@ -180,6 +180,8 @@ def read_axes(
     best = max(scores)
     fitting = [reading for reading, score in zip(readings, scores, strict=True) if score == best]
     if len(fitting) == 1 and best > 0 and fitting[0].in_rows == 1:
+        if per_query and rows == 1 and not fitting[0].queries and _queries_in_batch(fitting[0], evidence):
+            return replace(fitting[0], certainty="inferred", over="samples")
         return _channels(fitting[0], shape, width, evidence)
     usual = AxisReading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
     gathered_too = any(reading.queries or reading.in_rows > 1 for reading in fitting)
@@ -227,8 +229,14 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
 
 def _shared_keys(lead: tuple[int, ...], rows: int, evidence: AxisEvidence) -> list[AxisReading]:
     """Heads that share keys may lie in the axis of the queries: one product serves them all (multi-query attention)."""
-    counts = sorted(evidence.counts) if len(lead) == 1 and evidence.tokens else []
+    counts = sorted(evidence.counts) if len(lead) == 1 and evidence.sequences is not None else []
     return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows > count]
+
+
+def _queries_in_batch(reading: AxisReading, evidence: AxisEvidence) -> bool:
+    """Whether samples and queries are one axis: each query has keys of its own (dynamic convolution)."""
+    batch = math.prod(reading.lead) // max(1, reading.head_count)
+    return evidence.sequences is not None and min(evidence.sequences) > 1 and batch == math.prod(evidence.sequences)
 
 
 def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> int:

@@ -43,6 +43,7 @@ class Followed:
         values: where its values lie in memory.
         tokens_first: whether tokens come before heads.
         with_logsumexp: whether the model has the logsumexp of its scores.
+        chosen: for a part of an output, which of its heads these are.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Followed:
     values: Memory
     tokens_first: bool = False
     with_logsumexp: bool = False
+    chosen: tuple[int, ...] | None = None
 
 
 Terms = dict[Followed, Any]
@@ -96,6 +98,26 @@ def total(first: Terms, second: Terms) -> Terms:
     """The terms of the sum of two combinations."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         return {output: first.get(output, 0.0) + second.get(output, 0.0) for output in (*first, *second)}
+
+
+def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | None:
+    """The terms of ``part``, which is ``whole[index]`` and holds some heads of one output; None if it does not."""
+    output, factor = next(iter(terms.items()))
+    if len(terms) > 1 or isinstance(factor, Tensor) or not isinstance(part, Tensor) or part.ndim != whole.ndim != 3:
+        return None
+    changed = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
+    batch, heads, queries = output.lead or (0, 0, 0)
+    if len(changed) != 1 or (*whole.shape[:3], changed[0]) not in (
+        (batch, heads, queries, 1),
+        (batch, queries, heads, 2),
+    ):
+        return None
+    axis = changed[0]
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        numbers = torch.arange(heads).view(*(heads if i == axis else 1 for i in range(whole.ndim))).expand(whole.shape)
+        chosen = numbers[index].movedim(axis, 0).flatten(1)[:, 0].tolist()
+    lead = (batch, len(chosen), queries)
+    return {Followed(output.name, lead, None, output.values, chosen=tuple(chosen)): factor}
 
 
 def is_negative(factor: Any) -> bool:

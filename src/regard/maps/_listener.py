@@ -45,6 +45,14 @@ class RecordListener:
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         """The model subtracted the latest output of one name, times a factor, from that of the other: their maps are one."""
 
+    def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
+        """The model subtracted some heads of the latest output of this name, times a factor, from others: their maps are
+        one."""
+
+    def repeated(self, names: Sequence[str]) -> bool:
+        """The model put the latest outputs of these names side by side. Whether their maps are the same, and one now."""
+        return False
+
     def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
         """The model added the latest outputs of several names, each times a factor. Whether their maps are one now.
 

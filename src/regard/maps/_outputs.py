@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import Combinations, Followed, Memory, Terms, is_negative, scaled, total
+from regard.maps._combinations import Combinations, Followed, Memory, Terms, is_negative, scaled, some_heads, total
 from regard.maps._folded_heads import FoldedHeads
 from regard.maps._joining import Joint, axis_of
 from regard.maps._known_functions import KnownFunction
@@ -24,6 +24,7 @@ SUBTRACTIONS = frozenset({"sub", "sub_", "subtract", "__sub__", "__isub__"})
 # Of three arguments: a + w·(b − a) and a + b·c.
 _THREE = frozenset({"lerp", "lerp_", "addcmul", "addcmul_"})
 _COPIES = frozenset({"clone", "contiguous", "to", "float", "double", "type_as"})
+_SPLITS = frozenset({"chunk", "split", "tensor_split", "__getitem__"})
 _STEPS = 24  # products and sums after an attention that may concern its output
 _LOOSE = (
     "several kernels of one call gave their logsumexp to the model, which combined them in a way that regard does not follow: "
@@ -47,7 +48,7 @@ class OutputTracker:
         quiet: functions that matter only if one of their arguments is followed.
     """
 
-    quiet: ClassVar[frozenset[str]] = _COUNTED | SUBTRACTIONS | JOINS | _THREE | _COPIES
+    quiet: ClassVar[frozenset[str]] = _COUNTED | SUBTRACTIONS | JOINS | _THREE | _COPIES | _SPLITS
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class OutputTracker:
             **dict.fromkeys(SUBTRACTIONS | ADDITIONS | _THREE, self._sum_of_outputs),
             **dict.fromkeys(JOINS, self._join),
             **dict.fromkeys(_COPIES, self._copy),
+            **dict.fromkeys(_SPLITS, self._split),
         }
         self.folded = FoldedHeads()
         self._outputs: list[Followed] = []
@@ -110,6 +112,29 @@ class OutputTracker:
         terms = self._sums.get(args[0]) if args else None
         if terms is not None and isinstance(out, Tensor):
             self._sums.set(out, terms)
+            self.note()
+        self._follow(func.__name__, func, args, kwargs, out)
+        return out
+
+    def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Some heads of an output are taken: differential attention subtracts one half from the other."""
+        out = func(*args, **kwargs)
+        whole = args[0] if args else None
+        terms = self._sums.get(whole)
+        if terms is not None and isinstance(whole, Tensor):
+            parts = out if isinstance(out, tuple | list) else [out]
+            start = 0
+            for part in parts:
+                index: Any = args[1] if func.__name__ == "__getitem__" else None
+                if index is None:
+                    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+                    size = part.shape[axis]
+                    index = [slice(None)] * whole.ndim
+                    index[axis], start = slice(start, start + size), start + size
+                    index = tuple(index)
+                found = some_heads(whole, terms, part, index)
+                if found is not None:
+                    self._sums.set(part, found)
             self.note()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
@@ -244,6 +269,12 @@ class OutputTracker:
     def _combined(self, terms: Terms, out: Tensor, subtraction: bool) -> None:
         """A combination of outputs: are their maps one now?"""
         self._sums.set(out, terms)
+        if len(terms) == 2 and all(part.chosen is not None for part in terms):
+            (first, one), (second, factor) = terms.items()
+            same = first.name == second.name and len(first.chosen or ()) == len(second.chosen or ())
+            if same and not isinstance(one, Tensor) and one == 1.0 and (subtraction or is_negative(factor)):
+                self._apply(self.listener.heads_subtracted, first.name, first.chosen, second.chosen, -factor)
+            return
         parts = [output for output in self._outputs if output in terms]
         if len(parts) < 2 or len(parts) != len(terms):
             return
@@ -307,7 +338,7 @@ class OutputTracker:
                     axes.add(axis_of(part.detach(), output.heads, None if stacked else dim, len(parts), heads, samples))
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
-            self._stack = (weakref.ref(out), outputs) if stacked and dim == 0 else None
+            self._side_by_side(outputs, out, dim, stacked)
             return
         names = tuple(output.name for output in outputs)
         self._apply(self.listener.joined, names, Joint(axis, order, layout))
@@ -320,6 +351,18 @@ class OutputTracker:
         del self._outputs[-len(parts) + 1 :]
         self._sums.without(outputs)
         self._sums.set(out, {first: 1.0})
+
+    def _side_by_side(self, outputs: list[Followed], out: Tensor, dim: int, stacked: bool) -> None:
+        """Outputs were stacked, to be averaged perhaps, or concatenated along the width: if they have the same map, with
+        values in several parts, it is one."""
+        self._stack = (weakref.ref(out), outputs) if stacked and dim == 0 else None
+        if stacked or dim not in (-1, out.ndim - 1):
+            return
+        if self._apply(self.listener.repeated, tuple(output.name for output in outputs)):
+            self._outputs = [output for output in self._outputs if output not in outputs[1:]]
+            self._sums.without(outputs)
+            self._sums.set(out, {outputs[0]: 1.0})
+            self.note()
 
     def finish(self) -> None:
         self.before_next()

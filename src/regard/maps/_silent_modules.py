@@ -51,7 +51,7 @@ class SilentModules:
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
         self._threads: list[str | None] = []
-        self._named: dict[str, int] = {}  # those that say so by name or class: the ids of the modules
+        self._named: dict[str, int] = {}  # those that say so by their class: the ids of the modules
         self._projecting: set[str] = set()  # those that hold projections themselves
         self._called: set[str] = set()  # those that say so and were called, so that no module around attends for them
         self._operators: dict[str, str] = {}
@@ -68,14 +68,15 @@ class SilentModules:
 
     def _find(self, modules: Mapping[str, nn.Module]) -> None:
         for path, module in modules.items():
-            named, projects = says_attention(path, module), _projects(module)
+            by_class = _is_attention(type(module).__name__, _OTHERS)
+            named, projects = by_class or says_attention(path, module), _projects(module)
             if named or projects:
                 matrices = list(_matrices(module))
                 if len(matrices) >= 2:
                     # Modules come outermost first: the innermost one keeps its parameters.
                     name = clean(path) or self._root
                     self._owner.update(dict.fromkeys(map(id, matrices), name))
-                    if named:
+                    if by_class:
                         self._named[name] = id(module)
                     if projects:
                         self._projecting.add(name)
