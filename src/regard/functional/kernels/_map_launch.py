@@ -10,6 +10,7 @@ from torch import Tensor
 
 _FAR = 1 << 30  # no limit of a distance
 WIDEST = 256  # of a head
+REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
 MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
 
 
@@ -88,6 +89,7 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     (height, width), device = cell, query.device
     rows, columns = math.ceil(queries / height), math.ceil(keys / width)
     block_rows, block_columns, warps = _blocks(height, width, given)
+    registers = _registers(query, block_columns)
     blocks, bands = math.ceil(width / block_columns), min(warps, block_rows // 16)
     # Beside the largest weight that a thread has seen of a key: the tile, and the row among those that it holds.
     places = _power(rows * math.ceil(height / block_rows)) * (block_rows // (8 * bands))
@@ -99,16 +101,19 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     row_sums, best = zeros(queries, 4), zeros(queries, dtype=torch.int64)
     received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
     shift, _, present, slopes = given.masks
+    logsumexp = _binary(given)
     with _on_device_of(query):
-        map_overview[columns * blocks, batch * heads](
-            query, key, _binary(given), shift, present, slopes,
-            mass, largest, row_sums, best, received, top, source,
-            queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
-            *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
-            **given.constants, BACKWARD=given.right is not None and given.right <= 0,
-            WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
-            BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
-        )  # fmt: skip
+        for masked in (False, True):
+            map_overview[columns * blocks, batch * heads](
+                query, key, logsumexp, shift, present, slopes,
+                mass, largest, row_sums, best, received, top, source,
+                queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
+                *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
+                **given.constants, MASKED=masked, BACKWARD=given.right is not None and given.right <= 0,
+                WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
+                BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
+                **({} if masked or registers is None else {"maxnreg": registers}),
+            )  # fmt: skip
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
     where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
@@ -133,6 +138,12 @@ def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int
     if height <= 16 and width <= 16:
         return 16, 16, 4
     return 64, 64 if width <= 64 else 128, 4
+
+
+def _registers(query: Tensor, block_columns: int) -> int | None:
+    """Registers of a thread, where fewer than the compiler would take let more programs share a multiprocessor."""
+    hopper = query.is_cuda and torch.cuda.get_device_capability(query.device)[0] == 9
+    return REGISTERS if hopper and block_columns == 128 else None
 
 
 def write_weights(
