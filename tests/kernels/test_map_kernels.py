@@ -9,6 +9,7 @@ from torch import nn
 
 import regard
 from regard.functional import kernels
+from regard.functional.kernels import _map_launch
 from regard.maps import AttentionRecord, Check, Computation, _by_kernel, _overview_pass
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band, alignment
@@ -74,17 +75,19 @@ def test_overview(case, cells):
 
 
 WHOLE = {
-    "no tile is seen as a whole": (Band(right=0), (83, 70), torch.float16),
-    "causal": (Band(right=0), (200, 128), torch.float16),
-    "a window on both sides": (Band(left=130, right=130, shift=-3), (200, 128), torch.float16),
-    "all": (None, (200, 64), torch.float32),
+    "no tile is seen as a whole": (Band(right=0), (83, 70), torch.float16, False),
+    "causal": (Band(right=0), (200, 128), torch.float16, False),
+    "causal, copied by descriptors": (Band(right=0), (200, 128), torch.float16, True),
+    "a window on both sides": (Band(left=130, right=130, shift=-3), (200, 128), torch.float16, False),
+    "all": (None, (200, 64), torch.float32, False),
 }
 
 
-@pytest.mark.parametrize(("band", "size", "dtype"), WHOLE.values(), ids=WHOLE)
-def test_overview_of_whole_tiles(band, size, dtype):
+@pytest.mark.parametrize(("band", "size", "dtype", "copied"), WHOLE.values(), ids=WHOLE)
+def test_overview_of_whole_tiles(band, size, dtype, copied, monkeypatch):
     """More queries than a tile has, not a multiple of it: the last one begins earlier, and counts no query twice. Tiles that
     are seen as a whole, and those at an edge, are added up in launches of their own."""
+    monkeypatch.setattr(_map_launch, "_copies", lambda *_: copied)
     torch.manual_seed(1)
     queries, keys = size
     query, key = torch.randn(1, 1, queries, 16), torch.randn(1, 1, keys, 16)

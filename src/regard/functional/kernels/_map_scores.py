@@ -88,9 +88,9 @@ def tile_from(row, height, BM: tl.constexpr):
 @triton.jit
 def add_tiles(
     q, near, tile, lse, sums, best, begin, stop, bottom, tiles, queries, width, start, moved, columns, seen,
-    slope, scale, softcap, left, right, q_token, row_bits, column_bits, key_mass, key_best, key_top,
+    slope, scale, softcap, left, right, q_token, item, head, row_bits, column_bits, key_mass, key_best, key_top,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
-    BACKWARD: tl.constexpr, WHOLE: tl.constexpr,
+    BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
     """The tiles from ``begin`` to ``stop``, in one row of cells that ends at ``bottom``; ``tiles`` counts them down.
@@ -111,7 +111,9 @@ def add_tiles(
     for row in range(begin, stop, BM):
         rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
         origin = row
-        if WHOLE:
+        if COPIED:
+            block = tl.reshape(q.load([item, head, row, 0]), [BM, BD])
+        elif WHOLE:
             origin = tl.minimum(row, queries - BM)
             block = tl.load((q + origin.to(tl.int64) * q_token) + near)
         else:
@@ -174,7 +176,7 @@ def map_overview(
     queries, keys, heads, group, height, cell, cells, blocks, width, first_keys, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, row_bits, column_bits,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
-    MASKED: tl.constexpr, BACKWARD: tl.constexpr, WHOLE: tl.constexpr,
+    MASKED: tl.constexpr, BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
     """A program takes some keys, ``blocks`` of them for each column of cells, and all queries that see one of them.
@@ -187,7 +189,7 @@ def map_overview(
 
     There are two launches, for tiles that are seen as a whole and for those at an edge of the mask: the loop of either has no
     branch, and the first, which takes nearly all the time, has so few registers that three programs share a multiprocessor.
-    Whichever comes second adds to what the first one wrote.
+    The second, at the edges, adds to what the first one wrote.
 
     Args:
         lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
@@ -199,6 +201,7 @@ def map_overview(
         MASKED: tiles at an edge, and the mass on the first keys; else the other tiles.
         BACKWARD: no key after its query is seen, which saves telling both sides apart.
         WHOLE: there are BM queries of BD channels. Then the last tile begins earlier, and nothing is read under a mask.
+        COPIED: ``q`` is a descriptor, by which the card copies tiles itself.
     """
     part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest: they begin
     item, head = whole // heads, whole % heads
@@ -230,8 +233,9 @@ def map_overview(
     if tl.min(seen.to(tl.int32), 0) == 0:
         closed = 0
     to, at = whole.to(tl.int64) * queries, whole.to(tl.int64) * keys
-    q, lse, best = q + item.to(tl.int64) * q_item + head.to(tl.int64) * q_head, lse + to, best + to
-    sums += to * 4
+    lse, best, sums = lse + to, best + to, sums + to * 4
+    if not COPIED:
+        q += item.to(tl.int64) * q_item + head.to(tl.int64) * q_head
     near = below[:, None] * q_token + d[None, :]
     program = (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
     HIGH: tl.constexpr = BM // (8 * BANDS)
@@ -256,12 +260,15 @@ def map_overview(
             change = tl.minimum(change, bottom)
             key_mass, key_best, key_top, tiles_mass, tiles_top = add_tiles(
                 q, near, tile, lse, sums, best, row, change, bottom, last_tile - r * per - (row - r * height) // BM,
-                queries, width, start, moved, columns, seen, slope, scale, softcap, left, right, q_token,
+                queries, width, start, moved, columns, seen, slope, scale, softcap, left, right, q_token, item, head,
                 row_bits, column_bits, key_mass, key_best, key_top,
-                MASKED, CAPPED, SLOPED, PRECISION, BACKWARD, WHOLE, BM, BN, BD, BANDS,
+                MASKED, CAPPED, SLOPED, PRECISION, BACKWARD, WHOLE, COPIED, BM, BN, BD, BANDS,
             )  # fmt: skip
-            tl.store(mass + program + r, tl.load(mass + program + r) + tiles_mass)
-            tl.store(largest + program + r, tl.maximum(tl.load(largest + program + r), tiles_top))
+            if MASKED or not BACKWARD:  # else they are the first of this cell
+                tiles_mass += tl.load(mass + program + r)
+                tiles_top = tl.maximum(tiles_top, tl.load(largest + program + r))
+            tl.store(mass + program + r, tiles_mass)
+            tl.store(largest + program + r, tiles_top)
         row = change
     # From the number of the tile and the place in it to the query:
     holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
