@@ -41,8 +41,9 @@ def log_weights(
     """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen."""
     s = tl.dot(q, k, input_precision=PRECISION)
     if CAPPED:
-        s = softcap * (2.0 / (1.0 + tl.exp(-2.0 * s * scale / softcap)) - 1.0)
-        x = s * LOG2_E - total[:, None]
+        # softcap · tanh(s / softcap) = 2 softcap / (1 + exp(−2 s / softcap)) − softcap
+        x = 2.0 * softcap * LOG2_E / (1.0 + tl.exp2(s * (-2.0 * LOG2_E * scale / softcap)))
+        x -= (total + softcap * LOG2_E)[:, None]
     else:
         x = s * (scale * LOG2_E) - total[:, None]
     if SLOPED:
