@@ -116,9 +116,9 @@ def add_tiles(
             block = tl.reshape(q.load([item, head, row, 0]), [BM, BD])
         elif WHOLE:
             origin = tl.minimum(row, queries - BM)
-            block = tl.load((q + origin.to(tl.int64) * q_token) + near)
+            block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near)
         else:
-            block = tl.load((q + origin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+            block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
         # What the next tile needs is asked for now: nothing else would cover the time that it takes.
         next_rows, next_live = tile_rows(row + BM, bottom, queries, WHOLE, BM)
         next_total = tl.load(lse + next_rows, next_live, 1e30)
