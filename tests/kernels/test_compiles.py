@@ -22,7 +22,7 @@ ALL = {
     "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",
     "block_edges", "block_sums",
-    "placed_columns", "place_moments",
+    "placed_columns", "place_moments", "axis_taps",
 }  # fmt: skip
 
 
@@ -41,6 +41,7 @@ def of_map(tokens, width, dtype, **more):
 
 
 HOPPER = [
+    {"converted": 32, "channels": 64, "dtype": "bfloat16"},
     {"placed": (64, 64), "width": 64, "dtype": "bfloat16"},
     {"placed": (4, 6, 30), "width": 64, "dtype": "float16", "prefix": 1, "causal": True},
     {"side": "before", "size": 200, "width": 16, "dtype": "bfloat16"},
@@ -63,6 +64,7 @@ HOPPER = [
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
 AMPERE = [
+    {"converted": 128, "channels": 8, "dtype": "float16", "stride": 2},
     {"placed": (1000,), "width": 128, "dtype": "bfloat16", "prefix": 1},
     {"side": "before", "size": 100, "width": 16, "dtype": "float32"},
     of_map(512, 16, "float32", cells=16),
