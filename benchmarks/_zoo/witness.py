@@ -2,7 +2,8 @@
 
 Kernels are replaced by torch's own formula (``SDPBackend.MATH``), so that every softmax and every product is an operator
 that a dispatch mode sees. Results of softmax are followed through operators that keep weights what they are. What is
-multiplied with another tensor in a batched product is a map: its operand, as the operator received it.
+multiplied with another tensor in a batched product is a map: its operand, as the operator received it. If the module takes the
+logsumexp of scores and multiplies the rows of the product, these factors belong to the map: a learned sink.
 """
 
 import itertools
@@ -70,13 +71,15 @@ class _Operators(TorchDispatchMode):
         self.running = running
         self.seen: list[Seen] = []
         self._kept: dict[int, Tensor] = {}  # the tensors themselves, so that no other one takes their id
+        self._products: dict[int, tuple[Tensor, Seen]] = {}
+        self._logsumexps: set[str] = set()  # modules that take one
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        if name in ("bmm", "baddbmm"):
-            self._product(args[-2], args[-1])
+        seen = self._product(args[-2], args[-1]) if name in ("bmm", "baddbmm") else None
         out = func(*args, **kwargs)
+        self._follow_product(name, args, out, seen)
         if name in _SOFTMAX and out.ndim >= 2:
             self._kept[id(out)] = out
         elif name in _MOVES or name in _ELEMENTWISE:
@@ -89,12 +92,29 @@ class _Operators(TorchDispatchMode):
 
     def forget(self) -> None:
         self._kept.clear()
+        self._products.clear()
 
-    def _product(self, left: Tensor, right: Tensor) -> None:
+    def _follow_product(self, name: str, args: Any, out: Any, seen: Seen | None) -> None:
+        if name == "logsumexp":
+            self._logsumexps.add(self.running[-1])
+        known = next((found for x in args[:2] if (found := self._products.get(id(x)))), None)
+        if seen is not None:
+            self._products[id(out)] = (out, seen)
+        elif known is not None and name in ("view", "_unsafe_view", "reshape"):
+            self._products[id(out)] = (out, known[1])
+        elif known is not None and name == "mul" and self.running[-1] in self._logsumexps:
+            factor = args[1] if args[0] is known[0] else args[0]
+            if isinstance(factor, Tensor) and factor.ndim == out.ndim and factor.shape[-1] == 1:
+                rows = factor.expand(*out.shape[:-1], 1).reshape(*known[1].weights.shape[:-1], 1)
+                known[1].weights = known[1].weights * rows
+
+    def _product(self, left: Tensor, right: Tensor) -> Seen | None:
         of_left, of_right = id(left) in self._kept, id(right) in self._kept
         if of_left or of_right:
             weights = left if of_left else right.mT
             self.seen.append(Seen(self.running[-1], weights.detach().clone()))
+            return self.seen[-1] if of_left else None
+        return None
 
 
 @contextmanager
