@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._axes import AxisEvidence
-from regard.maps._module_names import CallSite, attribute, named_modules
+from regard.maps._module_names import CALL, CallSite, attribute, named_modules
 
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
 _OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
@@ -24,20 +24,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         output_shape: ``(…, queries, width)``, in the model's layout.
         inputs: queries, keys and values in the model's layout, with all leading axes.
     """
-    stated, projected, arguments = None, None, None
-    for module, frame in _running_modules(site):
-        stated = site.remembered.get((id(module), "heads"), module)
-        if stated is module:
-            stated = site.remembered[id(module), "heads"] = heads_of(module)
-        if stated is not None or arguments is None:
-            arguments = frame
-        if module is site.module:
-            if (key := (id(module), "projected", width)) not in site.remembered:
-                site.remembered[key] = _projected(module, width)
-            projected = site.remembered[key]
-        if stated is not None:
-            break
-    first = None if arguments is None else _first_input(arguments)
+    stated, projected, first = stated_by(site, width)
     own = first is not None and tuple(first.shape) != output_shape
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
@@ -49,6 +36,26 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         beside.pop() if len(beside) == 1 else None,
         _keys_beside(like[-1], first) if like else False,
     )
+
+
+def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tensor | None]:
+    """The number of heads that the module of a call states, or that around it; the number that its output projection takes;
+    and the first tensor with which it was called."""
+    stated, projected, arguments = None, None, None
+    for module, frame in _running_modules(site):
+        stated = site.remembered.get((id(module), "heads"), module)
+        if stated is module:
+            stated = site.remembered[id(module), "heads"] = heads_of(module)
+        if stated is not None or arguments is None:
+            arguments = frame
+        if module is site.module:
+            key = (id(module), "projected", width)
+            projected = site.remembered.get(key, module)
+            if projected is module:
+                projected = site.remembered[key] = _projected(module, width)
+        if stated is not None:
+            break
+    return stated, projected, None if arguments is None else _first_input(arguments)  # type: ignore[return-value]
 
 
 def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
@@ -81,8 +88,8 @@ def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
     """The module of the call and the one around it, with the frames of their calls."""
     found: list[tuple[nn.Module, FrameType]] = []
     for frame in site.frames:
-        if frame.f_code.co_name == "_wrapped_call_impl":
-            module = frame.f_locals.get("self")
+        if frame.f_code is CALL:
+            module = frame.f_locals["self"]
             if isinstance(module, nn.Module) and (found or module is site.module):
                 found.append((module, frame))
         if len(found) == 2:
@@ -106,13 +113,19 @@ def _projected(module: nn.Module, width: int) -> int | None:
 
 def _first_input(frame: FrameType) -> Tensor | None:
     """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it."""
-    args: Any = frame.f_locals.get("args", ())
-    kwargs: Any = frame.f_locals.get("kwargs", {})
-    named = [kwargs[name] for name in _FIRST if name in kwargs]
-    for x in (*args, *named, *kwargs.values()):
-        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 2:
+    variables = frame.f_locals
+    args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
+    for x in args:
+        if _is_input(x):
+            return x  # type: ignore[no-any-return]
+    for x in (*(kwargs[name] for name in _FIRST if name in kwargs), *kwargs.values()) if kwargs else ():
+        if _is_input(x):
             return x
     return None
+
+
+def _is_input(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 2
 
 
 def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None) -> tuple[tuple[int, int], ...]:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._habits import HabitualInterceptor
 from regard.maps._interception import intercept
 from regard.maps._keeping import LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._revisions import Revisions
@@ -68,7 +68,7 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._names = self._stack.enter_context(intercept(self.model, self, by=HabitualInterceptor)).names
+        self._names = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor)).names
         modules = self._names.modules
         unseen = any(
             issubclass(kind, torch.jit.ScriptModule | nn.DataParallel) for kind in set(map(type, modules.values()))

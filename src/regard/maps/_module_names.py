@@ -18,6 +18,8 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 _OWN_PACKAGES = (__package__, f"{__package__}.sources")
 _GRIDS = "image_grid_thw"  # Qwen-VL's
+CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
+_COMPILER = "torch._dynamo.eval_frame"
 _MOST = 4096  # facts that are kept: texts of many lengths have many
 
 # The name of the code that stands in for a patched function.
@@ -67,11 +69,6 @@ class CallSite:
     module: nn.Module
     frames: tuple[FrameType, ...]
     remembered: dict[Any, Any] = field(default_factory=dict)
-
-    @property
-    def functions(self) -> frozenset[str]:
-        """The names of all functions that run."""
-        return frozenset([frame.f_code.co_name for frame in self.frames])
 
     def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
         """A local variable of the innermost running function of this name; None if there is none.
@@ -151,9 +148,12 @@ class ModuleNames:
             count: whether to number this attention: False if it may turn out not to be one.
         """
         frames = _frames()
-        if not self.compiled and "compile_wrapper" in [frame.f_code.co_name for frame in frames]:
-            self.compiled = _from_compiled_code(frames)
-        self._running = [entry for entry in self._running if entry[0] in frames]
+        if not self.compiled and _COMPILER in sys.modules:
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(frames)
+        if self._running:
+            self._running = [entry for entry in self._running if entry[0] in frames]
+        if count and module is None and member is None and (site := self._at_once(frames)) is not None:
+            return site
         for depth, frame in enumerate(frames):
             found = _first_argument(frame)
             name = self.of(found) if isinstance(found, nn.Module) else None
@@ -172,6 +172,24 @@ class ModuleNames:
             return CallSite(name, found, tuple(frames), self._remembered)
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
+
+    def _at_once(self, frames: list[FrameType]) -> CallSite | None:
+        """The usual case: the module of the innermost call attends, and no function inside of it belongs to another one."""
+        depth, owners = 0, []
+        for frame in frames:
+            if frame.f_code is CALL:
+                break
+            owners.append(_first_argument(frame))
+            depth += 1
+        else:
+            return None
+        module = frame.f_locals["self"]
+        path = self._names.get(id(module))
+        if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
+            return None
+        if self._run is None or self._run[0] not in frames:
+            self._count_run(frames)
+        return CallSite(self._numbered(frame, path or self._root), module, tuple(frames), self._remembered)
 
     @property
     def run(self) -> int:
@@ -229,13 +247,14 @@ class ModuleNames:
 
 
 def _frames() -> list[FrameType]:
-    """From the call outwards, without those of this package: a frame that refers to itself would keep the model's
-    tensors until the next garbage collection."""
+    """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
+    model's tensors until the next garbage collection."""
     frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__package__") in _OWN_PACKAGES:
+        frame = frame.f_back
     found = []
     while frame is not None:
-        if frame.f_globals.get("__package__") not in _OWN_PACKAGES:
-            found.append(frame)
+        found.append(frame)
         frame = frame.f_back
     return found
 

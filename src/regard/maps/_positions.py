@@ -63,7 +63,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     if not hasattr(cache, "get_seq_length"):
         whole = queries == keys and cache is None
         return Positions(0, queries, 0, keys, keys) if whole else None
-    running = site.functions
+    running = [frame.f_code.co_name for frame in site.frames]
     search = {"cached": True, "beams": "_beam_search" in running, "guessed": "_assisted_decoding" in running}
     own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(frames)

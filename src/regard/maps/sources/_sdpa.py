@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import AxisReading, read_axes
-from regard.maps._axis_evidence import evidence_for
+from regard.maps._axis_evidence import evidence_for, stated_by
 from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
@@ -62,18 +62,28 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
 
 
 def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> AxisReading:
-    """What the axes are. A single query of the same module and shape has the same axes, however many keys there are."""
-    like = (id(call.site.module), query.shape, query.stride(), key.shape[:-2], value.shape[-1], key.shape[-2] > 1)
-    order = tuple(x.stride(axis) > x.stride(-2) for x in (key, value) for axis in range(x.ndim - 2))
-    remembered = call.site.remembered.get((*like, order)) if query.shape[-2] == 1 else None
+    """What the axes are. A call of the same module with tensors of the same form, and with an input of the same form, has the
+    same axes; a single query has them however many keys there are."""
+    site, out = call.site, call.output
+    of_key, of_value = key.stride(), value.stride()
+    like: tuple[Any, ...]
+    if query.shape[-2] == 1:
+        order = tuple(step[axis] > step[-2] for step in (of_key, of_value) for axis in range(len(step) - 2))
+        like = (id(site.module), query.shape, query.stride(), key.shape[:-2], value.shape[-1], key.shape[-2] > 1, order)
+    else:
+        stated, projected, first = stated_by(site, value.shape[-1])
+        given = None if first is None else (first.shape, first.is_contiguous())
+        tensors = (query.shape, query.stride(), key.shape, of_key, value.shape, of_value, out.shape)
+        like = (id(site.module), *tensors, stated, projected, given)
+    remembered = site.remembered.get(like)
     if remembered is not None:
         return remembered  # type: ignore[no-any-return]
-    evidence = evidence_for(call.site, value.shape[-1], tuple(call.output.shape), query, key, value)
+    evidence = evidence_for(site, value.shape[-1], tuple(out.shape), query, key, value)
     per_query = key.shape[:-2] == query.shape[:-2]
     reading = read_axes(
         (*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query, documented=True
     )
-    call.site.remembered[*like, order] = reading
+    site.remembered[like] = reading
     return reading
 
 

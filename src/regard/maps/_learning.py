@@ -1,33 +1,33 @@
-"""What an earlier capture of the same model has shown: that all of its attention is that of
-``scaled_dot_product_attention``, once in each call of a module, and that nothing else concerns the maps.
+"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, once in each
+call of a module, and that nothing else concerns the maps.
 
-Then the next capture of the unchanged model needs no torch function mode. It sleeps, and is woken by the operator itself
-(see :mod:`regard.maps._traps`). If anything else happens that may be attention, it is awake from there on.
+Then no torch function mode is needed, as long as the model does not change: to watch a few operators is enough (see
+:mod:`regard.maps._operator_watch`). A capture learns it from one pass of the model. From the second pass on, and in later
+captures, it only watches operators. If one is called that may be another attention, it sees everything from there on.
 """
 
 import weakref
-from collections.abc import Collection
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, clean
+from regard.maps._module_watch import ModuleWatch
+from regard.maps._operator_watch import OperatorWatch
 from regard.maps._record import AttentionRecord
-from regard.maps._silent_modules import SilentModules
-from regard.maps._traps import Sleep
 from regard.maps.sources import is_outer
 
 _NUMBERS = frozenset({bool, int, str, float})
-_EXPECTED = ("scaled_dot_product_attention", "conv2d")
+_SDPA = "scaled_dot_product_attention"
+_EXPECTED = (_SDPA, "conv2d")
 
 
-class Habit(NamedTuple):
+class Learned(NamedTuple):
     """The names of the modules that attended, what the model was like then, and what is known of its modules."""
 
     names: frozenset[str]
@@ -35,71 +35,79 @@ class Habit(NamedTuple):
     facts: dict[Any, Any]
 
 
-_habits: weakref.WeakKeyDictionary[nn.Module, Habit] = weakref.WeakKeyDictionary()
+_learned: weakref.WeakKeyDictionary[nn.Module, Learned] = weakref.WeakKeyDictionary()
 
 
-class HabitualInterceptor(Interceptor):
-    """An interceptor that sleeps if an earlier one has seen that it can."""
+class LearningInterceptor(Interceptor):
+    """An interceptor that only watches operators once it is known that this is enough."""
 
     def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool = True) -> None:
         super().__init__(model, listener, keeps_path)
         self._model = model
-        self._sleep: Sleep | None = None
+        self._operators: OperatorWatch | None = None  # while it only watches operators
+        self._modules: ModuleWatch | None = None
         self._began = False
-        self._known: Habit | None = None  # by which it sleeps
-        self._hooks: list[RemovableHandle] = []
+        self._known: Learned | None = None  # by which it only watches operators
+        self._seen: set[str] = set()  # names of modules that attended
         self._usual = listener.projections is None and not self.blocks and type(model).__hash__ is not None
         self._likeness = _likeness(self.names.modules) if self._usual else None
 
-    def __enter__(self) -> "HabitualInterceptor":
+    def __enter__(self) -> "LearningInterceptor":
         first, self._began = not self._began, True
-        known = _habits.get(self._model) if first and self._likeness is not None else None
-        if known is not None and known.likeness == self._likeness and Sleep.is_possible():
+        known = _learned.get(self._model) if first and self._likeness is not None else None
+        if known is not None and known.likeness == self._likeness and self._may_watch(others=0):
             self.names.remember(known.facts)
             self._known = known
-            self._watch(known.names)
-            self._sleep = Sleep(self)
+            self._watch_modules(self.silent.ran)
+            self._operators = OperatorWatch(self)
             return self
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._watch(())
-        if self._sleep is not None:
-            self._sleep.end()
-            self._sleep = None
+        self._end_modules()
+        if self._operators is not None:
+            self._operators.end()
+            self._operators = None
         else:
             super().__exit__(*error)
 
-    def _watch(self, names: Collection[str]) -> None:
-        """Let the modules of these names, and no others, say that they ran: one that then gives no map is reported."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        for path, module in self.names.modules.items() if names else ():
-            name = clean(path) or type(module).__name__
-            if name in names:
-                self._hooks.append(module.register_forward_pre_hook(partial(_says_it_ran, self.silent, name)))
+    @staticmethod
+    def _may_watch(others: int) -> bool:
+        """Whether operators can be watched, and no mode of somebody else's would see less than it does."""
+        return torch._C._len_torch_function_stack() == others and OperatorWatch.is_possible()
 
-    def trapped(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator is called that has a trap, while this interceptor sleeps."""
+    def _watch_modules(self, ran: Any) -> None:
+        """Let the modules that attend say that they run: one that then gives no map is reported."""
+        names = () if self._known is None else self._known.names
+        root = type(self._model).__name__
+        named = ((clean(path) or root, module) for path, module in self.names.modules.items())
+        self._modules = ModuleWatch([(name, module) for name, module in named if name in names], ran)
+
+    def _end_modules(self) -> None:
+        if self._modules is not None:
+            self._modules.end()
+            self._modules = None
+
+    def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One of the watched operators is called."""
         if in_backward() or (name == "bmm" and is_outer(args)):  # angles of rotary positions, for example
             return function(*args, **kwargs)
         if name not in _EXPECTED:
-            self.wake()
+            self.watch_everything()
         with torch._C.DisableTorchFunction():
             out = self._handlers[name](function, args, kwargs)
-            if self._sleep is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
+            if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
                 self.handwritten.history.also = out  # the model continues with a view of it
         return out
 
-    def wake(self) -> None:
+    def watch_everything(self) -> None:
         """From now on every function of torch is seen."""
-        if self._sleep is None:
+        if self._operators is None:
             return
-        self._watch(())
-        self._sleep.end()
-        self._sleep, self._usual = None, False
+        self._end_modules()
+        self._operators.end()
+        self._operators, self._usual = None, False
         others = []
         while torch._C._len_torch_function_stack():  # modes that began inside the block end before this one
             others.append(torch.overrides._pop_mode())
@@ -107,18 +115,44 @@ class HabitualInterceptor(Interceptor):
         for mode in reversed(others):
             torch.overrides._push_mode(mode)
 
-    def finish(self) -> None:
-        names = frozenset(self._accounted)
-        history = self.handwritten.history
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def _learn(self) -> Learned | None:
+        """What this capture has shown so far; None if everything must be seen."""
+        names, history = frozenset(self._accounted), self.handwritten.history
         same = self._usual and not history.followed and not history.random.some and bool(names)
+        if not same or self._likeness is None or not self.silent.owners <= names:
+            return None
+        return Learned(names, self._likeness, self.names.facts)
+
+    def _again(self) -> None:
+        """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that
+        attends: here, inside of a function of torch, the mode cannot be taken off."""
+        if self._modules is not None or self._operators is not None or not self._usual:
+            return
+        learned = self._learn()
+        if learned is None or _likeness(self.names.modules) != learned.likeness:
+            self._usual = False
+            return
+        self._known = learned
+        self._watch_modules(self._switch)
+
+    def _switch(self, _: str) -> None:
+        self._end_modules()
+        if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
+            super().__exit__(None, None, None)
+            self._operators = OperatorWatch(self)
+
+    def finish(self) -> None:
         if self._known is not None:
-            same = self._usual and (not names or names == self._known.names)
-        elif same and self._likeness is not None and self.silent.owners <= names:
-            _habits[self._model] = Habit(names, self._likeness, self.names.facts)
+            same = self._usual and (not self._accounted or self._accounted == self._known.names)
+            learned = Learned(self._known.names, self._known.likeness, self.names.facts) if same else None
         else:
-            same = False
-        if not same and type(self._model).__hash__ is not None:
-            _habits.pop(self._model, None)
+            learned = self._learn()
+        if learned is not None:
+            _learned[self._model] = learned
+        elif type(self._model).__hash__ is not None:
+            _learned.pop(self._model, None)
         super().finish()
         del self._model
 
@@ -130,8 +164,14 @@ class HabitualInterceptor(Interceptor):
 
     def _record(self, site: CallSite, out: Any, source: Any, tokens_first: bool | None = None) -> Any:
         if "#" in site.name or tokens_first is not None:
+            self.watch_everything()
             self._usual = False
-        return super()._record(site, out, source, tokens_first)
+        new = super()._record(site, out, source, tokens_first)
+        if self._usual and self._operators is None:
+            if site.name in self._seen:
+                self._again()
+            self._seen.add(site.name)
+        return new
 
     def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
         if running.folded or record.kind != "sdpa":
@@ -151,28 +191,24 @@ class HabitualInterceptor(Interceptor):
         super()._operator(func, args, out)
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
-        self.wake()
+        self.watch_everything()
         self._usual = False
         return super().observed(module, output, weights, **about)
 
     def called(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.wake()
+        self.watch_everything()
         self._usual = False
         return super().called(name, original, args, kwargs)
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
-        self.wake()
+        self.watch_everything()
         self._usual = False
         super().parameters_replaced(module, parameters)
 
     def thread_started(self) -> None:
-        self.wake()
+        self.watch_everything()
         self._usual = False
         super().thread_started()
-
-
-def _says_it_ran(silent: SilentModules, name: str, *_: Any) -> None:
-    silent.ran(name)
 
 
 @lru_cache(4096)
