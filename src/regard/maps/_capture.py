@@ -122,7 +122,7 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with _Plainly(running.device.type):
+        with _Plainly(running.device):
             try:
                 record.check.allowed = running.rounding(record.shape[3])
                 reason = self.keep(record, rows, heads)
@@ -138,7 +138,8 @@ class Capture(Revisions):
         if self.projections is not None:
             self._keep_values(record, self.projections)
         record.computation = None
-        self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
+        if record.remarks:
+            self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
         if self.reduce is None:
             self.maps.add(record)
             return
@@ -294,8 +295,8 @@ def capture(
 class _Plainly:
     """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: torch.device) -> None:
+        self._device = device.type
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()

@@ -16,15 +16,19 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._module_names import CallSite, clean
+from regard.maps._module_names import CallSite
 from regard.maps._module_watch import ModuleWatch
 from regard.maps._operator_watch import OperatorWatch
-from regard.maps._record import AttentionRecord
+from regard.maps._patches import paused
+from regard.maps._record import AttentionRecord, Computation
+from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
 from regard.maps.sources import is_outer
+from regard.observation import unobserved
 
 _NUMBERS = frozenset({bool, int, str, float})
 _SDPA = "scaled_dot_product_attention"
 _EXPECTED = (_SDPA, "conv2d")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class Learned(NamedTuple):
@@ -49,6 +53,10 @@ class LearningInterceptor(Interceptor):
         self._began = False
         self._known: Learned | None = None  # by which it only watches operators
         self._seen: set[str] = set()  # names of modules that attended
+        self._repeated = RepeatedCalls(self.names, self.layouts)
+        self._call: Call | None = None  # that is being recorded
+        # The latest output that was passed on in short, and its values.
+        self._latest: tuple[str, weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
         self._usual = listener.projections is None and not self.blocks and type(model).__hash__ is not None
         self._likeness = _likeness(self.names.modules) if self._usual else None
 
@@ -80,9 +88,8 @@ class LearningInterceptor(Interceptor):
     def _watch_modules(self, ran: Any) -> None:
         """Let the modules that attend say that they run: one that then gives no map is reported."""
         names = () if self._known is None else self._known.names
-        root = type(self._model).__name__
-        named = ((clean(path) or root, module) for path, module in self.names.modules.items())
-        self._modules = ModuleWatch([(name, module) for name, module in named if name in names], ran)
+        found = ((name, self.names.find(name)) for name in names)
+        self._modules = ModuleWatch([(name, module) for name, module in found if module is not None], ran)
 
     def _end_modules(self) -> None:
         if self._modules is not None:
@@ -95,16 +102,35 @@ class LearningInterceptor(Interceptor):
             return function(*args, **kwargs)
         if name not in _EXPECTED:
             self.watch_everything()
+        call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
+        found = None if call is None else self._repeated.record(call, self.listener.wants)
+        if found is not None:
+            return self._repeat(*found)
         with torch._C.DisableTorchFunction():
+            self._call = call
             out = self._handlers[name](function, args, kwargs)
+            self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
                 self.handwritten.history.also = out  # the model continues with a view of it
+        return out
+
+    def _repeat(self, record: AttentionRecord, out: Tensor) -> Tensor:
+        """Pass on a record that is like an earlier one."""
+        name, value = record.name, record.running.value
+        record.moment = (self.names.run, self._count)
+        self._count += 1
+        self._accounted.add(name)
+        self._last_output = weakref.ref(out)
+        self._latest = None if value is None else (name, self._last_output, weakref.ref(value))
+        with torch._C.DisableTorchFunction(), paused():
+            unobserved(self.listener.attended, record)
         return out
 
     def watch_everything(self) -> None:
         """From now on every function of torch is seen."""
         if self._operators is None:
             return
+        self._follow_latest()
         self._end_modules()
         self._operators.end()
         self._operators, self._usual = None, False
@@ -114,6 +140,17 @@ class LearningInterceptor(Interceptor):
         super().__enter__()
         for mode in reversed(others):
             torch.overrides._push_mode(mode)
+
+    def _follow_latest(self) -> None:
+        """The latest output was passed on in short: what the model does with it is followed from here on."""
+        if self._latest is None:
+            return
+        name, output, value = self._latest[0], self._latest[1](), self._latest[2]()
+        self._latest = None
+        if output is not None:
+            running = Computation(lambda *_: (output, None), output=output, value=value)
+            self.outputs.recorded(name, running, output, output, tokens_first=None)
+            self.outputs.paired(name, value, output)
 
     # -- learning ----------------------------------------------------------------------------------------------
 
@@ -146,7 +183,9 @@ class LearningInterceptor(Interceptor):
     def finish(self) -> None:
         if self._known is not None:
             same = self._usual and (not self._accounted or self._accounted == self._known.names)
-            learned = Learned(self._known.names, self._known.likeness, self.names.facts) if same else None
+            learned = self._known if same else None
+            if learned is not None and len(self.names.remembered) > len(learned.facts):
+                learned = learned._replace(facts=self.names.facts)
         else:
             learned = self._learn()
         if learned is not None:
@@ -175,7 +214,11 @@ class LearningInterceptor(Interceptor):
 
     def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
         if running.folded or record.kind != "sdpa":
+            self.watch_everything()
             self._usual = False
+        if self._call is not None:
+            self._repeated.learn(self._call, record, running)
+        self._latest = None  # it is followed
         return super()._changed(record, running, out)
 
     def _apart(self, function: Any, *args: Any) -> Any:  # type: ignore[override]
@@ -219,22 +262,21 @@ def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
 
 def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
     """What decides which way a model takes, as far as its modules state it; None if that cannot be told."""
-    found: list[Any] = []
-    configurations: dict[int, Any] = {}
-    for module in modules.values():
-        kind, variables = type(module), module.__dict__
-        from_torch, scripted = _about(kind)  # type: ignore[arg-type]
-        if scripted:
-            return None
-        for hooks in (variables.get("_forward_hooks"), variables.get("_forward_pre_hooks")):
-            if hooks:
-                found += map(id, hooks.values())
-        found += (id(module), kind.forward, variables.get("training"), id(variables.get("forward")))
-        if not from_torch:
-            for name, x in variables.items():
-                if type(x) in _NUMBERS:
-                    found.append(x)
-                elif name == "config":
-                    configurations[id(x)] = x
+    kinds = list(map(type, modules.values()))
+    about = {kind: _about(kind) for kind in set(kinds)}  # type: ignore[arg-type]
+    if any(scripted for _, scripted in about.values()):
+        return None
+    variables = [module.__dict__ for module in modules.values()]
+    found: list[Any] = [*map(id, modules.values()), *kinds, *(kind.forward for kind in about)]
+    found += [of.get("training") for of in variables]
+    found += [
+        (id(of), id(of.get("forward")), *(id(x) for name in _HOOKS for x in of.get(name, {}).values()))
+        for of in variables
+        if of.get("_forward_hooks") or of.get("_forward_pre_hooks") or "forward" in of
+    ]
+    others = [of for of, kind in zip(variables, kinds, strict=True) if not about[kind][0]]  # type: ignore[index]
+    for of in others:
+        found += [x for x in of.values() if type(x) in _NUMBERS]
+    configurations = {id(of["config"]): of["config"] for of in others if "config" in of}
     found += [getattr(x, "_attn_implementation", None) for x in configurations.values()]
     return tuple(found)

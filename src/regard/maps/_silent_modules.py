@@ -109,7 +109,7 @@ class SilentModules:
         whole = self._root in accounted
         found = []
         for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
-            related = any(
+            related = name in accounted or any(
                 name == known or known.startswith(name + ".") or name.startswith(known + ".") for known in accounted
             )
             if related or whole or (name == self._root and accounted):

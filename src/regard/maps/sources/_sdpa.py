@@ -49,7 +49,7 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         value,
         output,
         restore=lambda new: flat.undo(new, tuple(out.shape)),
-        logsumexp=_arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
+        logsumexp=arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
         clean=clean,
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
         axes=reading.axes,
@@ -94,7 +94,7 @@ def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:
     return reading.arrange(mask.expand(*out.shape[:-2], *mask.shape[-2:]))
 
 
-def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
+def arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
     """``(batch, heads, queries)``: some kernels pad the queries, others add an axis of size 1."""
     if logsumexp is None or logsumexp.shape == output.shape[:3]:
         return logsumexp
