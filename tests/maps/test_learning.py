@@ -263,6 +263,63 @@ def test_another_way_after_the_first_pass_is_seen(model, x, monkeypatch):
     same(capture(model, x), capture(model, x))
 
 
+class Overwriting(Attention):
+    """Writes into all tensors of its attention afterwards, as static caches do at the next step."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        result = self.proj(out.transpose(1, 2).flatten(2))
+        for buffer in (q, k, v, out):
+            buffer.fill_(7.0)
+        return result
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"rows": -1}, {"overview": 2, "keep_keys": True}], ids=["all", "row", "overview"]
+)
+def test_maps_are_right_if_their_tensors_are_overwritten(x, options):
+    torch.manual_seed(0)
+    usual, overwriting = Attention(), Overwriting()
+    overwriting.load_state_dict(usual.state_dict())
+    with torch.no_grad():
+        expected = capture(usual, x, **options)[0]
+        for _ in range(3):
+            with regard.capture(overwriting, **options) as maps:
+                for _ in range(3):
+                    overwriting(x)
+            assert all(call.agrees and call.residual < 1e-5 for call in maps.records)
+            for call in maps.records:
+                if "overview" in options:
+                    assert torch.equal(call.overview.mass, expected.overview)
+                    assert torch.equal(call.block(torch.arange(5)), expected.block())
+                else:
+                    assert torch.equal(call.stored, expected.weights)
+
+
+class Twice(Attention):
+    """Attends once or twice in a call; the second map is subtracted from the first."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v)
+        if WAY["by hand"]:
+            out = out - 0.5 * F.scaled_dot_product_attention(k, q, v)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+def test_a_second_attention_in_a_call_is_seen_in_full(x, monkeypatch):
+    model = Twice()
+    first = capture(model, x)
+    same(first, capture(model, x))
+    monkeypatch.setitem(WAY, "by hand", True)
+    maps = capture(model, x)
+    fresh = Twice()
+    fresh.load_state_dict(model.state_dict())
+    same(capture(fresh, x), maps)
+    assert [len(found.calls) for found in maps.values()] == [1]  # both are one map
+
+
 def test_modules_that_gave_no_map_need_a_capture_that_sees_everything(model, x, seen):
     model.other = Attention()  # never called
     capture(model, x)

@@ -1,6 +1,5 @@
 """Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

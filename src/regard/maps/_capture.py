@@ -95,9 +95,9 @@ class Capture(Revisions):
             )
         if self._names is not None:
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
-        self.storage.finish(self.maps.records)
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
+        self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
 
@@ -124,7 +124,7 @@ class Capture(Revisions):
         before = self.storage.used
         with _Plainly(running.device):
             try:
-                record.check.allowed = running.rounding(record.shape[3])
+                record.check.allowed = running.rounding(record.shape[3], single=self.long.overview is not None)
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
                 reason = f"its map could not be computed ({type(error).__name__}: {error})"

@@ -262,8 +262,8 @@ def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
 
 def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
     """What decides which way a model takes, as far as its modules state it; None if that cannot be told."""
-    kinds = list(map(type, modules.values()))
-    about = {kind: _about(kind) for kind in set(kinds)}  # type: ignore[arg-type]
+    kinds: list[Any] = list(map(type, modules.values()))
+    about = {kind: _about(kind) for kind in set(kinds)}
     if any(scripted for _, scripted in about.values()):
         return None
     variables = [module.__dict__ for module in modules.values()]
@@ -274,7 +274,7 @@ def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
         for of in variables
         if of.get("_forward_hooks") or of.get("_forward_pre_hooks") or "forward" in of
     ]
-    others = [of for of, kind in zip(variables, kinds, strict=True) if not about[kind][0]]  # type: ignore[index]
+    others = [of for of, kind in zip(variables, kinds, strict=True) if not about[kind][0]]
     for of in others:
         found += [x for x in of.values() if type(x) in _NUMBERS]
     configurations = {id(of["config"]): of["config"] for of in others if "config" in of}

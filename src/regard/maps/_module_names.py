@@ -156,7 +156,9 @@ class ModuleNames:
         """
         frames = _frames()
         if not self.compiled and _COMPILER in sys.modules:
-            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(frames)
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
+                frames
+            )
         if self._running:
             self._running = [entry for entry in self._running if entry[0] in frames]
         if count and module is None and member is None and (site := self._at_once(frames)) is not None:
@@ -182,12 +184,11 @@ class ModuleNames:
 
     def _at_once(self, frames: list[FrameType]) -> CallSite | None:
         """The usual case: the module of the innermost call attends, and no function inside of it belongs to another one."""
-        depth, owners = 0, []
+        owners = []
         for frame in frames:
             if frame.f_code is CALL:
                 break
             owners.append(first_argument(frame))
-            depth += 1
         else:
             return None
         module = frame.f_locals["self"]
@@ -236,7 +237,9 @@ class ModuleNames:
         if self._run is None or self._run[0] not in frames:
             self._count_run(frames)
         if not self.compiled and _COMPILER in sys.modules:
-            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(frames)
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
+                frames
+            )
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):

@@ -7,6 +7,7 @@ until the first call says that the call came.
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -53,7 +54,7 @@ class ModuleWatch:
     """Until :meth:`end`, ``ran(name)`` is called when one of these modules is called the first time, in this thread."""
 
     def __init__(self, modules: Iterable[tuple[str, nn.Module]], ran: Callable[[str], None]) -> None:
-        self._calls = [_FirstCall(module, lambda name=name: ran(name)) for name, module in modules]
+        self._calls = [_FirstCall(module, partial(ran, name)) for name, module in modules]
 
     def end(self) -> None:
         for call in self._calls:

@@ -38,12 +38,12 @@ class OperatorListener(Protocol):
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
-class _Thread(threading.local):
+class _ListenerOfThread(threading.local):
     def __init__(self) -> None:
         self.listener: OperatorListener | None = None
 
 
-_thread = _Thread()
+_thread = _ListenerOfThread()
 _lock = threading.Lock()
 _libraries: list[Any] = []  # for as long as the process runs: without the key they have no effect
 

@@ -114,12 +114,17 @@ class Computation:
             return None
         return product_error(weights, self.value, expected, rows, heads)
 
-    def rounding(self, keys: int) -> Rounding | None:
-        """How large the error may be by rounding: some units in the last place of the largest number compared."""
+    def rounding(self, keys: int, single: bool = False) -> Rounding | None:
+        """How large the error may be by rounding: some units in the last place of the largest number compared.
+
+        Args:
+            single: the map is computed in float32 even if the model computes in float64.
+        """
         value = self.value if self.compared is None else self.compared
         if value is None or value.numel() == 0:
             return None
         precision = _precision(value.dtype if self.output is None else self.output.dtype, value.is_cuda)
+        precision = max(precision, 2.0**-23) if single else precision
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
         # An average of values is not larger than they are. The model may overwrite them: this is computed now.
         largest = torch.linalg.vector_norm(value.detach() if value.requires_grad else value, math.inf)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from regard.maps._attention_scores import AttentionScores
@@ -71,7 +70,9 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested or query.ndim != 4:
         return None
     causal, scale, shared = len(args) > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
-    frame: FrameType | None = sys._getframe(3)  # of the model: the operator's kernel, the listener and this function are ours
+    frame: FrameType | None = sys._getframe(
+        3
+    )  # of the model: the operator's kernel, the listener and this function are ours
     frames = []
     while frame is not None:
         frames.append(frame)
@@ -125,7 +126,9 @@ class RepeatedCalls:
         inside = call.frames[: call.depth]
         owners = [first_argument(frame) for frame in inside]
         own = all(x is call.module for x in owners if isinstance(x, nn.Module))
-        as_given = scores.query is call.tensors[0] and scores.key is call.tensors[1] and running.value is call.tensors[2]
+        as_given = (
+            scores.query is call.tensors[0] and scores.key is call.tensors[1] and running.value is call.tensors[2]
+        )
         if not (plain and own and as_given and running.module is call.module) or "#" in record.name:
             return
         if record.axes.over != "tokens" or self._names.remembered.get((record.name, "windows")) != []:

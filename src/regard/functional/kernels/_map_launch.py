@@ -183,7 +183,9 @@ _MOST_LAUNCHES = 4096
 
 
 def _float(logsumexp: Tensor) -> Tensor:
-    return logsumexp if logsumexp.dtype is torch.float32 and logsumexp.is_contiguous() else logsumexp.float().contiguous()
+    return (
+        logsumexp if logsumexp.dtype is torch.float32 and logsumexp.is_contiguous() else logsumexp.float().contiguous()
+    )
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
