@@ -64,6 +64,8 @@ ROWS: Rows = {
     "transformer-depthwise": ("transformer: depthwise convolutions", of("cifar10-transformer", attention="depthwise")),
     "transformer-25": ("transformer: 25 heads of width 12", of("cifar10-transformer", heads=25, head_dim=12)),
     "transformer-36": ("transformer: 36 heads of width 8", of("cifar10-transformer", heads=36, head_dim=8)),
+    "transformer-signed": ("transformer: two Gaussians of either sign in each head",
+                           of("cifar10-transformer", attention="signed")),
     "transformer-slow": ("transformer: centers at the others' rate", sharper(1.0)),
     "transformer-fast": ("transformer: centers at 20 times the rate", sharper(20.0)),
     "transformer-gated": ("transformer: gated heads that start on the grid",

@@ -203,9 +203,9 @@ def test_what_does_not_fit_is_refused(user_errors):
         with pytest.raises(ValueError, match=words):
             Augmentation(**values)
     with pytest.raises(ValueError, match="crop is 8 pixels"):
-        Augmentation(crop=8).check_fits(8, 10)
+        Augmentation(crop=8).check_fits(3, 8, 10)
     with pytest.raises(ValueError, match="cutout is 9 pixels wide"):
-        Augmentation(cutout=9).check_fits(8, 10)
+        Augmentation(cutout=9).check_fits(3, 8, 10)
     images = torch.zeros(2, 3, 8, 10)
     with pytest.raises(ValueError, match="shift must be"):
         move(images, torch.zeros(3, 2, dtype=torch.int64))

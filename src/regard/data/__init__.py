@@ -55,6 +55,7 @@ from regard.data._text import TextData as TextData
 from regard.data._text import embedded_text as embedded_text
 from regard.data._text import load_text as load_text
 from regard.data._text import mask_tokens as mask_tokens
+from regard.data._trivial_augment import trivial_augment as trivial_augment
 from regard.data._vocabulary import Vocabulary as Vocabulary
 from regard.data.own_images import OwnDataSet as OwnDataSet
 from regard.data.own_images import StreamedSet as StreamedSet

@@ -12,7 +12,15 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.data._random import random_below, random_bits, random_coin
-from regard.support.checks import check_choice, check_count, check_ndim, check_tensor, describe, values_are_readable
+from regard.support.checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_ndim,
+    check_tensor,
+    describe,
+    values_are_readable,
+)
 
 Border = Literal["reflect", "zeros"]
 Flip = Literal["none", "random", "alternate"]
@@ -31,6 +39,7 @@ class Augmentation:
         mixup: α of the Beta(α, α) from which the weights of an average of two images are drawn (0: no mixup).
         cutmix: α of the Beta(α, α) from which the area of a rectangle of another image is drawn (0: no cutmix). With
             both, each image gets one of the two at random.
+        trivial_augment: whether each image gets one random operation of random strength (:func:`trivial_augment`).
 
     >>> regard.data.Augmentation(crop=4, flip="alternate", cutmix=1.0).mixes
     True
@@ -42,6 +51,7 @@ class Augmentation:
     cutout: int = 0
     mixup: float = 0.0
     cutmix: float = 0.0
+    trivial_augment: bool = False
 
     def __post_init__(self) -> None:
         for name in ("crop", "cutout"):
@@ -52,6 +62,7 @@ class Augmentation:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be the α of a Beta(α, α), 0 or more, got {describe(value)}")
+        check_flag("trivial_augment", self.trivial_augment)
         check_choice("border", self.border, ("reflect", "zeros"))
         check_choice("flip", self.flip, ("none", "random", "alternate"))
 
@@ -60,7 +71,9 @@ class Augmentation:
         """Whether labels become weights over the classes."""
         return self.mixup > 0 or self.cutmix > 0
 
-    def check_fits(self, height: int, width: int) -> None:
+    def check_fits(self, channels: int, height: int, width: int) -> None:
+        if self.trivial_augment and channels not in (1, 3):
+            raise ValueError(f"trivial_augment takes images of one channel or three, but these have {channels}")
         smallest = min(height, width)
         if self.crop >= smallest:
             raise ValueError(

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.data._augment import Augmentation, cutout, move, normalize
 from regard.data._image_sets import ImageSet
 from regard.data._mix import label_weights, mix, partners
+from regard.data._trivial_augment import draw_operations, trivial_augment
 from regard.data.own_images import StreamedSet
 
 
@@ -54,7 +55,7 @@ class AugmentedImages:
             raise TypeError(f"dtype must be a floating-point dtype, got {dtype}")
         self.set = images
         self.augmentation = augmentation or Augmentation()
-        self.augmentation.check_fits(*images.shape[1:])
+        self.augmentation.check_fits(*images.shape)
         self.device = torch.device(device)
         self.dtype = dtype
         self.channels_last = channels_last
@@ -101,7 +102,9 @@ class AugmentedImages:
         return ImageBatch(images.to(self.dtype, memory_format=layout), labels, here)
 
     def _augmented(self, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Shifted, mirrored, normalized and cut out, in float32. A sample does not depend on the rest of its batch."""
+        """Moved, mirrored, changed by an operation, normalized and cut out, in float32.
+
+        A sample does not depend on the rest of its batch."""
         augmentation = self.augmentation
         images = self.set.pixels(index) if self._bytes is None else self._bytes.index_select(0, index)
         images = images.to(self.device, non_blocking=True)
@@ -110,6 +113,8 @@ class AugmentedImages:
         if augmentation.crop or augmentation.flip != "none":
             draws = self._draws(seed, epoch)
             images = move(images, draws.shift[index], draws.mirror[index], border=augmentation.border)
+        if augmentation.trivial_augment:
+            images = trivial_augment(images, *draw_operations(index, seed, epoch))
         images = normalize(images, self.set.mean, self.set.std)
         if augmentation.cutout:
             images = cutout(images, self._draws(seed, epoch).corner[index], augmentation.cutout)

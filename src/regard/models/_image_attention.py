@@ -9,9 +9,19 @@ from torch import Tensor, nn
 
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 from regard.models._depthwise import DepthwiseMixing
+from regard.models._signed import SignedGaussians
 from regard.support.checks import check_choice, check_flag, check_positive, describe
 
-ATTENTIONS = ("gaussian", "gaussian-diagonal", "gaussian-full", "relative", "relative-content", "gated", "content")
+ATTENTIONS = (
+    "gaussian",
+    "gaussian-diagonal",
+    "gaussian-full",
+    "signed",
+    "relative",
+    "relative-content",
+    "gated",
+    "content",
+)
 KINDS = (*ATTENTIONS, "depthwise")
 
 
@@ -55,7 +65,7 @@ class AttentionSettings:
             )
         if self.full_width and self.head_dim is not None:
             raise ValueError(f"head_dim is {self.head_dim}, but with full_width every head is as wide as the token")
-        if self.head_dim is not None and not (gaussian or self.kind in ("content", "depthwise")):
+        if self.head_dim is not None and not (gaussian or self.kind in ("signed", "content", "depthwise")):
             raise ValueError(f"head_dim is {self.head_dim}, but {self.kind!r} splits dim between its heads")
 
     @classmethod
@@ -89,6 +99,8 @@ class AttentionSettings:
             return GaussianAttention(dim, heads, covariance=covariance, init=start, dropout=dropout, **widths)
         if self.kind == "depthwise":
             return DepthwiseMixing(dim, heads, **widths)
+        if self.kind == "signed":
+            return SignedGaussians(dim, heads, head_dim=self.head_dim, init=start, dropout=dropout)
         if self.kind == "gated":
             return GatedPositionalAttention(dim, heads, init=start, dropout=dropout)
         if self.kind == "content":

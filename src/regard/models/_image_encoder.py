@@ -40,6 +40,7 @@ class ImageEncoder(Pretrained):
     ===================== ============================================================================================
     gaussian              position alone: one sharpness per head (:class:`GaussianAttention`); ``gaussian-diagonal``:
                           one per axis, ``gaussian-full``: a matrix
+    signed                position alone: two Gaussian maps per head, added with a weight of either sign for each channel
     relative              position alone: learned vectors of the offset (:class:`RelativeAttention`)
     relative-content      those vectors, and content
     gated                 a gate between a Gaussian head and content (:class:`GatedPositionalAttention`)

@@ -50,8 +50,8 @@ class ImageEncoderSettings(NetworkSettings):
     """Settings of :class:`regard.models.ImageEncoder`.
 
     Args:
-        attention: gaussian, gaussian-diagonal, gaussian-full, relative, relative-content, gated or content; depthwise
-            is a depthwise convolution instead.
+        attention: gaussian, gaussian-diagonal, gaussian-full, signed, relative, relative-content, gated or content;
+            depthwise is a depthwise convolution instead.
         patch_size: side of a token, in pixels.
         dim: width of a token.
         depth: number of blocks.

@@ -12,6 +12,8 @@ from torch import Tensor
 _FAR = 1 << 30  # no limit of a distance
 _NOTHING = nullcontext()
 WIDEST = 256  # of a head
+COPIES = False  # whether a Hopper card copies the queries of full tiles by descriptors: not measured yet
+REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
 MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
 
 
@@ -104,16 +106,20 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     row_sums, best = zeros(queries, 4), zeros(queries, dtype=torch.int64)
     received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
     shift, _, present, slopes = given.masks
+    logsumexp = _binary(given)
     with _on_device_of(query):
-        map_overview[columns * blocks, batch * heads](
-            query, key, _binary(given), shift, present, slopes,
-            mass, largest, row_sums, best, received, top, source,
-            queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
-            *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
-            **given.constants, BACKWARD=given.right is not None and given.right <= 0,
-            WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
-            BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
-        )  # fmt: skip
+        for masked in (False, True):
+            copied = not masked and _copies(query, given)
+            map_overview[columns * blocks, batch * heads](
+                _descriptor(query, block_rows) if copied else query, key, logsumexp, shift, present, slopes,
+                mass, largest, row_sums, best, received, top, source,
+                queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
+                *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
+                **given.constants, MASKED=masked, BACKWARD=given.right is not None and given.right <= 0,
+                WHOLE=not copied and queries >= block_rows and query.shape[3] == given.constants["BD"], COPIED=copied,
+                BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
+                **({} if masked else _registers(query, block_columns)),
+            )  # fmt: skip
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
     where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
@@ -138,6 +144,27 @@ def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int
     if height <= 16 and width <= 16:
         return 16, 16, 4
     return 64, 64 if width <= 64 else 128, 4
+
+
+def _registers(query: Tensor, block_columns: int) -> dict[str, int]:
+    """Registers of a thread, where fewer than the compiler would take let more programs share a multiprocessor."""
+    return {"maxnreg": REGISTERS} if REGISTERS is not None and block_columns == 128 and _on_hopper(query) else {}
+
+
+def _on_hopper(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
+
+
+def _copies(query: Tensor, given: ScoreTensors) -> bool:
+    """Whether the card can copy tiles of these queries itself: they lie at multiples of 16 bytes."""
+    places = query.data_ptr(), *(step * query.element_size() for step in query.stride()[:3])
+    return COPIES and _on_hopper(query) and query.shape[3] == given.constants["BD"] and not any(n % 16 for n in places)
+
+
+def _descriptor(query: Tensor, block_rows: int) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(query, [1, 1, block_rows, query.shape[3]])
 
 
 def write_weights(
