@@ -45,9 +45,9 @@ def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tenso
     projected: int | None = None
     arguments = None
     for module, frame in _running_modules(site):
-        if (key := (id(module), "heads")) not in site.remembered:
-            site.remembered[key] = heads_of(module)
-        stated = site.remembered[key]
+        if (heads := (id(module), "heads")) not in site.remembered:
+            site.remembered[heads] = heads_of(module)
+        stated = site.remembered[heads]
         if stated is not None or arguments is None:
             arguments = frame
         if module is site.module:
