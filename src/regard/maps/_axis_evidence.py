@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._axes import AxisEvidence
-from regard.maps._module_names import CallSite, attribute, named_modules
+from regard.maps._module_names import CALL, CallSite, attribute, named_modules
 
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
 _OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
@@ -24,25 +24,8 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         output_shape: ``(…, queries, width)``, in the model's layout.
         inputs: queries, keys and values in the model's layout, with all leading axes.
     """
-    stated, projected, arguments = None, None, None
-    for module, frame in _running_modules(site):
-        stated = site.remembered.get((id(module), "heads"), module)
-        if stated is module:
-            stated = site.remembered[id(module), "heads"] = heads_of(module)
-        if stated is not None or arguments is None:
-            arguments = frame
-        if module is site.module:
-            if (key := (id(module), "projected", width)) not in site.remembered:
-                site.remembered[key] = _projected(module, width)
-            projected = site.remembered[key]
-        if stated is not None:
-            break
-    first = None if arguments is None else _first_input(arguments)
-    if first is None and arguments is not None:
-        first = _first_input(arguments, numbers=True)
-    own = first is not None and (
-        tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
-    )
+    stated, projected, first, arguments = stated_by(site, width)
+    own = is_own(first, arguments, output_shape)
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
     return AxisEvidence(
@@ -53,6 +36,37 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         beside.pop() if len(beside) == 1 else None,
         _keys_beside(like[-1], first) if like else False,
     )
+
+
+def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tensor | None, FrameType | None]:
+    """The number of heads that the module of a call states, or that around it; the number that its output projection takes;
+    the first tensor with which it was called, vectors before numbers of tokens; and the frame of that call."""
+    stated: int | None = None
+    projected: int | None = None
+    arguments = None
+    for module, frame in _running_modules(site):
+        if (heads := (id(module), "heads")) not in site.remembered:
+            site.remembered[heads] = heads_of(module)
+        stated = site.remembered[heads]
+        if stated is not None or arguments is None:
+            arguments = frame
+        if module is site.module:
+            if (key := (id(module), "projected", width)) not in site.remembered:
+                site.remembered[key] = _projected(module, width)
+            projected = site.remembered[key]
+        if stated is not None:
+            break
+    if arguments is None:
+        return stated, projected, None, None
+    first = _first_input(arguments)
+    return stated, projected, _first_input(arguments, numbers=True) if first is None else first, arguments
+
+
+def is_own(first: Tensor | None, arguments: FrameType | None, output_shape: tuple[int, ...]) -> bool:
+    """Whether the first tensor of a module's call is its input, and not a query that is divided into heads already."""
+    if first is None:
+        return False
+    return tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
 
 
 def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
@@ -106,8 +120,8 @@ def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Modu
     """The module of the call and the ``most`` around it, with the frames of their calls."""
     found: list[tuple[nn.Module, FrameType]] = []
     for frame in site.frames:
-        if frame.f_code.co_name == "_wrapped_call_impl":
-            module = frame.f_locals.get("self")
+        if frame.f_code is CALL:
+            module = frame.f_locals["self"]
             if isinstance(module, nn.Module) and (found or module is site.module):
                 found.append((module, frame))
         if len(found) == most:
@@ -135,15 +149,21 @@ def _first_input(frame: FrameType, numbers: bool = False) -> Tensor | None:
     Args:
         numbers: also the numbers of tokens, ``(batch, tokens)``.
     """
-    args: Any = frame.f_locals.get("args", ())
-    kwargs: Any = frame.f_locals.get("kwargs", {})
-    named = [kwargs[name] for name in _FIRST if name in kwargs]
-    for x in (*args, *named, *kwargs.values()):
-        if not isinstance(x, Tensor) or x.ndim < 2:
-            continue
-        if x.is_floating_point() or (numbers and x.ndim == 2 and x.dtype in (torch.int64, torch.int32)):
+    variables = frame.f_locals
+    args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
+    for x in args:
+        if _is_input(x, numbers):
+            return x  # type: ignore[no-any-return]
+    for x in (*(kwargs[name] for name in _FIRST if name in kwargs), *kwargs.values()) if kwargs else ():
+        if _is_input(x, numbers):
             return x
     return None
+
+
+def _is_input(x: Any, numbers: bool) -> bool:
+    if not isinstance(x, Tensor) or x.ndim < 2:
+        return False
+    return x.is_floating_point() or (numbers and x.ndim == 2 and x.dtype in (torch.int64, torch.int32))
 
 
 def _sequences(x: Tensor) -> tuple[int, int] | None:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._habits import HabitualInterceptor
 from regard.maps._interception import intercept
 from regard.maps._keeping import LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._revisions import Revisions
@@ -69,7 +69,7 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._names = self._stack.enter_context(intercept(self.model, self, by=HabitualInterceptor)).names
+        self._names = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor)).names
         modules = self._names.modules
         unseen = any(
             issubclass(kind, torch.jit.ScriptModule | nn.DataParallel) for kind in set(map(type, modules.values()))
@@ -99,9 +99,9 @@ class Capture(Revisions):
             )
         if self._names is not None:
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
-        self.storage.finish(self.maps.records)
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
+        self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
 
@@ -129,9 +129,9 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with _Plainly(running.device.type):
+        with _Plainly(running.device):
             try:
-                record.check.allowed = running.rounding(record.shape[3])
+                record.check.allowed = running.rounding(record.shape[3], single=self.long.overview is not None)
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
                 reason = f"its map could not be computed ({type(error).__name__}: {error})"
@@ -145,7 +145,8 @@ class Capture(Revisions):
         if self.projections is not None:
             self._keep_values(record, self.projections)
         record.computation = None
-        self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
+        if record.remarks:
+            self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
         if self.reduce is None:
             self.maps.add(record)
             return
@@ -301,8 +302,8 @@ def capture(
 class _Plainly:
     """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: torch.device) -> None:
+        self._device = device.type
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()

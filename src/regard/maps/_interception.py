@@ -352,7 +352,7 @@ class Interceptor(TorchFunctionMode):
             tokens_first = "flex" not in name if isinstance(out, tuple) else None
             return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call), tokens_first)
 
-    def wake(self) -> None:
+    def watch_everything(self) -> None:
         """Another interception begins inside of this one."""
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:

@@ -130,9 +130,9 @@ class SilentModules:
         """
         found: list[tuple[str, str]] = []
         for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
-            if name == self._root and accounted:
+            if name in accounted or (name == self._root and accounted):
                 continue
-            if any(name == known or known.startswith(name + ".") for known in accounted):
+            if any(known.startswith(name + ".") for known in accounted):
                 continue
             around = any(known == self._root or name.startswith(known + ".") for known in accounted)
             if around and name not in self._called:

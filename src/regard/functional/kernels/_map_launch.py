@@ -3,12 +3,14 @@
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _FAR = 1 << 30  # no limit of a distance
+_NOTHING = nullcontext()
 WIDEST = 256  # of a head
 COPIES = False  # whether a Hopper card copies the queries of full tiles by descriptors: not measured yet
 REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
@@ -45,7 +47,7 @@ class ScoreTensors:
     def shape(self) -> tuple[int, int, int, int]:
         return (*self.query.shape[:3], self.key.shape[2])
 
-    @property
+    @cached_property
     def constants(self) -> dict[str, object]:
         return {
             "PADDED": self.present is not None,
@@ -58,7 +60,10 @@ class ScoreTensors:
     @property
     def masks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """shift, present queries, present keys, slopes: what is not there is not read."""
-        shift = self.shift.to(torch.int32)
+        shift = self.shift
+        if shift.dtype is torch.int32 and self.present is None and self.slopes is None and shift.stride() == (1,):
+            return shift, shift, shift, shift
+        shift = shift.to(torch.int32)
         queries, keys = (shift, shift) if self.present is None else (x.to(torch.uint8) for x in self.present)
         slopes = shift if self.slopes is None else self.slopes.float().expand(self.shape[:2])
         return shift.contiguous(), queries.contiguous(), keys.contiguous(), slopes.contiguous()
@@ -170,28 +175,53 @@ def write_weights(
     """The weights, max |weights @ value − output|, and the largest error of the logsumexp, of each program: they are reduced
     when they are read. Nothing waits for the device."""
     from regard.functional.kernels._map_scores import map_weights
+    from regard.functional.kernels._start import Launch, is_aligned, raw_stream
 
-    query, key, value, output = map(_rows, (given.query, given.key, value, output))
-    batch, heads, queries, keys = given.shape
-    weights = torch.empty(batch, heads, queries, keys, dtype=dtype, device=query.device)
+    query, key, value, output = _rows(given.query), _rows(given.key), _rows(value), _rows(output)
+    batch, heads, queries, width = query.shape
+    keys, value_width, device = key.shape[2], value.shape[3], query.device
     rows = min(64, max(16, _power(queries)))
-    bytes_of_key = _power(max(query.shape[3], value.shape[3])) * query.element_size()
+    bytes_of_key = _power(max(width, value_width)) * query.element_size()
     columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
     programs = math.ceil(queries / rows)
-    errors, log_errors = torch.empty(2, batch * heads, programs, device=query.device)
+    weights = torch.empty((batch, heads, queries, keys), dtype=dtype, device=device)
+    errors = torch.empty((batch * heads, programs), device=device)
+    log_errors = torch.empty((batch * heads, programs), device=device)
+    constants = given.constants
+    numbers = (
+        queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
+        *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
+        constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
+        rows, columns, constants["BD"], max(16, _power(value_width)),
+    )  # fmt: skip
+    tensors = (query, key, value, _float(given.logsumexp), output, *given.masks, weights, errors, log_errors)
+    like = (batch, device, query.dtype, value.dtype, output.dtype, dtype, numbers)
+    launch = _launches.get(like)
+    if launch is None:
+        if len(_launches) >= _MOST_LAUNCHES:
+            _launches.clear()
+        launch = _launches[like] = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
     with _on_device_of(query):
-        map_weights[programs, batch * heads](
-            query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors, log_errors,
-            queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
-            *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
-            **given.constants, BM=rows, BN=columns, BV=max(16, _power(value.shape[3])), num_warps=4,
-        )  # fmt: skip
+        launch(is_aligned(*tensors), raw_stream(query), *tensors)
     return weights, errors, log_errors
+
+
+# Of calls of one form and size: in each step of generate there is one key more.
+_launches: dict[tuple[Any, ...], Any] = {}
+_MOST_LAUNCHES = 4096
+
+
+def _float(logsumexp: Tensor) -> Tensor:
+    return (
+        logsumexp if logsumexp.dtype is torch.float32 and logsumexp.is_contiguous() else logsumexp.float().contiguous()
+    )
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     """Kernels are launched on the current device, which need not be that of a model on several."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return _NOTHING
+    return torch.cuda.device(x.device)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -134,16 +134,16 @@ def add_tiles(
         )  # fmt: skip
         p = tl.exp2(x)
         # First what a thread does alone: until then it holds all weights, and has room for little else.
-        held = by_row(p, BM, BN)
-        row_mass = tl.sum(held, 2)
-        information = tl.sum(held * by_row(x, BM, BN), 2)
-        moment = tl.sum(held * steps[None, None, :], 2)
-        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
         stacked = by_column(p, BM, BN, BANDS)
         key_mass += tl.sum(stacked, 2)
         # The number of the tile is packed with the row: then one instruction compares two weights with the best so far.
         number = (in_column + tiles * HIGH)[None, None, :]
         key_best = tl.maximum(key_best, tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | number, 2))
+        held = by_row(p, BM, BN)
+        row_mass = tl.sum(held, 2)
+        information = tl.sum(held * by_row(x, BM, BN), 2)
+        moment = tl.sum(held * steps[None, None, :], 2)
+        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
         away = row_mass * (ahead + (origin + moved - start).to(tl.float32)) - moment
         if not BACKWARD:
