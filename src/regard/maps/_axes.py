@@ -258,7 +258,8 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
         score += 1 if fits else -1
     if evidence.sequences is not None:  # either may come first
         batch = math.prod(reading.lead) // max(1, reading.head_count * reading.query_count)
-        score += sorted((batch, reading.query_count * rows)) == sorted(evidence.sequences)
+        found = (batch, reading.query_count * rows)
+        score += found == evidence.sequences or (reading.in_rows == 1 and found[::-1] == evidence.sequences)
     if evidence.beside is not None:
         inside = evidence.beside == 0 if reading.split is not None else evidence.beside in reading.heads
         # Samples lie there too if tokens come first and there is one head: it weighs more if the size fits as well.
