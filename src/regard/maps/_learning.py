@@ -6,6 +6,7 @@ Then no torch function mode is needed, as long as the model does not change: to 
 captures, it only watches operators. If one is called that may be another attention, it sees everything from there on.
 """
 
+import sys
 import weakref
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._module_names import CallSite
+from regard.maps._module_names import CALL, CallSite
 from regard.maps._module_watch import ModuleWatch
 from regard.maps._operator_watch import OperatorWatch
 from regard.maps._patches import paused
@@ -28,6 +29,7 @@ from regard.observation import unobserved
 _NUMBERS = frozenset({bool, int, str, float})
 _SDPA = "scaled_dot_product_attention"
 _EXPECTED = (_SDPA, "conv2d")
+_SOFTMAXES = ("softmax", "log_softmax")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -101,6 +103,8 @@ class LearningInterceptor(Interceptor):
         if in_backward() or (name == "bmm" and is_outer(args)):  # angles of rotary positions, for example
             return function(*args, **kwargs)
         if name not in _EXPECTED:
+            if name in _SOFTMAXES and _chooses_tokens():
+                return function(*args, **kwargs)
             self.watch_everything()
         call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
         found = None if call is None else self._repeated.record(call, self.listener.wants)
@@ -195,6 +199,11 @@ class LearningInterceptor(Interceptor):
         super().finish()
         del self._model
 
+    def _handwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func.__name__ in _SOFTMAXES and _chooses_tokens():
+            return func(*args, **kwargs)
+        return super()._handwritten(func, args, kwargs)
+
     # -- what is not usual -------------------------------------------------------------------------------------
 
     def _missed(self, *args: Any) -> None:
@@ -252,6 +261,17 @@ class LearningInterceptor(Interceptor):
         self.watch_everything()
         self._usual = False
         super().thread_started()
+
+
+def _chooses_tokens() -> bool:
+    """Whether ``generate`` calls this function, outside of the model: the probabilities of tokens are not attention."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not CALL:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("regard.maps.", "torch.", "jaxtyping.")):
+            return bool(name.startswith("transformers.generation."))
+        frame = frame.f_back
+    return False
 
 
 @lru_cache(4096)

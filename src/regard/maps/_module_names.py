@@ -16,7 +16,7 @@ from torch import nn
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
-_OWN_PACKAGES = (__package__, f"{__package__}.sources")
+_OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # which checks types in tests
 _GRIDS = "image_grid_thw"  # Qwen-VL's
 CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
 _COMPILER = "torch._dynamo.eval_frame"
@@ -154,7 +154,7 @@ class ModuleNames:
             member: the part of the running module to which the attention belongs.
             count: whether to number this attention: False if it may turn out not to be one.
         """
-        frames = _frames()
+        frames = model_frames()
         if not self.compiled and _COMPILER in sys.modules:
             self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
                 frames
@@ -273,10 +273,10 @@ class ModuleNames:
         self._run = None
 
 
-def _frames() -> list[FrameType]:
+def model_frames() -> list[FrameType]:
     """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
     model's tensors until the next garbage collection."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") in _OWN_PACKAGES:
         frame = frame.f_back
     found = []

@@ -5,7 +5,6 @@ functions that run inside the module's call, from the form of the tensors, and f
 same, only what depends on numbers is left: the map, its check, and the positions of a cache.
 """
 
-import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
 from regard.maps._layout import Layout
-from regard.maps._module_names import CALL, ModuleNames, first_argument
+from regard.maps._module_names import CALL, ModuleNames, first_argument, model_frames
 from regard.maps._positions import CACHES, Positions, local_variables, positions_by
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
@@ -70,13 +69,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested or query.ndim != 4:
         return None
     causal, scale, shared = len(args) > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
-    frame: FrameType | None = sys._getframe(
-        3
-    )  # of the model: the operator's kernel, the listener and this function are ours
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = model_frames()
     codes, depth = [], 0
     for frame in frames:
         code = frame.f_code
