@@ -231,15 +231,13 @@ class ModuleNames:
                     return False
         return True
 
-    def count_first(self, frames: list[FrameType], call: FrameType, name: str) -> None:
-        """Count the first attention of this call of the module of this name."""
+    def count_first(self, frames: list[FrameType], running: list[str], call: FrameType, name: str) -> None:
+        """Count the first attention of this call of the module of this name; ``running`` are the names of all functions."""
         self._running.append((call, name, 1))
         if self._run is None or self._run[0] not in frames:
             self._count_run(frames)
-        if not self.compiled and _COMPILER in sys.modules:
-            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
-                frames
-            )
+        if not self.compiled and "compile_wrapper" in running:
+            self.compiled = _from_compiled_code(frames)
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):

@@ -153,7 +153,8 @@ class RepeatedCalls:
         ran = run_usual(query, key, value, call.scale, call.causal, call.shared)
         if ran is None:
             return None
-        self._names.count_first(call.frames, frame, known.name)
+        running = [frame.f_code.co_name for frame in call.frames]
+        self._names.count_first(call.frames, running, frame, known.name)
         out, (kernel, logsumexp) = ran
         batch, heads, queries, width = query.shape
         if logsumexp is not None:
@@ -168,13 +169,13 @@ class RepeatedCalls:
             Check("kernel"),
             kernel,
             layout=known.layout[0],
-            axes=self._axes(known, call, shape),
+            axes=self._axes(known, call, shape, running),
             computation=Computation(scores, call.module, out, value, logsumexp=logsumexp, restore=_as_it_is),
         )
         return record, out
 
     @staticmethod
-    def _axes(known: _Known, call: Call, shape: tuple[int, int, int, int]) -> MapAxes:
+    def _axes(known: _Known, call: Call, shape: tuple[int, int, int, int], running: list[str]) -> MapAxes:
         frames = call.frames
         for depth, names in known.caches:
             variables = frames[depth].f_locals
@@ -182,7 +183,7 @@ class RepeatedCalls:
                 cache = variables.get(name)
                 if cache is not None:
                     inside = frames[: call.depth]
-                    positions = positions_by(cache, shape, call.module, inside, frames)
+                    positions = positions_by(cache, shape, call.module, inside, running)
                     return MapAxes(known.axes.certainty, "tokens", known.axes.query_layout, positions)
         queries, keys = shape[2:]
         whole = known.axes.positions
