@@ -1,5 +1,5 @@
-"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, once in each
-call of a module, and that nothing else concerns the maps.
+"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, or of the fast
+path of torch's own layers, once in each call of a module, and that nothing else concerns the maps.
 
 Then no torch function mode is needed, as long as the model does not change: to watch a few operators is enough (see
 :mod:`regard.maps._operator_watch`). A capture learns it from one pass of the model. From the second pass on, and in later
@@ -28,7 +28,8 @@ from regard.observation import unobserved
 
 _NUMBERS = frozenset({bool, int, str, float})
 _SDPA = "scaled_dot_product_attention"
-_EXPECTED = (_SDPA, "conv2d")
+_FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+_EXPECTED = (_SDPA, "conv2d", *_FAST_PATH)
 _SOFTMAXES = ("softmax", "log_softmax")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
@@ -222,7 +223,7 @@ class LearningInterceptor(Interceptor):
         return new
 
     def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
-        if running.folded or record.kind != "sdpa":
+        if running.folded or record.kind not in ("sdpa", "fast path"):
             self.watch_everything()
             self._usual = False
         if self._call is not None:
@@ -233,10 +234,6 @@ class LearningInterceptor(Interceptor):
     def _apart(self, function: Any, *args: Any) -> Any:  # type: ignore[override]
         self._usual = False
         return super()._apart(function, *args)
-
-    def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._usual = False
-        return super()._multi_head(func, args, kwargs)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         self._usual = False
