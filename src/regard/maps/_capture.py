@@ -64,6 +64,7 @@ class Capture(Revisions):
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}
         self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
+        self._noted: dict[str, dict[str, None]] = {}  # the modules that each note is about
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
@@ -89,6 +90,9 @@ class Capture(Revisions):
             self.projections.close()
         for name in list(self._waiting):
             self.fold(name)
+        for note, names in self._noted.items():
+            first = ", ".join(list(names)[:3])
+            self.maps.notes.append(f"{first if len(names) <= 3 else f'{first} and {len(names) - 3} more'}: {note}")
         if self._names is not None and self._names.compiled:
             self.maps.notes.append(
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
@@ -113,6 +117,9 @@ class Capture(Revisions):
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         self._missed[name, reason, shape] += 1
         self.maps.missed[:] = [Missed(*what, count=count) for what, count in self._missed.items()]
+
+    def noted(self, name: str, note: str) -> None:
+        self._noted.setdefault(note, {})[name] = None
 
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape

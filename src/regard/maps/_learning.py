@@ -155,7 +155,6 @@ class LearningInterceptor(Interceptor):
         if output is not None:
             running = Computation(lambda *_: (output, None), output=output, value=value)
             self.outputs.recorded(name, running, output, output, tokens_first=None)
-            self.outputs.paired(name, value, output)
 
     # -- learning ----------------------------------------------------------------------------------------------
 

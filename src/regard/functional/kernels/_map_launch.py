@@ -87,7 +87,9 @@ class CellSums:
 
 
 def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> CellSums:
-    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys."""
+    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys.
+
+    ``first_keys``, of which the mass is a statistic of queries, are at most 16."""
     from regard.functional.kernels._map_scores import map_overview
 
     query, key = _rows(given.query), _rows(given.key)

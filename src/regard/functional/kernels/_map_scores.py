@@ -35,10 +35,11 @@ def rows_of(
 
 @triton.jit
 def log_weights(
-    q, k, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-    CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, total, place, columns, stop, seen, slope, scale, softcap, left, right, at_edge,
+    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen."""
+    """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen: of those before ``stop``, which the
+    distance hides, or which are not there (PADDED)."""
     s = tl.dot(q, k, input_precision=PRECISION)
     if CAPPED:
         # softcap · tanh(s / softcap) = 2 softcap / (1 + exp(−2 s / softcap)) − softcap
@@ -49,8 +50,12 @@ def log_weights(
     if SLOPED:
         x -= slope * tl.abs(columns[None, :] - place[:, None]).to(tl.float32)
     if at_edge:
-        away = columns[None, :] - place[:, None]
-        x = tl.where(seen[None, :] & (away >= -left) & (away <= right), x, -1e30)
+        # Two comparisons with what each row allows: to compare distances would take a subtraction and another comparison.
+        shown = columns[None, :] <= tl.minimum(place + right, stop - 1)[:, None]
+        shown = shown & (columns[None, :] >= (place - left)[:, None])
+        if PADDED:
+            shown = shown & seen[None, :]
+        x = tl.where(shown, x, -1e30)
     return x
 
 
@@ -88,13 +93,13 @@ def tile_from(row, height, BM: tl.constexpr):
 
 @triton.jit
 def add_tiles(
-    q, near, tile, lse, sums, best, begin, stop, bottom, tiles, queries, width, start, moved, columns, seen,
+    q, near, tile, lse, sums, best, begin, until, bottom, tiles, queries, width, start, stop, moved, columns, seen,
     slope, scale, softcap, left, right, q_token, item, head, row_bits, column_bits, key_mass, key_best, key_top,
-    MASKED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
-    """The tiles from ``begin`` to ``stop``, in one row of cells that ends at ``bottom``; ``tiles`` counts them down.
+    """The tiles from ``begin`` to ``until``, in one row of cells that ends at ``bottom``; ``tiles`` counts them down.
 
     Returns the statistics of keys, each thread's own, and mass and largest weight of all tiles together."""
     # What a thread holds of a row, and of a column:
@@ -109,36 +114,36 @@ def add_tiles(
     cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
     rows, live = tile_rows(begin, bottom, queries, WHOLE, BM)
     total, so_far = tl.load(lse + rows, live, 1e30), tl.load(best + rows, live, 0)
-    for row in range(begin, stop, BM):
+    for row in range(begin, until, BM):
         rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
         origin = row
         if COPIED:
             block = tl.reshape(q.load([item, head, row, 0]), [BM, BD])
         elif WHOLE:
             origin = tl.minimum(row, queries - BM)
-            block = tl.load((q + origin.to(tl.int64) * q_token) + near)
+            block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near)
         else:
-            block = tl.load((q + origin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+            block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
         # What the next tile needs is asked for now: nothing else would cover the time that it takes.
         next_rows, next_live = tile_rows(row + BM, bottom, queries, WHOLE, BM)
         next_total = tl.load(lse + next_rows, next_live, 1e30)
         next_so_far = tl.load(best + next_rows, next_live, 0)
         x = log_weights(
-            block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, MASKED,
-            CAPPED, SLOPED, PRECISION,
+            block, tile, total, rows + moved, columns, stop, seen, slope, scale, softcap, left, right, MASKED,
+            PADDED, CAPPED, SLOPED, PRECISION,
         )  # fmt: skip
         p = tl.exp2(x)
         # First what a thread does alone: until then it holds all weights, and has room for little else.
-        held = by_row(p, BM, BN)
-        row_mass = tl.sum(held, 2)
-        information = tl.sum(held * by_row(x, BM, BN), 2)
-        moment = tl.sum(held * steps[None, None, :], 2)
-        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
         stacked = by_column(p, BM, BN, BANDS)
         key_mass += tl.sum(stacked, 2)
         # The number of the tile is packed with the row: then one instruction compares two weights with the best so far.
         number = (in_column + tiles * HIGH)[None, None, :]
         key_best = tl.maximum(key_best, tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | number, 2))
+        held = by_row(p, BM, BN)
+        row_mass = tl.sum(held, 2)
+        information = tl.sum(held * by_row(x, BM, BN), 2)
+        moment = tl.sum(held * steps[None, None, :], 2)
+        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
         # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
         away = row_mass * (ahead + (origin + moved - start).to(tl.float32)) - moment
         if not BACKWARD:
@@ -261,9 +266,9 @@ def map_overview(
             change = tl.minimum(change, bottom)
             key_mass, key_best, key_top, tiles_mass, tiles_top = add_tiles(
                 q, near, tile, lse, sums, best, row, change, bottom, last_tile - r * per - (row - r * height) // BM,
-                queries, width, start, moved, columns, seen, slope, scale, softcap, left, right, q_token, item, head,
+                queries, width, start, stop, moved, columns, seen, slope, scale, softcap, left, right, q_token, item, head,
                 row_bits, column_bits, key_mass, key_best, key_top,
-                MASKED, CAPPED, SLOPED, PRECISION, BACKWARD, WHOLE, COPIED, BM, BN, BD, BANDS,
+                MASKED, PADDED, CAPPED, SLOPED, PRECISION, BACKWARD, WHOLE, COPIED, BM, BN, BD, BANDS,
             )  # fmt: skip
             if MASKED or not BACKWARD:  # else they are the first of this cell
                 tiles_mass += tl.load(mass + program + r)
@@ -290,21 +295,30 @@ def map_overview(
     tl.store(received + at + columns, tl.load(received + at + columns, mine, 0.0) + tl.sum(key_mass, 0), mine)
     tl.store(top + at + columns, tl.maximum(weight, before), mine)
     tl.store(source + at + columns, tl.where(better, query, from_query), mine)
-    if MASKED and start < first_keys:
-        # Few programs go through their queries again, for the mass on the first keys: the others have more room without.
-        q += begin.to(tl.int64) * q_token
-        for row in range(begin, end, BM):
+    if MASKED:
+        # The mass on the first keys: every program takes as many queries.
+        stop = tl.minimum(first_keys, keys)
+        seen = inside < stop
+        tile = tl.load(
+            k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head
+            + (inside[None, :] * k_token + d[:, None]), seen[None, :] & (d < width)[:, None], 0.0,
+        )  # fmt: skip
+        if PADDED:
+            seen = seen & (tl.load(present + item.to(tl.int64) * keys + inside, seen, 0) != 0)
+        share = (queries + tl.num_programs(0) - 1) // tl.num_programs(0)
+        until = tl.minimum((part + 1) * share, queries)
+        for row in range(part * share, until, BM):
             rows = row + below
-            live = rows < end
-            block = tl.load(q + near, live[:, None] & (d < width)[None, :], 0.0)
+            live = rows < until
+            block = tl.load(
+                (q + tl.cast(row, tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0
+            )  # fmt: skip
             total = tl.load(lse + rows, live, 1e30)
             x = log_weights(
-                block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, True,
-                CAPPED, SLOPED, PRECISION,
+                block, tile, total, rows + moved, inside, stop, seen, slope, scale, softcap, left, right, True,
+                PADDED, CAPPED, SLOPED, PRECISION,
             )  # fmt: skip
-            early = tl.sum(tl.where((columns < first_keys)[None, :], tl.exp2(x), 0.0), 1)
-            tl.atomic_add(sums + rows * 4 + 3, early, live, sem="relaxed")
-            q += BM * q_token
+            tl.atomic_add(sums + rows * 4 + 3, tl.sum(tl.exp2(x), 1), live, sem="relaxed")
 
 
 @triton.jit
@@ -358,8 +372,8 @@ def map_weights(
         at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right) | PADDED
         p = tl.exp2(
             log_weights(
-                block, tile, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-                CAPPED, SLOPED, PRECISION,
+                block, tile, total, place, columns, keys, seen, slope, scale, softcap, left, right, at_edge,
+                PADDED, CAPPED, SLOPED, PRECISION,
             )
         )  # fmt: skip
         tl.store(to + start, p.to(weights.dtype.element_ty), here)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import AxisReading, read_axes
-from regard.maps._axis_evidence import evidence_for, stated_by
+from regard.maps._axis_evidence import evidence_for, is_own, stated_by
 from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
@@ -71,8 +71,9 @@ def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> A
         order = tuple(step[axis] > step[-2] for step in (of_key, of_value) for axis in range(len(step) - 2))
         like = (id(site.module), query.shape, query.stride(), key.shape[:-2], value.shape[-1], key.shape[-2] > 1, order)
     else:
-        stated, projected, first = stated_by(site, value.shape[-1])
-        given = None if first is None else (first.shape, first.is_contiguous())
+        stated, projected, first, arguments = stated_by(site, value.shape[-1])
+        own = is_own(first, arguments, tuple(out.shape))
+        given = None if first is None else (first.shape, first.is_contiguous(), own)
         tensors = (query.shape, query.stride(), key.shape, of_key, value.shape, of_value, out.shape)
         like = (id(site.module), *tensors, stated, projected, given)
     remembered = site.remembered.get(like)
