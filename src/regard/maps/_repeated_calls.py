@@ -124,6 +124,9 @@ class RepeatedCalls:
         )
         if not (plain and own and as_given and running.module is call.module) or "#" in record.name:
             return
+        heads = self._names.remembered.get((id(call.module), "heads"))
+        if heads is None and self._names.remembered.get((_around(call.frames, call.depth), "heads")) is not None:
+            return  # the module around it told its axes, by its own input
         if record.axes.over != "tokens" or self._names.remembered.get((record.name, "windows")) != []:
             return
         stating = self._names.remembered.get((record.name, "stating"))
