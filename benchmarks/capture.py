@@ -5,6 +5,7 @@
     python benchmarks/capture.py --memory NAME   # run one method in this process and print its peak memory
     python benchmarks/capture.py --rivals bertviz=PYTHON transformer_lens=PYTHON nnsight=PYTHON
     python benchmarks/capture.py --device cuda   # ViT-L/16, 512 to 8,192 tokens, and generate, in bf16
+    python benchmarks/capture.py --host          # what a capture adds to each attention, in work on the host
 
 Methods: ``regard.capture``; ``output_attentions=True`` with ``attn_implementation="eager"``; timm's ``AttentionExtract`` with
 fused attention turned off (as documented); and, with ``--rivals``, BertViz, TransformerLens and nnsight, each run by the
@@ -274,6 +275,7 @@ def main() -> None:
         "--rivals", nargs="*", default=[], metavar="TOOL=PYTHON", help="other tools, and where they are"
     )
     parser.add_argument("--only", default="", help="only cases whose names contain this")
+    parser.add_argument("--host", action="store_true", help="measure the work on the host, with models that do nothing")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.memory:
@@ -282,6 +284,14 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
+    if options.host:
+        from _capture_host import rows_of_host_work
+
+        torch.set_num_threads(1)
+        rows = rows_of_host_work(options.rounds)
+        print_table(rows, list(rows[0]))
+        print(write("capture_host", options, rows))
+        return
     if options.device != "cpu":
         from _capture_cuda import rows_on_cuda
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
+from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions, _learning
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 LENGTH = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}
@@ -46,6 +46,7 @@ KINDS = {
     "chunked prefill, sliding window": (5, {"prefill_chunk_size": 3}),
     "prompt lookup": (None, {"prompt_lookup_num_tokens": 3}),
     "no cache": (None, {"use_cache": False}),
+    "sampled": (None, {"do_sample": True, "top_p": 0.9}),
 }
 
 
@@ -56,7 +57,8 @@ def test_a_generation_equals_one_pass_over_the_final_text(text_model, kind):
     count = 1 if kind == "prompt lookup" else 2
     prompt = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8]])[:count]
     with torch.no_grad(), regard.capture(model) as maps:
-        output = model.generate(prompt, attention_mask=torch.ones_like(prompt), **LENGTH, **options)
+        output = model.generate(prompt, attention_mask=torch.ones_like(prompt), **{**LENGTH, **options})
+    assert not maps.missed
     expected = at_once(model, output.sequences)
     whole = maps.generation(output)
     assert list(whole) == list(expected)
@@ -68,6 +70,24 @@ def test_a_generation_equals_one_pass_over_the_final_text(text_model, kind):
         assert found.query_positions.tolist() == found.key_positions.tolist() == list(range(13))
     if kind != "prompt lookup":
         torch.testing.assert_close(maps.generation().stack(), whole.stack())
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"do_sample": True, "top_p": 0.9}, {"num_beams": 2}], ids=["greedy", "sampled", "beams"]
+)
+def test_after_the_first_pass_calls_are_recorded_in_short(text_model, more, monkeypatch):
+    model, prompt = text_model(), torch.randint(1, 50, (1, 7))
+    _learning._learned.pop(model, None)
+    usual, counts = _learning.LearningInterceptor._repeat, []
+    monkeypatch.setattr(
+        _learning.LearningInterceptor, "_repeat", lambda self, *found: counts.append(1) or usual(self, *found)
+    )
+    with torch.no_grad(), regard.capture(model) as maps:
+        model.generate(prompt, **{**LENGTH, **more})
+    assert [len(found.calls) for found in maps.values()] == [6, 6]
+    # The first pass, and one call of each module from which others are known, are recorded in full.
+    assert len(counts) >= 6
+    assert all(call.agrees and call.positions.end == 7 + i for m in maps.values() for i, call in enumerate(m.calls))
 
 
 def test_positions_of_each_call_are_recorded(text_model):

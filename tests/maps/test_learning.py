@@ -116,6 +116,32 @@ def test_the_second_capture_sees_no_function_and_records_the_same(model, x, seen
     assert not seen
 
 
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.MultiheadAttention(16, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x, x, x, need_weights=False)[0]
+        return x
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "in Python"])
+@pytest.mark.parametrize(
+    "build", [Stack, lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True), 2)]
+)
+def test_layers_of_torch_are_learned(x, seen, build, fast):
+    model = build().train(not fast)
+    with torch.no_grad():
+        first = capture(model, x)
+        assert seen
+        seen.clear()
+        same(first, capture(model, x))
+    assert not seen
+    assert {record.kind for record in first.records} == {"fast path" if fast else "sdpa"}
+
+
 def test_gradients_are_those_of_the_model(model, x):
     capture(model, x)
     model(x).square().sum().backward()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from regard.maps._attention_scores import ALL
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import intercept
@@ -122,7 +123,8 @@ class Capture(Revisions):
 
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape
-        rows, heads = select(self.rows, queries), select(self.heads, heads_count)
+        rows = ALL if self.rows is None else select(self.rows, queries)
+        heads = ALL if self.heads is None else select(self.heads, heads_count)
         if isinstance(rows, str) or isinstance(heads, str):
             none = f"rows={self.rows}: {rows}" if isinstance(rows, str) else f"heads={self.heads}: {heads}"
             self.missed(record.name, none, record.shape)

@@ -1,11 +1,12 @@
-"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, once in each
-call of a module, and that nothing else concerns the maps.
+"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, or of the fast
+path of torch's own layers, once in each call of a module, and that nothing else concerns the maps.
 
 Then no torch function mode is needed, as long as the model does not change: to watch a few operators is enough (see
 :mod:`regard.maps._operator_watch`). A capture learns it from one pass of the model. From the second pass on, and in later
 captures, it only watches operators. If one is called that may be another attention, it sees everything from there on.
 """
 
+import sys
 import weakref
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._module_names import CallSite
+from regard.maps._module_names import CALL, CallSite
 from regard.maps._module_watch import ModuleWatch
 from regard.maps._operator_watch import OperatorWatch
 from regard.maps._patches import paused
@@ -27,7 +28,9 @@ from regard.observation import unobserved
 
 _NUMBERS = frozenset({bool, int, str, float})
 _SDPA = "scaled_dot_product_attention"
-_EXPECTED = (_SDPA, "conv2d")
+_FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+_EXPECTED = (_SDPA, "conv2d", *_FAST_PATH)
+_SOFTMAXES = ("softmax", "log_softmax")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -101,6 +104,8 @@ class LearningInterceptor(Interceptor):
         if in_backward() or (name == "bmm" and is_outer(args)):  # angles of rotary positions, for example
             return function(*args, **kwargs)
         if name not in _EXPECTED:
+            if name in _SOFTMAXES and _chooses_tokens():
+                return function(*args, **kwargs)
             self.watch_everything()
         call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
         found = None if call is None else self._repeated.record(call, self.listener.wants)
@@ -194,6 +199,11 @@ class LearningInterceptor(Interceptor):
         super().finish()
         del self._model
 
+    def _handwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func.__name__ in _SOFTMAXES and _chooses_tokens():
+            return func(*args, **kwargs)
+        return super()._handwritten(func, args, kwargs)
+
     # -- what is not usual -------------------------------------------------------------------------------------
 
     def _missed(self, *args: Any) -> None:
@@ -212,7 +222,7 @@ class LearningInterceptor(Interceptor):
         return new
 
     def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
-        if running.folded or record.kind != "sdpa":
+        if running.folded or record.kind not in ("sdpa", "fast path"):
             self.watch_everything()
             self._usual = False
         if self._call is not None:
@@ -223,10 +233,6 @@ class LearningInterceptor(Interceptor):
     def _apart(self, function: Any, *args: Any) -> Any:  # type: ignore[override]
         self._usual = False
         return super()._apart(function, *args)
-
-    def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._usual = False
-        return super()._multi_head(func, args, kwargs)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         self._usual = False
@@ -251,6 +257,17 @@ class LearningInterceptor(Interceptor):
         self.watch_everything()
         self._usual = False
         super().thread_started()
+
+
+def _chooses_tokens() -> bool:
+    """Whether ``generate`` calls this function, outside of the model: the probabilities of tokens are not attention."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not CALL:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("regard.maps.", "torch.", "jaxtyping.")):
+            return bool(name.startswith("transformers.generation."))
+        frame = frame.f_back
+    return False
 
 
 @lru_cache(4096)

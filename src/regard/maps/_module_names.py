@@ -16,7 +16,7 @@ from torch import nn
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
-_OWN_PACKAGES = (__package__, f"{__package__}.sources")
+_OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # which checks types in tests
 _GRIDS = "image_grid_thw"  # Qwen-VL's
 CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
 _COMPILER = "torch._dynamo.eval_frame"
@@ -154,7 +154,7 @@ class ModuleNames:
             member: the part of the running module to which the attention belongs.
             count: whether to number this attention: False if it may turn out not to be one.
         """
-        frames = _frames()
+        frames = model_frames()
         if not self.compiled and _COMPILER in sys.modules:
             self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
                 frames
@@ -231,15 +231,13 @@ class ModuleNames:
                     return False
         return True
 
-    def count_first(self, frames: list[FrameType], call: FrameType, name: str) -> None:
-        """Count the first attention of this call of the module of this name."""
+    def count_first(self, frames: list[FrameType], running: list[str], call: FrameType, name: str) -> None:
+        """Count the first attention of this call of the module of this name; ``running`` are the names of all functions."""
         self._running.append((call, name, 1))
         if self._run is None or self._run[0] not in frames:
             self._count_run(frames)
-        if not self.compiled and _COMPILER in sys.modules:
-            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
-                frames
-            )
+        if not self.compiled and "compile_wrapper" in running:
+            self.compiled = _from_compiled_code(frames)
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -273,10 +271,10 @@ class ModuleNames:
         self._run = None
 
 
-def _frames() -> list[FrameType]:
+def model_frames() -> list[FrameType]:
     """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
     model's tensors until the next garbage collection."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") in _OWN_PACKAGES:
         frame = frame.f_back
     found = []

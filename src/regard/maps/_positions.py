@@ -63,21 +63,21 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     cache = _local(inside, CACHES)
     if cache is None:
         return Positions(0, queries, 0, keys, keys) if queries == keys else None
-    return positions_by(cache, shape, site.module, inside, site.frames)
+    return positions_by(cache, shape, site.module, inside, [frame.f_code.co_name for frame in site.frames])
 
 
 def positions_by(
-    cache: Any, shape: tuple[int, ...], module: nn.Module, inside: Sequence[FrameType], frames: Sequence[FrameType]
+    cache: Any, shape: tuple[int, ...], module: nn.Module, inside: Sequence[FrameType], running: Sequence[str]
 ) -> Positions | None:
     """The positions that a cache states, if it does.
 
     Args:
-        inside: the frames of the module's own call; ``frames`` are all.
+        inside: the frames of the module's own call.
+        running: the names of all functions that run.
     """
     if not hasattr(cache, "get_seq_length"):
         return None
     queries, keys = shape[2:]
-    running = [frame.f_code.co_name for frame in frames]
     beams, guessed = "_beam_search" in running, "_assisted_decoding" in running
     own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)

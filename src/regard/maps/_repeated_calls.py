@@ -5,7 +5,6 @@ functions that run inside the module's call, from the form of the tensors, and f
 same, only what depends on numbers is left: the map, its check, and the positions of a cache.
 """
 
-import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
 from regard.maps._layout import Layout
-from regard.maps._module_names import CALL, ModuleNames, first_argument
+from regard.maps._module_names import CALL, ModuleNames, first_argument, model_frames
 from regard.maps._positions import CACHES, Positions, local_variables, positions_by
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
@@ -70,13 +69,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested or query.ndim != 4:
         return None
     causal, scale, shared = len(args) > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
-    frame: FrameType | None = sys._getframe(
-        3
-    )  # of the model: the operator's kernel, the listener and this function are ours
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = model_frames()
     codes, depth = [], 0
     for frame in frames:
         code = frame.f_code
@@ -131,6 +124,9 @@ class RepeatedCalls:
         )
         if not (plain and own and as_given and running.module is call.module) or "#" in record.name:
             return
+        heads = self._names.remembered.get((id(call.module), "heads"))
+        if heads is None and self._names.remembered.get((_around(call.frames, call.depth), "heads")) is not None:
+            return  # the module around it told its axes, by its own input
         if record.axes.over != "tokens" or self._names.remembered.get((record.name, "windows")) != []:
             return
         stating = self._names.remembered.get((record.name, "stating"))
@@ -160,7 +156,8 @@ class RepeatedCalls:
         ran = run_usual(query, key, value, call.scale, call.causal, call.shared)
         if ran is None:
             return None
-        self._names.count_first(call.frames, frame, known.name)
+        running = [frame.f_code.co_name for frame in call.frames]
+        self._names.count_first(call.frames, running, frame, known.name)
         out, (kernel, logsumexp) = ran
         batch, heads, queries, width = query.shape
         if logsumexp is not None:
@@ -175,13 +172,13 @@ class RepeatedCalls:
             Check("kernel"),
             kernel,
             layout=known.layout[0],
-            axes=self._axes(known, call, shape),
+            axes=self._axes(known, call, shape, running),
             computation=Computation(scores, call.module, out, value, logsumexp=logsumexp, restore=_as_it_is),
         )
         return record, out
 
     @staticmethod
-    def _axes(known: _Known, call: Call, shape: tuple[int, int, int, int]) -> MapAxes:
+    def _axes(known: _Known, call: Call, shape: tuple[int, int, int, int], running: list[str]) -> MapAxes:
         frames = call.frames
         for depth, names in known.caches:
             variables = frames[depth].f_locals
@@ -189,7 +186,7 @@ class RepeatedCalls:
                 cache = variables.get(name)
                 if cache is not None:
                     inside = frames[: call.depth]
-                    positions = positions_by(cache, shape, call.module, inside, frames)
+                    positions = positions_by(cache, shape, call.module, inside, running)
                     return MapAxes(known.axes.certainty, "tokens", known.axes.query_layout, positions)
         queries, keys = shape[2:]
         whole = known.axes.positions

@@ -1,0 +1,122 @@
+"""``capture.py --host``: how much work on the host a capture adds to each attention.
+
+Models are so small that kernels take no time: what is left is Python and the calls of torch. Times are those of the processor, a
+plain pass and a captured one in turn. The first block learns the model; later ones know it. An empty block is the share that
+is paid once for each block.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+import regard
+from _measure import import_timm
+
+LAYERS, STEPS = 8, 16
+
+
+class Case(NamedTuple):
+    """A model, a run of it, how often it attends in the run, and options of the capture."""
+
+    model: nn.Module
+    run: Callable[[], Any]
+    count: int
+    options: dict[str, Any]
+
+
+class Stack(nn.Module):
+    """Layers one after the other; ``call`` says how one is called."""
+
+    def __init__(self, layers: list[nn.Module], call: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layers, self.call = nn.ModuleList(layers), call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.call(layer, x)
+        return x
+
+
+def cases() -> dict[str, Case]:
+    timm = import_timm()
+    import transformers as t
+
+    t.logging.set_verbosity_error()
+    config = t.LlamaConfig(
+        vocab_size=100, hidden_size=64, intermediate_size=64, num_hidden_layers=LAYERS, num_attention_heads=16,
+        num_key_value_heads=4, head_dim=8, max_position_embeddings=256, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    text = t.LlamaForCausalLM(config).eval()
+    vision = {"hidden_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 64}
+    image = t.ViTModel(t.ViTConfig(**vision, image_size=32, patch_size=16)).eval()
+    timm_image = timm.models.vision_transformer.VisionTransformer(
+        32, 16, embed_dim=64, depth=LAYERS, num_heads=4
+    ).eval()
+    multi_head = [nn.MultiheadAttention(64, 4, batch_first=True) for _ in range(LAYERS)]
+    torch_stack = Stack(multi_head, lambda layer, x: layer(x, x, x, need_weights=False)[0]).eval()
+    own = Stack([regard.layers.MultiHeadAttention(64, 4) for _ in range(LAYERS)], lambda layer, x: layer(x)).eval()
+    ids, pixels, tokens = torch.randint(0, 100, (1, 4)), torch.randn(1, 3, 32, 32), torch.randn(1, 4, 64)
+    greedy = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False, "pad_token_id": 0}
+    found = {
+        "Llama": Case(text.model, lambda: text.model(ids), LAYERS, {}),
+        "Llama, one row": Case(text.model, lambda: text.model(ids), LAYERS, {"rows": -1}),
+        "Llama, overview": Case(text.model, lambda: text.model(ids), LAYERS, {"overview": 4}),
+        "Hugging Face ViT": Case(image, lambda: image(pixels), LAYERS, {}),
+        "timm ViT": Case(timm_image, lambda: timm_image(pixels), LAYERS, {}),
+        "nn.MultiheadAttention": Case(torch_stack, lambda: torch_stack(tokens), LAYERS, {}),
+        "regard MultiHeadAttention": Case(own, lambda: own(tokens), LAYERS, {}),
+    }
+    return found | {"Llama, generate": Case(text, lambda: text.generate(ids, **greedy), STEPS * LAYERS, {})}
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.process_time()
+    kept = run()
+    spent = time.process_time() - start
+    del kept
+    return spent
+
+
+def captured(case: Case) -> Any:
+    with regard.capture(case.model, **case.options) as maps:
+        case.run()
+    return maps
+
+
+def rows_of_host_work(rounds: int) -> list[dict[str, Any]]:
+    """Microseconds of host work per attention, in the median of ``rounds``."""
+    rows = []
+    with torch.no_grad():
+        for name, case in cases().items():
+            for _ in range(3):
+                case.run()
+
+            def empty(case: Case = case) -> None:
+                with regard.capture(case.model, **case.options):
+                    pass
+
+            first, plain = seconds(lambda case=case: captured(case)), seconds(case.run)
+            pairs, blocks = [], []
+            gc.collect()
+            for _ in range(rounds):
+                pairs.append((seconds(case.run), seconds(lambda case=case: captured(case))))
+                blocks.append(seconds(empty))
+            without, within = (statistics.median(times) for times in zip(*pairs, strict=True))
+            ratio = statistics.median(b / a for a, b in pairs)
+            each = 1e6 / case.count
+            rows.append(
+                {
+                    "model": name,
+                    "plain µs": round(without * each, 1),
+                    "added µs": round((within - without) * each, 1),
+                    "of which the block": round(statistics.median(blocks) * each, 1),
+                    "first block added µs": round((first - plain) * each, 1),
+                    "× plain": round(ratio, 2),
+                }
+            )
+    return rows
