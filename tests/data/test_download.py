@@ -5,9 +5,10 @@ import socket
 import sys
 
 import pytest
+import requests
 
 from regard.data import DownloadError
-from regard.data._download import download, note, part_of, progress
+from regard.data._download import _session, download, note, part_of, progress
 
 CONTENT = bytes(hashlib.sha256(b"regard").digest()) * 20_000  # 640 kB: several reads
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -178,3 +179,17 @@ def test_encrypted_mirrors_come_first():
     for name in names():
         for wanted in source_of(name).downloads:
             assert wanted.addresses[0].startswith("https://")
+
+
+@pytest.mark.parametrize(
+    "target", ["http://mirror.example/file", "//mirror.example/file", "file:///etc/passwd", "/file"]
+)
+def test_no_redirect_leads_from_an_encrypted_address_to_another(target):
+    response = requests.Response()
+    response.status_code, response.url, response.headers["location"] = 302, "https://data.example/file", target
+    with _session(requests) as session:
+        if target.startswith("/"):
+            assert session.get_redirect_target(response) == target
+        else:
+            with pytest.raises(requests.RequestException, match="not encrypted"):
+                session.get_redirect_target(response)

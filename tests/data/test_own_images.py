@@ -640,3 +640,16 @@ def test_a_damaged_archive_is_refused_in_words(tmp_path, damage):
     path.write_bytes(damaged_archives()[damage])
     with pytest.raises(UnsuitableDataError, match=r"images\.npz"):
         open_images(str(path), 0.1, None)
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_unpacked(tmp_path, monkeypatch, ending):
+    images, labels, path = np.zeros((400, 1, 32, 32), np.uint8), np.zeros(400, np.int64), tmp_path / f"images.{ending}"
+    if ending == "npz":
+        np.savez_compressed(path, images=images, labels=labels)
+        assert path.stat().st_size < 4096
+    else:
+        save_file({"images": torch.from_numpy(images), "labels": torch.from_numpy(labels)}, path)
+    monkeypatch.setattr(os, "sysconf", lambda name: 700)  # a machine of 490 kB
+    with pytest.raises(UnsuitableDataError, match="more than half of this machine's memory"):
+        open_images(str(path), 0.1, None)

@@ -176,3 +176,11 @@ class TestLayer:
             ValueError, match=r"query and key have 12 and 12 tokens, but prefix 1 and grid \(3, 4\) make 13"
         ):
             PlacedAttention(16, 4)(torch.randn(2, 12, 16), (3, 4), prefix=1)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 12, 6), (2, 2, 12, 8), (1, 2, 12, 9)])
+def test_a_key_of_another_shape_than_the_query_is_refused(shape):
+    """Padded to one width, the columns of a narrower key would meet those of the query at other places."""
+    query, value = torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 4)
+    with pytest.raises(ValueError, match=r"key must have query's shape \(1, 2, 12, 8\)"):
+        _placed.check_placed(query, torch.randn(shape), value, torch.zeros(2, 2), (3, 4), 0, None, None)

@@ -43,10 +43,12 @@ def test_one_map_is_captured_and_its_parts_are_not(x):
     torch.testing.assert_close(maps[0].weights, layer.weights(x))
     assert maps[0].agrees
     assert not maps.missed
-    parts_of = Blended(declared=False)
-    with regard.capture(parts_of) as parts:
-        parts_of(x)
-    assert list(parts) == ["Blended", "Blended#2"]
+    undeclared = Blended(declared=False)
+    with regard.capture(undeclared) as found:
+        undeclared(x)
+    assert list(found) == ["Blended"]  # two attentions whose outputs are averaged: their maps are, too
+    assert found[0].kind != "blend"
+    torch.testing.assert_close(found[0].weights, layer.weights(x))
 
 
 def test_parts_are_not_folded_either(x):

@@ -279,6 +279,18 @@ def test_a_damaged_checkpoint_is_passed_over_or_named(runs, client_of):
     assert (answer.status_code, "digest" in answer.json()["error"]) == (422, True)
 
 
+def test_of_thousands_of_damaged_checkpoints_a_few_are_tried(runs, client_of, monkeypatch):
+    """Other views wait for this one."""
+    tried = []
+    load = Checkpoints.load
+    monkeypatch.setattr(Checkpoints, "load", lambda *given, **options: tried.append(given) or load(*given, **options))
+    for step in range(10**6, 10**6 + 50):
+        (runs / "vit" / "checkpoints" / f"step-{step:08d}").mkdir()
+    answer = client_of(runs).get("/api/runs/vit/images/test/0/attention")
+    assert (answer.status_code, "state.json is missing" in answer.json()["error"]) == (422, True)
+    assert len(tried) <= 10
+
+
 def test_weights_in_half_precision_load(runs, client_of):
     run = regard.load_run(runs / "gaussian")
     step = run.checkpoints.steps()[-1]

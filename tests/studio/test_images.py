@@ -5,6 +5,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -19,6 +20,7 @@ from regard.data import IMAGE_FORMATS as FORMATS
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
 from regard.data import _decode_image as decoding
 from regard.data._decode_worker import answer
+from regard.studio import _image_files as image_files
 from regard.studio._errors import Refused
 from regard.studio._image_files import SHOWN, decode, fit, open_own, to_png, to_tensor
 
@@ -183,3 +185,37 @@ for attempt in (connect, write):
         code = script.format(port=server.getsockname()[1])
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["refused", "refused"]
+
+
+def test_images_are_decoded_two_at_a_time(monkeypatch):
+    """Each may take a gigabyte."""
+    gate, running, most = threading.Event(), [], []
+
+    def slow(content):
+        running.append(content)
+        most.append(len(running))
+        gate.wait(10)
+        running.remove(content)
+        raise ImageRefusedError("not an image")
+
+    monkeypatch.setattr(image_files, "decode_image", slow)
+    monkeypatch.setattr(image_files, "DECODING_SECONDS", 0.2)
+    refused = []
+
+    def ask(number):
+        try:
+            decode(b"%d" % number)
+        except Refused as error:
+            refused.append(error.status)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 5
+    while refused.count(429) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    gate.set()
+    for thread in threads:
+        thread.join(5)
+    assert max(most) == 2
+    assert sorted(refused) == [400, 400, 429, 429, 429]

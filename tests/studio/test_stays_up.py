@@ -20,6 +20,7 @@ SCRIPT = """
 import sys, time
 from regard.studio import _connections, _guard, _routes
 _connections.HEADER_SECONDS, _connections.MOST_CONNECTIONS, _guard.BODY_SECONDS = 2.0, 60, 2.0
+_connections.TAKE_SECONDS = 2.0
 _routes.Api.about = lambda self: time.sleep(1000)
 from regard.cli import main
 sys.exit(main(["studio", sys.argv[1], "--port", "0", "--no-browser"]))
@@ -71,6 +72,43 @@ def _is_open(connection):
         return True
     except OSError:
         return False
+
+
+REFUSED = b"POST /api/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999\r\n\r\na"
+LARGE = b"GET /studio.js HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer TOKEN\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (REFUSED, b"b"),  # the body of a request that has its answer, which ends uvicorn's own limit
+        (REFUSED.replace(b"Content-Length: 99999", b"Transfer-Encoding: chunked") + b"\r\n", b"1\r\nb\r\n"),
+        (LARGE * 30, b""),  # answers that nobody takes
+    ],
+)
+def test_clients_that_stop_after_their_request_do_not_keep_others_out(server, first, then):
+    _, port, token = server
+    with contextlib.ExitStack() as stack:
+        stalled = []
+        for _ in range(62):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(first.replace(b"TOKEN", token.encode()))
+            stalled.append(connection)
+        time.sleep(0.5)
+        for connection in stalled:
+            with contextlib.suppress(OSError):  # the oldest are closed already
+                connection.sendall(then)
+        until = time.monotonic() + 10
+        while not _is_answered(port, token):  # none is waited for as long as all of them are answered
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+
+def _is_answered(port, token):
+    with contextlib.suppress(OSError):
+        return ask(port, token)["info"]["title"] == "regard studio"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.support.reading import UnreadableError, file_inside, is_plain_name, parse_json, read_json, read_limited
+from regard.support import reading
+from regard.support.reading import (
+    UnreadableError,
+    file_inside,
+    is_plain_name,
+    open_regular,
+    parse_json,
+    read_json,
+    read_limited,
+)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -79,3 +88,12 @@ def test_pipes_folders_and_links_that_lead_out_are_refused(tmp_path):
             read_limited(tmp_path / name, 10)
     with pytest.raises(UnreadableError, match="outside its folder"):
         file_inside(tmp_path / "inner", "link")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_file_that_becomes_a_pipe_while_it_is_opened_keeps_nobody_waiting(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    os.mkfifo(path)
+    monkeypatch.setattr(reading, "check_regular", lambda *_: 0)  # it was a file when it was looked at
+    with pytest.raises(UnreadableError, match="is a pipe"):
+        open_regular(path)

@@ -16,7 +16,12 @@ import torch
 import regard
 from regard.models import ResNet18
 from regard.support import processes
-from regard.training import start_fabric
+from regard.support.checks import UnusableInputError
+from regard.support.reading import UnreadableError
+from regard.training import Checkpoints, DamagedCheckpointError, start_fabric
+from regard.training._fitting import check_data
+from regard.training._head_trajectory import HeadTrajectory
+from regard.training._start import check_form
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,59 @@ def test_a_damaged_recipe_is_restored_by_resuming(toy, run, damage, capsys):
     assert (run / "recipe.json").read_bytes() == whole
     assert "restored from the checkpoint" in "".join(capsys.readouterr())
     assert regard.load_run(run).network() is not None
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "heads.jsonl"])
+def test_a_link_or_a_pipe_in_the_folder_is_refused_and_what_it_leads_to_is_kept(toy, run, tmp_path, name):
+    """Training locks, cuts off and appends. In a folder from somebody else these may be links to files of yours."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(victim)
+    with pytest.raises(UnreadableError, match="links to a place outside"):
+        regard.train(toy.toy_recipe(), folder=run, resume="auto", accelerator="cpu", tensorboard=False)
+    assert victim.read_text() == "precious"
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(UnreadableError, match="is a pipe"):
+        regard.train(toy.toy_recipe(), folder=run, resume="auto", accelerator="cpu", tensorboard=False)
+
+
+STRANGE = [
+    ("step", "x"), ("step", 5), ("optimizers", [[1]]), ("seconds", None), ("process_seconds", []), ("evaluation", [1]),
+    ("best", None), ("logs", []), ("logs", {"metrics.jsonl": 1.5}), ("recipe", 3), ("versions", None),
+]  # fmt: skip
+
+
+def test_a_state_of_another_form_is_a_damaged_checkpoint_although_its_digest_is_right(run):
+    checkpoints = Checkpoints(run / "checkpoints")
+    step = checkpoints.steps()[-1]
+    state = checkpoints.load(step).state
+    check_form(state, checkpoints.path(step))
+    missing = [{key: value for key, value in state.items() if key != name} for name in ("step", "recipe", "logs")]
+    for strange in [{**state, name: value} for name, value in STRANGE] + missing:
+        with pytest.raises(DamagedCheckpointError, match="the state "):
+            check_form(strange, checkpoints.path(step))
+
+
+def test_a_checkpoint_of_another_form_is_passed_over_by_resuming(toy, run, capsys):
+    checkpoints = Checkpoints(run / "checkpoints")
+    step = checkpoints.steps()[-1]
+    tensors, state = checkpoints.load(step)
+    shutil.rmtree(checkpoints.path(step))
+    checkpoints.save(step, tensors, {**state, "logs": None})
+    (checkpoints.folder / f"step-{step + 1:08d}").write_bytes(b"no folder")
+    (checkpoints.folder / f".writing-{step:08d}").symlink_to(run)  # where the next save would write
+    regard.train(toy.toy_recipe(), folder=run, resume="auto", accelerator="cpu", tensorboard=False)
+    assert "the state has logs None" in "".join(capsys.readouterr())
+    assert regard.load_run(run).checkpoints.steps()[-1] == step
+
+
+def test_classes_of_another_form_are_other_classes(toy, run):
+    for classes in (5, "x", {"a": 1}, ["x" * 10**6]):
+        with pytest.raises(UnusableInputError, match="was trained on the classes") as refused:
+            check_data(toy.toy_recipe(), {"data": {"classes": classes}}, run)
+        assert len(str(refused.value)) < 1000
 
 
 def test_what_a_killed_save_left_is_removed(toy, run):
@@ -152,3 +210,13 @@ def test_other_programs_are_no_workers(monkeypatch):
     processes.end_with_parent()  # would end this process, were it a worker
     monkeypatch.setenv("LOCAL_RANK", "0")
     processes.end_with_parent()
+
+
+def test_positions_of_heads_are_read_up_to_a_limit(tmp_path):
+    """Some millions of short lines would keep the studio for a minute."""
+    path = tmp_path / "heads.jsonl"
+    path.write_text(
+        '{"version": 1, "grid": [7, 7], "layers": []}\n' + '{"step": 1, "center": [], "sharpness": []}\n' * 30_000
+    )
+    with pytest.raises(UnreadableError, match="more than 20,000 lines"):
+        HeadTrajectory.read(path)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 from regard._version import __version__
 
@@ -77,7 +78,10 @@ class _Transfer:
         headers = {"User-Agent": f"regard/{__version__}", "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        with requests.get(address, headers=headers, stream=True, timeout=self.timeout) as response:
+        with (
+            _session(requests) as session,
+            session.get(address, headers=headers, stream=True, timeout=self.timeout) as response,
+        ):
             self.connected, self.status = True, response.status_code
             if self.status != 416:  # no bytes after ``start``: the checksum decides if the part is the file
                 response.raise_for_status()
@@ -107,6 +111,20 @@ class _Transfer:
         self.part.unlink(missing_ok=True)
         self.connected = False
         raise requests.RequestException(f"sends more than {self.most:,} bytes, which this file does not have")
+
+
+def _session(requests: Any) -> Any:
+    """A session that follows no redirect from an encrypted address to one that is not."""
+
+    class Session(requests.Session):  # type: ignore[misc]
+        def get_redirect_target(self, resp: Any) -> str | None:
+            target: str | None = super().get_redirect_target(resp)
+            where = urljoin(resp.url, target or "")
+            if resp.url.lower().startswith("https:") and not where.lower().startswith("https:"):
+                raise requests.RequestException(f"redirects to {where:.200}, which is not encrypted")
+            return target
+
+    return Session()
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -232,6 +232,8 @@ def check_placed(
         raise ValueError(
             f"query and key have {query.shape[1]} and {key.shape[1]} heads but center has {center.shape[0]}"
         )
+    if key.shape != query.shape:  # columns are added to both, and would not meet behind contents of other widths
+        raise ValueError(f"key must have query's shape {tuple(query.shape)}, got {tuple(key.shape)}")
     if keep is not None:
         check_tensor("keep", keep)
         if keep.dtype is not torch.bool or tuple(keep.shape) != (query.shape[0], tokens):

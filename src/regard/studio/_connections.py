@@ -1,4 +1,5 @@
-"""Connections that wait for nobody: a client that sends half a request is closed after some seconds, or when others come."""
+"""Connections that wait for nobody: a client that sends half a request, or does not take its answer, is closed after some
+seconds, or when others come."""
 
 import asyncio
 from typing import Any
@@ -6,25 +7,28 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from regard.studio._guard import HEADERS
+from regard.studio._guard import BODY_SECONDS, HEADERS
 
 HEADER_SECONDS = 10.0
+TAKE_SECONDS = 30.0  # until a client goes on taking an answer that it has stopped to take
 MOST_CONNECTIONS = 400  # below the usual limit of 1,024 open files
 
 
 class ImpatientProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, with a time limit on the head of a request and a limit on the number of connections.
+    """uvicorn's HTTP/1.1, with a time limit wherever a client is waited for, and a limit on the number of connections.
 
-    uvicorn limits the time between two requests, but not the time that the head of one may take. Half-sent requests would
-    fill every place. Where there are too many connections, the one that has waited longest for a request is closed.
+    uvicorn limits the time between two requests, but neither the time that the head of one may take, nor that of a body
+    that comes after its answer, nor that until an answer is taken. Such connections would fill every place. Where there are
+    too many, the one whose client has been waited for longest is closed.
     """
 
     _waiting: "dict[ImpatientProtocol, None]" = {}  # in the order in which they began to wait  # noqa: RUF012
     _timer: asyncio.TimerHandle | None = None
+    _limit: float | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._look()
         if len(self.connections) > MOST_CONNECTIONS:
             oldest = next((each for each in self._waiting if each.connections is self.connections), self)
             oldest.give_up()
@@ -35,22 +39,23 @@ class ImpatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:  # the head of a request is not complete
-            if self._timer is None:
-                self._wait()
-        else:
-            self._stop_waiting()
+        self._look()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self._stop_waiting()
-            self._wait()
+        self._look()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._look()
 
     def give_up(self) -> None:
         self._stop_waiting()
-        if not self.transport.is_closing():
-            self.transport.abort()
+        self.transport.abort()  # also where it is closing, but its last answer is not taken
 
     def send_400_response(self, msg: str) -> None:
         """The answer to what is no HTTP, with the headers of every other answer."""
@@ -65,12 +70,31 @@ class ImpatientProtocol(H11Protocol):
             pass  # an answer has begun already
         self.transport.close()
 
-    def _wait(self) -> None:
-        self._waiting[self] = None
-        self._timer = self.loop.call_later(HEADER_SECONDS, self.give_up)
+    def _patience(self) -> float | None:
+        """The seconds that the client has for what it is to do next; None where it waits for us."""
+        if self.flow.write_paused or self.transport.is_closing():
+            return TAKE_SECONDS
+        if self.conn.their_state is h11.IDLE:  # the head of a request is not complete
+            return HEADER_SECONDS
+        if self.conn.their_state is h11.SEND_BODY:
+            # The guard answers when the time is over. An answer that came before it needs no more of the body.
+            return HEADER_SECONDS if self.cycle.response_complete else BODY_SECONDS + HEADER_SECONDS
+        return None
+
+    def _look(self) -> None:
+        """Wait for the client, or for it no longer. What arrives in pieces gets no more time for each."""
+        limit = self._patience() if self in self.connections else None
+        if limit == self._limit:
+            return
+        self._stop_waiting()
+        if limit is not None:
+            self._limit = limit
+            self._waiting[self] = None
+            self._timer = self.loop.call_later(limit, self.give_up)
 
     def _stop_waiting(self) -> None:
         self._waiting.pop(self, None)
+        self._limit = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,7 @@
 """Image files: those sent by a person, which are decoded with care, and those shipped with the package."""
 
 import io
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from regard.data import ImageRefusedError, decode_image
 from regard.studio._errors import Refused
 
 SHOWN = 448  # largest side of the shown image, in pixels
+# Each may take a gigabyte and a core for seconds.
+_DECODING = threading.BoundedSemaphore(2)
+DECODING_SECONDS = 30.0
 Pixels = UInt8[Tensor, "_ _ _"]  # channels, height, width
 
 
@@ -21,10 +25,14 @@ def decode(content: bytes) -> Any:
     own (see :func:`regard.data.decode_image`)."""
     from PIL import Image
 
+    if not _DECODING.acquire(timeout=DECODING_SECONDS):
+        raise Refused(429, "too many images are being read: try again later")
     try:
         pixels = decode_image(content)
     except ImageRefusedError as refused:
         raise Refused(413 if refused.too_large else 400, str(refused)) from refused
+    finally:
+        _DECODING.release()
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 

@@ -45,6 +45,7 @@ _MEANINGS = {
     409: "The run has nothing of this kind (yet).",
     413: "Too large.",
     422: "The request has a wrong form, or the run cannot be read.",
+    429: "Too many requests of this kind at once.",
 }
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": means} for status, means in _MEANINGS.items()

@@ -196,8 +196,7 @@ class LogPiece:
 def read_piece(path: Path, offset: int, most: int = 2**20) -> LogPiece:
     """The complete lines from a byte on, at most ``most`` bytes of them, but at least one line."""
     try:
-        support.check_regular(path)
-        with path.open("rb") as file:
+        with support.open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             anew = offset > size
             offset = 0 if anew else offset

@@ -17,6 +17,7 @@ from regard.training import DamagedCheckpointError, Run
 
 SILENT = 90.0  # seconds without a new line after which a run is considered stopped
 TAIL = 64 * 2**10
+MOST_TRIED = 10  # damaged checkpoints that are passed over: a folder may have thousands, and other views wait
 
 
 def state_of(place: RunFolder) -> State:
@@ -137,7 +138,7 @@ class Networks:
                 404, f"{place.title} has no checkpoint of step {step}; there are {', '.join(map(str, steps))}"
             )
         # Without a given step, damaged checkpoints are passed over.
-        wanted = steps[::-1] if step is None else [step]
+        wanted = steps[: -MOST_TRIED - 1 : -1] if step is None else [step]
         damage: Exception | None = None
         for each in wanted:
             key = (str(place.folder), each)

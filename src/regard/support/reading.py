@@ -8,7 +8,7 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 LARGEST_JSON = 64 * 2**20
 DEEPEST_JSON = 64
@@ -77,6 +77,25 @@ def _checked(path: Path, found: os.stat_result, most: int | None) -> int:
     return found.st_size
 
 
+def open_regular(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
+    """A regular file of at most so many bytes, open for reading.
+
+    >>> open_regular("/dev/zero")
+    Traceback (most recent call last):
+    regard.support.reading.UnreadableError: /dev/zero is a device, not a file that can be read
+    """
+    path = Path(path)
+    check_regular(path, most)
+    # It may have been replaced since: without waiting for a pipe's other end, and checked again once it is open.
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
+    try:
+        _checked(path, os.fstat(file.fileno()), most)
+    except UnreadableError:
+        file.close()
+        raise
+    return file
+
+
 def read_limited(path: str | os.PathLike[str], most: int) -> bytes:
     """The content of a regular file of at most so many bytes.
 
@@ -84,12 +103,7 @@ def read_limited(path: str | os.PathLike[str], most: int) -> bytes:
     Traceback (most recent call last):
     regard.support.reading.UnreadableError: /dev/zero is a device, not a file that can be read
     """
-    path = Path(path)
-    check_regular(path, most)
-    # It may have been replaced since: without waiting for a pipe's other end, and checked again once it is open.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(handle, "rb") as file:
-        _checked(path, os.fstat(handle), most)
+    with open_regular(path, most) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise UnreadableError(f"{path} grew beyond {most:,} bytes while it was read")
@@ -125,8 +139,7 @@ def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
     """
     text = content.decode("utf-8") if isinstance(content, bytes) else content
     try:
-        constant = _refuse if finite else float
-        found = json.loads(text, parse_constant=constant, parse_float=_finite, parse_int=_whole)
+        found = _DECODERS[finite].decode(text)
     except RecursionError:
         raise ValueError(f"more than {DEEPEST_JSON} levels of nesting") from None
     _check_levels(found, escaped="\\u" in text)
@@ -148,6 +161,13 @@ def _whole(digits: str) -> int:
     if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**63:
         raise ValueError(f"the number {digits:.40} is too large")
     return number
+
+
+# Made once: a file of lines is parsed line by line.
+_DECODERS = {
+    finite: json.JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=_whole)
+    for finite, constant in ((True, _refuse), (False, float))
+}
 
 
 def _check_levels(found: Any, escaped: bool) -> None:

@@ -161,7 +161,9 @@ def read_state(path: Path) -> dict[str, Any]:
         state, digest = whole["state"], whole["digest"]
     except FileNotFoundError as missing:
         raise DamagedCheckpointError(f"{path}: {_STATE} is missing") from missing
-    except (ValueError, KeyError) as broken:
+    except PermissionError:
+        raise
+    except (OSError, ValueError, KeyError) as broken:
         raise DamagedCheckpointError(f"{path}: {_STATE} cannot be read ({broken})") from broken
     if not isinstance(state, dict) or checksum(json.dumps(state).encode()) != digest:
         raise DamagedCheckpointError(f"{path}: {_STATE} was changed: its digest differs")
@@ -208,5 +210,8 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    """A folder and what is in it; of anything else, a link to a folder included, the name alone."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

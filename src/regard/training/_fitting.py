@@ -4,6 +4,7 @@ A recipe of a few bytes can describe a network of any size. The network is built
 a shape and no memory, and building stops once it has more parts than the checkpoint has tensors for.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 
 from regard.support.building import at_most, differing_shapes, shapes_of, shapes_only
 from regard.support.checks import UnusableInputError
-from regard.support.reading import UnreadableError, check_regular, parse_json
+from regard.support.reading import UnreadableError, check_regular, open_regular, parse_json
 from regard.support.text import listed
 from regard.training._recipe import Recipe
 
@@ -25,8 +26,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 def tensor_shapes(path: Path) -> Shapes:
     """The shapes of the tensors in a safetensors file, from its header alone."""
-    size = check_regular(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(LARGEST_HEADER, size - 8):
             raise UnreadableError(f"{path} is not a safetensors file: its header would have {length:,} bytes")
@@ -58,7 +59,8 @@ def check_data(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
     facts = state.get("data")  # a checkpoint of an earlier version has none
     then, now = (each.get("classes") if isinstance(each, dict) else None for each in (facts, recipe.task.data_facts()))
     if then is not None and then != now:
-        names = [listed([repr(name) for name in each or ()], most=10) or "none" for each in (then, now)]
+        lists = (each if isinstance(each, list) else [each] for each in (then, now))  # a checkpoint may hold anything
+        names = [listed([f"{name!r:.60}" for name in each if name is not None], most=10) or "none" for each in lists]
         raise UnusableInputError(
             f"the run in {folder} was trained on the classes {names[0]}, but its images now have the classes {names[1]}: "
             f"restore the names of their folders, or train again"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from regard.training._json_lines import read_lines
 
 _LARGEST_SIDE = 2**20
+_MOST_LINES = 20_000  # a run writes some hundreds
 
 
 def gaussian_layers(network: nn.Module) -> dict[str, nn.Module]:
@@ -114,7 +115,7 @@ class HeadTrajectory:
     @classmethod
     def read(cls, path: Path) -> "HeadTrajectory | None":
         """The trajectory in a file; None where the file is missing or still empty."""
-        lines = list(read_lines(path))
+        lines = list(read_lines(path, _MOST_LINES))
         if lines and lines[0].get("version") != 1:
             raise ValueError(f"{path} has version {lines[0].get('version')!r}; this regard reads version 1")
         if len(lines) < 2:

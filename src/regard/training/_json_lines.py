@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.support.files import reporting_full_disk, sync_folder
-from regard.support.reading import LARGEST_JSON, UnreadableError, check_regular, parse_json
+from regard.support.reading import LARGEST_JSON, UnreadableError, file_inside, open_regular, parse_json
+
+LARGEST_LOG = 2**30
 
 
 class JsonLines:
@@ -31,6 +33,8 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if os.path.lexists(path):
+            file_inside(path.parent, path.name)  # what is added here or cut off must not be another's file
         self.size = path.stat().st_size if path.exists() else 0
 
     def add(self, *entries: Mapping[str, Any]) -> None:
@@ -68,18 +72,24 @@ class JsonLines:
             sync_folder(self.path.parent)  # its name too: a checkpoint counts on the file
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines, without an incomplete last line, which a run may be writing."""
+def read_lines(path: Path, most: int | None = None) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines, without an incomplete last line, which a run may be writing.
+
+    Args:
+        path: the file; one that does not exist has no lines.
+        most: number of lines at which the file is refused; None has no limit.
+    """
     if not path.exists():
         return
-    check_regular(path)
-    with path.open("rb") as file:
+    with open_regular(path, LARGEST_LOG) as file:
         for number in itertools.count(1):
             line = file.readline(LARGEST_JSON)
             if not line.endswith(b"\n"):
                 if len(line) == LARGEST_JSON:
                     raise UnreadableError(f"{path}: line {number} is longer than {LARGEST_JSON:,} bytes")
                 return
+            if most is not None and number > most:
+                raise UnreadableError(f"{path} has more than {most:,} lines, the most that are read")
             try:
                 entry = parse_json(line)
             except ValueError as error:

@@ -10,6 +10,7 @@ from regard.data import random_number
 from regard.training._average import Average
 from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import total_over_processes
+from regard.training._fitting import check_state
 from regard.training._optimizer_state import optimizer_state, restore_optimizers, set_learning_rates
 from regard.training._recipe import Recipe
 
@@ -102,9 +103,10 @@ class Learner:
         return tensors, numbers
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        self.network.load_state_dict(checkpoint.part("network"))
-        if self.average is not None:
-            self.average.network.load_state_dict(checkpoint.part("average"))
+        networks = {"network": self.network} | ({} if self.average is None else {"average": self.average.network})
+        for part, network in networks.items():
+            check_state(network, state := checkpoint.part(part), f"the checkpoint of step {checkpoint.state['step']}")
+            network.load_state_dict(state)
         restore_optimizers(self.optimizers, self.names, checkpoint.part("optimizer"), checkpoint.state["optimizers"])
 
     def _backward(self, batch: Any) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from torch import nn
 
 from regard.support.checks import check_path
 from regard.support.files import write_atomic
-from regard.support.reading import read_json, read_object
+from regard.support.reading import file_inside, read_json, read_object
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, read_state
 from regard.training._fitting import check_data, check_fit, check_state
 from regard.training._head_trajectory import HeadTrajectory
@@ -41,6 +41,7 @@ from regard.training._recipe_json import decode, encode
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
 EVALUATION, LOCK = "evaluation.json", ".lock"
 LARGEST_RECIPE = 4 * 2**20
+MOST_LINES = 5_000_000  # of metrics; their objects fill some gigabytes
 _SUMMARY: dict[str, Any] = {
     "steps": int,
     "parameters": int,
@@ -82,7 +83,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of ``metrics.jsonl``."""
-        return list(read_lines(self.folder / METRICS))
+        return list(read_lines(self.folder / METRICS, MOST_LINES))
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -194,7 +195,9 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> None:
-        self._file = self.path.open("w")
+        if os.path.lexists(self.path):
+            file_inside(self.path.parent, self.path.name)  # opening a pipe would wait; a link leads to another's file
+        self._file = self.path.open("a")
         try:
             _lock(self._file.fileno())
         except OSError as taken:

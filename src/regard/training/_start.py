@@ -1,16 +1,18 @@
 """Where a run is, and where it starts from: a new folder, its last checkpoint, or a checkpoint of another run."""
 
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.support.reading import is_plain_name, read_object
+from regard.support.files import write_atomic
+from regard.support.reading import is_plain_name, open_regular, read_object
 from regard.training._checkpoints import Checkpoint, DamagedCheckpointError, read_checkpoint, read_state
 from regard.training._fabric import total_over_processes
 from regard.training._fitting import check_data, check_images, has_comparable_images
-from regard.training._json_lines import JsonLines
+from regard.training._json_lines import LARGEST_LOG, JsonLines
 from regard.training._machine import versions
 from regard.training._progress import say
 from regard.training._recipe import Recipe
@@ -86,15 +88,56 @@ def _numbered(name: str, number: int) -> str:
 
 def copy_checkpoint(origin: Path, run: Run, recipe: Recipe) -> None:
     """Copy a checkpoint of another run, with its logs up to it, so that this run holds each step once."""
-    check_recipe(recipe, read_state(origin), origin.parent.parent)
+    state = read_state(origin)
+    check_form(state, origin)
+    check_recipe(recipe, state, origin.parent.parent)
     checkpoint = read_checkpoint(origin)
     for name in (METRICS, HEADS):
         size = checkpoint.state["logs"].get(name, 0)
         if size:
-            (run.folder / name).write_bytes((origin.parent.parent / name).read_bytes()[:size])
+            with open_regular(origin.parent.parent / name, LARGEST_LOG) as file:
+                write_atomic(run.folder / name, file.read(size))
     run.write_recipe(recipe)
     state = {key: value for key, value in checkpoint.state.items() if key != "tensors"}
     run.checkpoints.save(state["step"], checkpoint.tensors, state)
+
+
+def check_form(state: Mapping[str, Any], where: Path) -> None:
+    """Refuse a checkpoint whose state is not what a training wrote, although its digest is right."""
+    for name, (is_due, needed) in _FORM.items():
+        if needed and name not in state:
+            raise DamagedCheckpointError(f"{where}: the state lacks {name}")
+        if name in state and not is_due(state[name]):
+            raise DamagedCheckpointError(f"{where}: the state has {name} {state[name]!r:.60}")
+    if f"step-{state['step']:08d}" != where.name:
+        raise DamagedCheckpointError(f"{where}: the state is that of step {state['step']}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_score(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and len(value) == 3 and all(map(_is_number, value)))
+
+
+# What resuming reads of a state, and whether older versions wrote it, too.
+_FORM: dict[str, tuple[Callable[[Any], bool], bool]] = {
+    "step": (_is_count, True),
+    "seconds": (_is_number, True),
+    "compile_seconds": (_is_number, True),
+    "process_seconds": (_is_number, False),
+    "evaluation": (_is_score, True),
+    "best": (_is_number, False),
+    "optimizers": (lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value), True),
+    "recipe": (lambda value: isinstance(value, dict), True),
+    "versions": (lambda value: isinstance(value, dict), True),
+    "logs": (lambda value: isinstance(value, dict) and all(map(_is_count, value.values())), True),
+}
 
 
 def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
@@ -104,7 +147,9 @@ def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
     steps = run.checkpoints.steps()
     for step in reversed(steps):
         try:
-            return run.checkpoints.load(step)
+            found = run.checkpoints.load(step)
+            check_form(found.state, run.checkpoints.path(step))
+            return found
         except DamagedCheckpointError as damage:
             if first:
                 say(f"damaged checkpoint: {damage}. Trying the one before it.")

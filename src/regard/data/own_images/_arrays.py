@@ -1,6 +1,7 @@
 """Arrays in one file: ``.npz`` or ``.safetensors`` with images and labels."""
 
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -18,8 +19,8 @@ from regard.data.own_images._decode import fit
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import TensorPixels
 from regard.support.checks import describe
-from regard.support.reading import check_regular, parse_json
-from regard.support.text import listed
+from regard.support.reading import check_regular, open_regular, parse_json
+from regard.support.text import format_size, listed
 
 IMAGE_NAMES, LABEL_NAMES, CLASS_NAMES = ("images", "image", "x"), ("labels", "label", "y"), ("classes", "class_names")
 EXPECTED = "train_images and train_labels (and test_images and test_labels), or images and labels"
@@ -146,11 +147,12 @@ def to_bytes(array: Any, what: str) -> Tensor:
 def _read_npz(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
     import numpy as np
 
-    with path.open("rb") as opened:
+    with open_regular(path) as opened:
         if opened.read(2) != b"PK":
             raise ValueError("it is no archive of arrays")
         opened.seek(0)
         with np.load(opened, allow_pickle=False) as file:  # nothing is unpickled
+            _check_room(sum(member.file_size for member in file.zip.infolist()))
             named: dict[str, Any] = {name: file[name] for name in file.files}
     if other := [name for name, array in named.items() if not isinstance(array, np.ndarray)]:
         raise ValueError(f"it holds what is no array: {listed(other, most=3)}")
@@ -162,6 +164,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | Non
     from safetensors import SafetensorError, safe_open
 
     try:
+        _check_room(path.stat().st_size)
         with safe_open(path, "pt") as file:
             named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             said = (file.metadata() or {}).get("classes")
@@ -171,6 +174,16 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | Non
     if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
         raise UnsuitableDataError(f"{path} must name its classes as a JSON list of strings, got {said:.100}")
     return named, None if classes is None else tuple(classes)
+
+
+def _check_room(size: int) -> None:
+    """Refuse arrays that fill this machine: a small archive, or a file with holes, can hold any number of zeros."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**35
+    if size > memory // 2:
+        raise ValueError(
+            f"it holds {format_size(size)} when unpacked, more than half of this machine's memory: "
+            "pass a folder of images instead, which is read as it is needed"
+        )
 
 
 def _tensor(array: Any) -> Tensor:

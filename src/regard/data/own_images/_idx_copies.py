@@ -12,7 +12,7 @@ from regard.data._sources import source_of
 from regard.data.own_images._arrays import gather
 from regard.data.own_images._collection import Collection, Part
 from regard.data.own_images._errors import UnsuitableDataError
-from regard.support.reading import read_limited
+from regard.support.reading import open_regular, read_limited
 
 LARGEST = 1024 * 2**20  # bytes of one file, unpacked: EMNIST has 550 MB in one
 STARTS: dict[Part, str] = {"train": "train", "test": "t10k"}
@@ -68,7 +68,7 @@ def _is_fashion(part: Part, labels: bytes) -> bool:
 def _content(path: Path) -> bytes:
     if path.suffix != ".gz":
         return read_limited(path, LARGEST)
-    with gzip.open(path) as file:
+    with open_regular(path) as packed, gzip.open(packed) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise ValueError(f"{path.name} unpacks to more than {LARGEST:,} bytes")
