@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from regard.functional import attention, gaussian_attention, plan_for
+from regard import conv_to_attention
+from regard.functional import attention, gaussian_attention, placed_attention, plan_for
 
 pytestmark = pytest.mark.gpu
 
@@ -66,3 +67,33 @@ def test_extreme_heads_are_never_nan(dtype):
             out = gaussian_attention(value, center, sharpness, (64, 64))
             for x in (out, *torch.autograd.grad(out.float().square().sum(), (value, center, sharpness))):
                 assert x.isfinite().all()
+
+
+@pytest.mark.parametrize(("grid", "prefix", "masked"), [((64, 64), 0, False), ((20, 33), 1, True), ((700,), 0, False)])
+def test_content_with_place_in_bfloat16(grid, prefix, masked):
+    tokens, axes = prefix + math.prod(grid), len(grid)
+    contents = [torch.randn(1, 2, tokens, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    root = torch.randn(2, axes, axes, device="cuda")
+    places = [torch.randn(2, axes, device="cuda"), 0.3 * root @ root.mT + 0.05 * torch.eye(axes, device="cuda")]
+    keep = torch.rand(1, tokens, device="cuda") > 0.3 if masked else None
+    results = []
+    for dtype in (torch.bfloat16, torch.float64):
+        *inputs, above = (x.to(dtype) for x in contents)
+        inputs += [x.to(torch.promote_types(dtype, torch.float32)) for x in places]
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        out = placed_attention(*inputs, grid, prefix=prefix, keep=keep)
+        results.append([out, *torch.autograd.grad(out, inputs, above)])
+    for a, b in zip(*results, strict=True):
+        assert (a.double() - b).norm() < 1e-2 * b.norm()
+
+
+@pytest.mark.parametrize("options", [{}, {"padding_mode": "reflect"}, {"stride": 2}, {"groups": 2}])
+def test_converted_convolutions_in_bfloat16(options):
+    conv = torch.nn.Conv2d(16, 24, 3, padding=1, device="cuda", dtype=torch.bfloat16, **options)
+    x, results = torch.randn(3, 16, 20, 32, device="cuda", dtype=torch.bfloat16), []
+    for dtype in (torch.bfloat16, torch.float64):
+        layer, image = conv_to_attention(conv, plan="attention").to(dtype), x.to(dtype).requires_grad_()
+        out = layer(image)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [image, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        assert (a.double() - b).norm() < 1e-2 * b.norm()

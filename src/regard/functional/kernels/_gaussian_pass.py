@@ -65,6 +65,13 @@ def wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, N
 
 
 @triton.jit
+def inputs_of(low, high, reach, whole, size):
+    """Inputs within reach of what is nearest to outputs low … high. The last is excluded."""
+    begin, end = first_and_last(low, high, whole, size)
+    return tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, size)
+
+
+@triton.jit
 def outputs_of(low, high, reach, whole, size):
     """Outputs whose nearest input lies within reach of inputs low … high; at a border, all whose target is beyond it, too.
     The last is excluded."""
@@ -109,8 +116,7 @@ def axis_forward(
             low = tile % m_tiles * BM
             m = low + tl.arange(0, BM)
             nearest, shift = nearest_of(m, whole, fraction, SIZE)
-            begin, end = first_and_last(low, tl.minimum(low + BM, SIZE) - 1, whole, SIZE)
-            begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+            begin, end = inputs_of(low, tl.minimum(low + BM, SIZE) - 1, reach, whole, SIZE)
             scale, twice = -alpha * 1.4426950408889634, (2.0 * shift)[:, None]
             source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
             mixed = tl.zeros((BM, BO * BW), tl.float32)
@@ -151,8 +157,7 @@ def row_moments(
         low = own + further
         m = low + tl.arange(0, BM)
         nearest, shift = nearest_of(m, whole, fraction, size)
-        begin, end = first_and_last(low, tl.minimum(low + BM, size) - 1, whole, size)
-        begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, size)
+        begin, end = inputs_of(low, tl.minimum(low + BM, size) - 1, reach, whole, size)
         total = tl.zeros((BM, BK), tl.float32)
         steps = tl.zeros((BM, BK), tl.float32)
         squares = tl.zeros((BM, BK), tl.float32)

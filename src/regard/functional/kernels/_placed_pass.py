@@ -236,14 +236,15 @@ def place_moments(
                 values_of + columns[None, :].to(tl.int64) * v_token + e[:, None],
                 there[None, :] & (e < value_width)[:, None], 0.0,
             )  # fmt: skip
-        # Along a line the score is − u (S₂₂ u + 2 (S₀₂ a + S₁₂ b)) and something of the row.
+        # Along a line the score is − S₂₂ u² − 2 (S₀₂ a + S₁₂ b) u and something of the row.
         a, u = (line // m).to(tl.float32) - t0, (column + inside).to(tl.float32)[None, :] - t2[:, None]
         slope, offset = 2.0 * s02 * a, s00 * a * a
         if AXES == 3:
             b = (line % m).to(tl.float32) - t1
             slope += 2.0 * s12 * b
             offset += b * (2.0 * s01 * a + s11 * b)
-        scores = tl.dot(query, tile) * scale - offset[:, None] - u * (s22 * u + slope[:, None])
+        square = u * u
+        scores = tl.dot(query, tile) * scale - offset[:, None] - slope[:, None] * u - s22 * square
         if not EVEN:
             scores = tl.where((column + inside < n)[None, :], scores, float("-inf"))
         if MASKED:
@@ -254,9 +255,8 @@ def place_moments(
         most, p, less = exponents(scores, most)
         x = p * tl.dot(above, value)
         p0, x0 = tl.sum(p, 1), tl.sum(x, 1)
-        p, x = p * u, x * u
-        p1, x1 = tl.sum(p, 1), tl.sum(x, 1)
-        p2, x2 = tl.sum(p * u, 1), tl.sum(x * u, 1)
+        p1, x1 = tl.sum(p * u, 1), tl.sum(x * u, 1)
+        p2, x2 = tl.sum(p * square, 1), tl.sum(x * square, 1)
         mass, product = mass * less + p0, product * less + x0
         w2, g2 = w2 * less + p1, g2 * less + x1
         w22, g22 = w22 * less + p2, g22 * less + x2

@@ -10,8 +10,8 @@ import triton.language as tl
 
 from regard.functional.kernels._gaussian_pass import (
     column_offsets,
-    first_and_last,
     head_of,
+    inputs_of,
     is_local,
     nearest_of,
     outputs_of,
@@ -86,8 +86,7 @@ def wide_mix(
             if TRANSPOSED:
                 begin, end = outputs_of(low, high, reach, whole, SIZE)
             else:
-                begin, end = first_and_last(low, high, whole, SIZE)
-                begin, end = tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, SIZE)
+                begin, end = inputs_of(low, high, reach, whole, SIZE)
             own = table + offset + head.to(tl.int64) * (SIZE * SIZE)
             source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
             mixed = tl.zeros((BM, BO * BW), tl.float32)
