@@ -12,7 +12,6 @@ result file is written after each row.
 
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -235,24 +234,6 @@ def gpu_pass(way: str, model: nn.Module, x: Tensor, rounds: int) -> tuple[float,
     return fastest_clock, torch.cuda.max_memory_allocated(), kept
 
 
-def page(layers: int = 32, heads: int = 32, tokens: int = 131072) -> dict[str, float]:
-    """Megabytes of the page of as many heads, and the seconds that it takes to write it."""
-    cells = tokens // CELLS
-    overview = regard.maps.Overview.empty((1, heads, tokens, tokens), CELLS, torch.device("cpu"))
-    for x in overview.tensors.values():
-        x.copy_(torch.rand(x.shape) if x.is_floating_point() else torch.randint(0, tokens, x.shape))
-    overview.mass[:] = cells * torch.rand(overview.mass.shape).softmax(-1).tril()
-    kept = overview.kept()
-    shape = (1, heads, tokens, tokens)
-    record = regard.maps.AttentionRecord("layer", "sdpa", shape, regard.maps.Check("kernel"))
-    record.overview = kept
-    maps = regard.maps.Maps([regard.maps.Map(f"layers.{n}.attention", [record]) for n in range(layers)])
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        path = regard.show(maps).save(Path(folder) / "long.html")
-        return {"page MB": round(path.stat().st_size / 1e6, 2), "written in s": round(time.perf_counter() - start, 2)}
-
-
 GPU_COLUMNS = ["tokens", "layers", "flash s", "cudnn s", "seconds", "× plain", "extra MB", "residual", "agrees"]
 COLUMNS = ["tokens", "way", "seconds", "× plain", "CPU s", "× plain, CPU", "extra MB", "residual", "agrees"]
 
@@ -263,7 +244,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384, help="with --memory")
     parser.add_argument("--lengths", type=int, nargs="*", help="numbers of tokens; on a GPU, of those in ON_GPU")
     parser.add_argument("--reduce", action="store_true", help="also fold whole rows by reduce=, once (CPU)")
-    parser.add_argument("--page", action="store_true", help="also write the page of 32 × 32 heads")
+    parser.add_argument("--page", action="store_true", help="also measure the page of 32 × 32 heads")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
@@ -272,7 +253,11 @@ def main() -> None:
         return
     on_host = options.device == "cpu"
     rows = on_cpu(options) if on_host else on_gpu(options)
-    more = {"page": page()} if options.page else {}
+    more = {}
+    if options.page:
+        import long_page
+
+        more["page"] = long_page.page()
     print_table(rows, COLUMNS if on_host else GPU_COLUMNS)
     print(write("long-context", options, rows, **more))
 

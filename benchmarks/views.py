@@ -28,6 +28,7 @@ from regard.training import HeadTrajectory
 from regard.views import Show
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SWITCHES = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 BAR = 30.0
 FIRST_MS, HOVER_MS, PAGE_SECONDS, PAGE_MB, LEDGER_SECONDS = 500.0, 50.0, 8.0, 1000.0, 2.0
 
@@ -178,8 +179,7 @@ def main() -> None:
     rows = []
     load = os.getloadavg()[0]  # of other programs: the bars are for a machine of one's own
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=path, args=switches)
+        browser = playwright.chromium.launch(executable_path=path, args=SWITCHES)
         version = browser.version
         for name, (make, selector, prepare) in CASES.items():
             file = make().save(Path(folder) / "view.html")

@@ -153,6 +153,8 @@ def _near(one: str, other: str) -> bool:
 def _accounted(part: Seen, maps: Any, known: set[str]) -> bool:
     """Whether what was seen is in ``missed``, or in a map that is made of several products."""
     path = part.name
+    if any(f"weighs {part.weights.shape[-1]} vectors" in note and path in note for note in maps.notes):
+        return True  # a mixture of streams, experts or layers
     if any(path == other or path.startswith(other + ".") or other.startswith(path + ".") for other in known):
         joined = any(one.kind != "softmax" for name, one in maps.items() if _near(path, name.partition("#")[0]))
         return joined or any(_near(path, missed.name.partition("#")[0]) for missed in maps.missed)

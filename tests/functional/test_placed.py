@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard import reference
-from regard.functional import _placed, attention, gaussian_attention, placed_attention
+from regard.functional import _place_moments, _placed, attention, gaussian_attention, placed_attention
 from regard.layers import MultiHeadAttention, PlacedAttention
 
 
@@ -76,6 +76,56 @@ def test_half_precision_is_as_near_as_content_alone(sharpness, dtype):
     plain = attention(*exact)
     without = ((attention(*half).double() - plain).norm() / plain.norm()).item()
     assert error <= 1.5 * without
+
+
+@pytest.mark.parametrize("sharpness", [0.01, 0.3, 10.0])
+def test_half_precision_learns_positions_to_a_hundredth(sharpness, monkeypatch):
+    """Through the columns the kernel's rounded gradient of scores meets absolute coordinates, and little of it is left."""
+    grid = (24, 24)
+    (query, key, value, center), _, _ = problem(grid, 0, 4, torch.float32, width=64, batch=1)
+    half = [x.bfloat16() for x in (query, key, value)]
+    above = torch.randn(value.shape, generator=torch.Generator().manual_seed(5)).bfloat16()
+
+    def gradients(*contents, exact=False):
+        matrix = sharpness * torch.eye(2).repeat(2, 1, 1)
+        places = [(x.double() if exact else x).detach().requires_grad_() for x in (center, matrix)]
+        out = placed_attention(*contents, *places, grid)
+        return [x.double() for x in torch.autograd.grad(out, places, above.to(out.dtype))]
+
+    def errors(found):
+        return [((a - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
+
+    expected = gradients(*(x.double() for x in half), exact=True)
+    assert max(errors(gradients(*half))) < 1e-3
+    monkeypatch.setattr(_placed, "has_own_gradient", lambda *_: False)
+    assert max(errors(gradients(*half))) > 1e-2
+
+
+@settings(max_examples=15)
+@given(
+    grid=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    prefix=st.integers(0, 2),
+    masked=st.booleans(),
+    causal=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_gradients_beside_the_kernel_are_those_of_the_formula(grid, prefix, masked, causal, seed):
+    """In float64, a few queries at a time."""
+    grid, (contents, sharpness, keep) = tuple(grid), problem(grid, prefix, seed)
+    *contents, center = contents
+    places = [x.requires_grad_() for x in (center, sharpness)]
+    keep[0] &= not masked
+    keep = keep if masked else None
+    expected = by_formula(*contents, *places, grid, prefix, keep, causal)
+    above = torch.randn_like(expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_place_moments.CHUNK_BYTES, "cpu", 8 * 8 * 2 * 2 * expected.shape[2] * 3)
+        out = _placed.PlaceGradient.apply(
+            torch.zeros_like(expected), *places, *contents, keep, grid, prefix, 0.5, causal
+        )
+        found = torch.autograd.grad(out, places, above)
+    for a, b in zip(found, torch.autograd.grad(expected, places, above), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-6)
 
 
 def test_class_tokens_are_weighed_against_the_grid():

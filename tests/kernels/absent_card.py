@@ -100,6 +100,32 @@ def decay(side, size, width, dtype):
     kernels.decayed_average(value, rate, side, lambda value, rate: value * rate[:, None, None]).sum().backward()
 
 
+def place(placed, width, dtype, prefix=0, causal=False):
+    """Positions beside content, and what their gradients need."""
+    tensors = [torch.zeros(1, HEADS, prefix + math.prod(placed), width, dtype=getattr(torch, dtype)) for _ in range(3)]
+    heads = kernels.three_axes(torch.zeros(HEADS, len(placed)), torch.zeros(HEADS, len(placed), len(placed)), placed)
+    keep = torch.ones(1, tensors[0].shape[2], dtype=torch.bool) if causal else None
+    far = None if keep is None else torch.zeros(HEADS, dtype=torch.float64)
+    kernels.JoinColumns.apply(*tensors, heads, keep, far, prefix, 0.125, width + 16)
+    kernels.place_moments(tensors[0], tuple(tensors), heads, keep, prefix, 0.125, causal)
+
+
+def convert(converted, channels, dtype, stride=1):
+    """One convolution's attention, forward and backward along its axes."""
+    x = torch.zeros(2 * channels, 1, converted, converted, dtype=getattr(torch, dtype))
+    outputs = (converted - 1) // stride + 1
+    matrix = torch.zeros(3, outputs, converted, dtype=x.dtype)
+    y = x.new_zeros(2 * channels, 3, outputs, converted)
+    kernels.axis_taps(x.mT, matrix, y.mT)
+    kernels.axis_taps(y.mT, matrix, x.mT, back=True)
+    kernels.axis_taps(
+        x.new_zeros(2, 3, channels * converted, converted),
+        matrix,
+        x.new_zeros(2, 1, channels * converted, outputs),
+        bias=x.new_zeros(channels),
+    )
+
+
 @triton.jit
 def branches_of_unequal_shapes(target, SMALL: tl.constexpr, LARGE: tl.constexpr):
     if tl.program_id(0) == 0:
@@ -134,8 +160,8 @@ def main():
     found = []
     for case in json.loads(sys.argv[3]):
         card.seen = []
-        run = decay if "side" in case else map_of if "tokens" in case else attend
-        run(**case)
+        kinds = {"side": decay, "tokens": map_of, "placed": place, "converted": convert}
+        next((run for name, run in kinds.items() if name in case), attend)(**case)
         found.append(card.seen)
     print(json.dumps({"launches": found, "refuses": refuses_what_does_not_compile()}))
 

@@ -22,6 +22,7 @@ ALL = {
     "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",
     "block_edges", "block_sums",
+    "placed_columns", "place_moments", "axis_taps",
 }  # fmt: skip
 
 
@@ -40,6 +41,9 @@ def of_map(tokens, width, dtype, **more):
 
 
 HOPPER = [
+    {"converted": 32, "channels": 64, "dtype": "bfloat16"},
+    {"placed": (64, 64), "width": 64, "dtype": "bfloat16"},
+    {"placed": (4, 6, 30), "width": 64, "dtype": "float16", "prefix": 1, "causal": True},
     {"side": "before", "size": 200, "width": 16, "dtype": "bfloat16"},
     of_map(1024, 128, "bfloat16", right=0, cells=4, padded=True, softcap=30.0, sloped=True),
     by_matrices((40, 70), 16, "bfloat16"),
@@ -60,6 +64,8 @@ HOPPER = [
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
 AMPERE = [
+    {"converted": 128, "channels": 8, "dtype": "float16", "stride": 2},
+    {"placed": (1000,), "width": 128, "dtype": "bfloat16", "prefix": 1},
     {"side": "before", "size": 100, "width": 16, "dtype": "float32"},
     of_map(512, 16, "float32", cells=16),
     by_matrices((40, 70), 64, "bfloat16"),

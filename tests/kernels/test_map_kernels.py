@@ -9,6 +9,7 @@ from torch import nn
 
 import regard
 from regard.functional import kernels
+from regard.functional.kernels import _map_launch
 from regard.maps import AttentionRecord, Check, Computation, _by_kernel, _overview_pass
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band, alignment
@@ -73,26 +74,44 @@ def test_overview(case, cells):
     assert record.agrees
 
 
-@pytest.mark.parametrize("band", [Band(right=0), Band(left=20, right=7, shift=-3)])
-def test_overview_of_whole_tiles(band):
-    """More queries than a tile has, not a multiple of it: the last one begins earlier, and counts no query twice."""
+WHOLE = {
+    "no tile is seen as a whole": (Band(right=0), (83, 70), torch.float16, False),
+    "causal": (Band(right=0), (200, 128), torch.float16, False),
+    "causal, copied by descriptors": (Band(right=0), (200, 128), torch.float16, True),
+    "a window on both sides": (Band(left=130, right=130, shift=-3), (200, 128), torch.float16, False),
+    "all": (None, (200, 64), torch.float32, False),
+}
+
+
+@pytest.mark.parametrize(("band", "size", "dtype", "copied"), WHOLE.values(), ids=WHOLE)
+def test_overview_of_whole_tiles(band, size, dtype, copied, monkeypatch):
+    """More queries than a tile has, not a multiple of it: the last one begins earlier, and counts no query twice. Tiles that
+    are seen as a whole, and those at an edge, are added up in launches of their own."""
+    monkeypatch.setattr(_map_launch, "_copies", lambda *_: copied)
     torch.manual_seed(1)
-    query, key = torch.randn(1, 1, 83, 16), torch.randn(1, 1, 70, 16)
-    scores = AttentionScores(query.half(), key.half(), 0.6, band=band)
+    queries, keys = size
+    query, key = torch.randn(1, 1, queries, 16), torch.randn(1, 1, keys, 16)
+    scores = AttentionScores(query.to(dtype), key.to(dtype), 0.6, band=band)
     weights, total = scores(ALL, ALL)
     running = Computation(scores, output=query, value=key, logsumexp=total)
     record = AttentionRecord("x", "test", scores.shape, Check("kernel"), computation=running)
     found = _by_kernel.overview_by_kernel(record, ALL, 2).overview
+    height, width = found.cell
+    cells = F.pad(weights, (0, -keys % width, 0, -queries % height)).view(1, 1, 2, height, 2, width)
+    torch.testing.assert_close(found.mass, cells.sum((3, 5)), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.largest, cells.amax((3, 5)), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(found.per_key.received, weights.sum(-2), atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(found.mass.sum((-1, -2)), weights.sum((-1, -2)), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.per_key.largest, weights.amax(-2), atol=1e-3, rtol=1e-3)
     seen = weights.amax(-2) > 0
     assert torch.equal(found.per_key.source[seen], weights.argmax(-2)[seen].int())
     assert torch.equal(found.per_key.source == -1, ~seen)
     best, where = weights.max(-1)
     assert torch.equal(found.per_query.where[best > 0], where[best > 0].int())
     torch.testing.assert_close(found.per_query.largest, best, atol=1e-3, rtol=1e-3)
-    away = (torch.arange(70) - torch.arange(83)[:, None] - (band.shift or 0)).abs()
-    torch.testing.assert_close(found.per_query.distance, (weights * away).sum(-1), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.per_query.entropy, torch.special.entr(weights).sum(-1), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.per_query.first, weights[..., :4].sum(-1), atol=1e-3, rtol=1e-3)
+    away = torch.arange(keys) - torch.arange(queries)[:, None] - ((band and band.shift) or 0)
+    torch.testing.assert_close(found.per_query.distance, (weights * away.abs()).sum(-1), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("case", ["causal to the end", "a shift for each sequence", "absent"])

@@ -417,3 +417,48 @@ def test_queries_before_heads_in_an_einsum_are_queries():
     found = captured(MultiQuery(), q, k, v)["MultiQuery"]
     torch.testing.assert_close(found.weights, torch.einsum("bnhk,bmk->bhnm", q, k).softmax(-1))
     assert found.agrees
+
+
+class _Unstated(nn.Module):
+    """Attention that states no number of heads; only its projections tell it."""
+
+    def __init__(self, attend):
+        super().__init__()
+        self.q, self.k, self.v, self.to_out = (nn.Linear(12, 12) for _ in range(4))
+        self.attend = attend
+
+    def forward(self, x):
+        return self.to_out(self.attend(self.q(x), self.k(x), self.v(x)))
+
+
+def _heads_in_the_queries(q, k, v):
+    """Multi-query attention: three heads share keys and values, so that one product serves them all."""
+    q = q.unflatten(-1, (3, 4)).transpose(1, 2).flatten(1, 2)
+    out = (q @ k[..., :4].mT).softmax(-1) @ v[..., :4]
+    return out.unflatten(1, (3, -1)).transpose(1, 2).flatten(2)
+
+
+def _over_channels(q, k, v):
+    q, k, v = (x.unflatten(-1, (3, 4)).permute(0, 2, 3, 1) for x in (q, k, v))
+    return ((q @ k.mT).softmax(-1) @ v).permute(0, 3, 1, 2).flatten(2)
+
+
+def _one_head_over_channels(q, k, v):
+    return ((q.mT @ k).softmax(-1) @ v.mT).mT
+
+
+@pytest.mark.parametrize(
+    ("attend", "shape", "expected"),
+    [
+        (_heads_in_the_queries, (3, 8, 12), ((3, 1, 24, 8), "ambiguous", "tokens")),
+        (_over_channels, (2, 12, 12), ((2, 3, 4, 4), "known", "channels")),
+        (_one_head_over_channels, (2, 12, 12), ((2, 1, 12, 12), "inferred", "channels")),
+    ],
+)
+def test_sizes_that_agree_by_chance_do_not_mislead(attend, shape, expected):
+    """As many samples as heads, or as many tokens as channels."""
+    model = _Unstated(attend)
+    with regard.capture(model) as maps:
+        model(torch.randn(shape))
+    found = maps[0]
+    assert (found.shape, found.axes, found.over) == expected

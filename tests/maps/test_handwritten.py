@@ -291,6 +291,11 @@ def test_values_shared_by_all_samples_are_values():
     assert maps[0].agrees
 
 
+def _set_to_zero(weights, dropped):
+    weights[dropped] = 0
+    return weights
+
+
 # Dropout, written out. Each takes weights and the probability to keep one.
 MASKS = {
     "a product with a mask": lambda w, p: w * (torch.rand_like(w) < p) / p,
@@ -299,6 +304,10 @@ MASKS = {
     "where": lambda w, p: torch.where(torch.rand_like(w) < p, w, torch.zeros(())) / p,
     "filled": lambda w, p: w.masked_fill(torch.rand_like(w) >= p, 0.0) * (1 / p),
     "scaled before": lambda w, p: (w / p) * (torch.rand_like(w) < p),
+    "filled in place": lambda w, p: w.clone().masked_fill_(torch.rand_like(w) >= p, 0.0) / p,
+    "set": lambda w, p: _set_to_zero(w.clone(), torch.rand_like(w) >= p) / p,
+    "of normal numbers": lambda w, p: w * (torch.randn_like(w) < 0.5) / p,
+    "with its mask": lambda w, p: torch.native_dropout(w, 1 - p, True)[0],
     "in place": lambda w, p: w.mul_(torch.empty_like(w).bernoulli_(p)).div_(p),
 }
 

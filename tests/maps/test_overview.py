@@ -1,5 +1,6 @@
 """Overviews of long maps: equal to the dense map, whatever hides or changes keys."""
 
+import json
 import math
 
 import pytest
@@ -13,6 +14,7 @@ import regard
 from regard.maps import AttentionRecord, Check, Computation, _building, _overview_pass
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band, alignment
+from regard.support.reading import UnreadableError
 
 
 class Long(nn.Module):
@@ -225,6 +227,69 @@ def test_the_budget_is_counted_before_anything_is_computed(monkeypatch, tmp_path
     with torch.no_grad(), pytest.warns(UserWarning, match="overview=128"), regard.capture(model, budget=1) as maps:
         model(x)
     assert "overview=128 keeps its exact mass in cells, in" in maps.missed[0].reason
+
+
+class Kinds(nn.Module):
+    """Attention of one kind or another, of 4 heads over 2."""
+
+    def __init__(self, kind, dtype):
+        super().__init__()
+        self.kind, self.num_heads = kind, 4
+        self.proj = nn.Linear(32, 48, dtype=dtype)
+
+    def forward(self, x):
+        q, k, v = self.proj(x).split((32, 8, 8), -1)
+        q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in (q, k.repeat(1, 1, 2), v.repeat(1, 1, 2)))
+        kept = torch.ones(len(x), 1, 1, x.shape[1], dtype=torch.bool)
+        kept[0, ..., -9:] = False
+        masks = {"padded": kept, "biased": torch.arange(x.shape[1], dtype=q.dtype) / 40, "causal": None}
+        mask = masks[self.kind] if self.kind != "biased" else masks["biased"].expand(1, 1, x.shape[1], -1)
+        options = {"is_causal": self.kind == "causal", "enable_gqa": True}
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("causal", torch.bfloat16), ("padded", torch.float32), ("biased", torch.float64)]
+)
+def test_kept_keys_come_from_the_folder(tmp_path, kind, dtype):
+    torch.manual_seed(0)
+    model, x = Kinds(kind, dtype), torch.randn(2, 70, 32, dtype=dtype)
+    options = {"overview": 16, "keep_keys": True, "rows": [3, 5], "heads": [0, 3]}
+    with torch.no_grad(), regard.capture(model) as dense:
+        model(x)
+    with torch.no_grad(), regard.capture(model, stream=tmp_path / "first", **options) as maps:
+        model(x)
+    folder = (tmp_path / "first").rename(tmp_path / "moved")  # nothing of the capture is needed
+    found, whole = regard.maps.Maps.load(folder)[0], dense[0].weights[:, [0, 3]]
+    torch.testing.assert_close(found.row(-1).to(whole.dtype), whole[:, :, -1])
+    rows, columns = [1, 69, 40], slice(10, 60)
+    torch.testing.assert_close(found.block(rows, columns).to(whole.dtype), whole[:, :, rows, columns])
+    torch.testing.assert_close(found.weights.to(whole.dtype), whole[:, :, [3, 5]])
+    assert torch.equal(found.block([0]), maps[0].block([0]))
+    assert torch.equal(found.overview, maps[0].overview)
+    assert torch.equal(found.per_key.source, maps[0].per_key.source)
+    assert (found.residual, found.agrees, found.cell) == (maps[0].residual, True, maps[0].cell)
+
+
+def test_a_folder_whose_keys_do_not_fit_is_refused(tmp_path):
+    model = Kinds("padded", torch.float32)
+    with torch.no_grad(), regard.capture(model, stream=tmp_path, overview=4, keep_keys=True):
+        model(torch.randn(2, 20, 32))
+    index = tmp_path / "maps.json"
+    text = index.read_text()
+    about = json.loads(text)["calls"][0]["parts"]
+    for name, shape in (
+        ("query", [2, 4, 10, 16]),
+        ("key", [2, 4, 20, 4]),
+        ("keep", [1, 1, 1, 40]),
+        ("key", [4, 2, 20, 4]),
+    ):
+        wrong = json.loads(text)
+        wrong["calls"][0]["parts"][f"scores.{name}"]["shape"] = shape
+        assert math.prod(shape) == math.prod(about[f"scores.{name}"]["shape"])
+        index.write_text(json.dumps(wrong))
+        with pytest.raises(UnreadableError, match="does not describe maps"):
+            regard.maps.Maps.load(tmp_path)
 
 
 def test_analyses_refuse_overviews():

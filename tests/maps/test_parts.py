@@ -75,6 +75,24 @@ def causal_chunks(q, k, v):
     return torch.cat(parts, 2)
 
 
+def by_lerp(first, a, second, b):
+    return torch.lerp(second, first, torch.sigmoid(a - b))
+
+
+def by_difference(first, a, second, b):
+    return first - torch.sigmoid(b - a) * (first - second)
+
+
+def in_place(first, a, second, b):
+    both = torch.logaddexp(a, b)
+    return first.clone().mul_((a - both).exp()).add_(second * (b - both).exp())
+
+
+def by_addcmul(first, a, second, b):
+    both = torch.logaddexp(a, b)
+    return torch.addcmul((a - both).exp() * first, second, (b - both).exp())
+
+
 WHOLE = {
     "heads": lambda q, k, v: torch.stack([hand(q[:, i], k[:, i], v[:, i]) for i in range(3)], 1),
     "heads, concatenated": lambda q, k, v: torch.cat(
@@ -96,7 +114,7 @@ WHOLE = {
     **{
         f"{attend.__name__}, {merge.__name__}": merged(attend, merge)
         for attend in (with_logsumexp, by_hand)
-        for merge in (by_exponentials, divided_later, by_sigmoid, stacked)
+        for merge in (by_exponentials, divided_later, by_sigmoid, stacked, by_lerp, by_difference, in_place, by_addcmul)
     },
     "flex, divided_later": merged(flex, divided_later),
 }
@@ -170,13 +188,72 @@ def test_sums_and_other_joins_of_whole_maps(product, count):
 
 def test_kernels_that_are_merged_in_another_way_are_announced():
     def merge(first, a, second, b):
-        return torch.lerp(second, first, torch.sigmoid(a - b))
+        shares = torch.stack((a, b), -1).log_softmax(-1).exp()
+        return torch.einsum("bhqwp,bhqdp->bhqd", shares, torch.stack((first, second), -1))
 
     layer = Layer(merged(with_logsumexp, merge))
     with torch.no_grad(), regard.capture(layer) as maps:
         layer(torch.randn(2, 5, 12))
-    assert [missed.name for missed in maps.missed] == list(maps) == ["Layer", "Layer#2"]
-    assert "alone" in maps.missed[0].reason
+    assert [missed.name for missed in maps.missed if "alone" in missed.reason] == list(maps) == ["Layer", "Layer#2"]
+
+
+LAMBDA = torch.tensor(0.3)
+
+
+def _subtract_halves(first, second):
+    return first - LAMBDA * second
+
+
+def _mixed(first, second):
+    return torch.stack((first, second), 2).flatten(1, 2)
+
+
+def _every_other(out):
+    return out[:, ::2] - LAMBDA * out[:, 1::2]
+
+
+DIFFERENCES = {
+    "a factor": lambda q, k, v: kernel(q, k, v) - LAMBDA * kernel(k, q, v),
+    "by hand": lambda q, k, v: (q @ k.mT).softmax(-1) @ v - LAMBDA * ((k @ q.mT).softmax(-1) @ v),
+    "alpha": lambda q, k, v: torch.sub(kernel(q, k, v), kernel(k, q, v), alpha=0.3),
+    "a sum": lambda q, k, v: kernel(q, k, v) + (-LAMBDA) * kernel(k, q, v),
+    "halves of the heads": lambda q, k, v: _subtract_halves(
+        *kernel(torch.cat((q, k), 1), torch.cat((k, q), 1), torch.cat((v, v), 1)).chunk(2, 1)
+    ),
+    "every other head, values in two parts": lambda q, k, v: _every_other(
+        torch.cat([kernel(_mixed(q, k), _mixed(k, q), _mixed(x, x)) for x in v.chunk(2, -1)], -1)
+    ),
+    "a factor for each head": lambda q, k, v: kernel(q, k, v) - LAMBDA.expand(3, 1, 1) * kernel(k, q, v),
+}
+
+
+@pytest.mark.parametrize("name", list(DIFFERENCES))
+def test_differential_attention_has_one_map_however_it_is_written(name):
+    layer, x = Layer(DIFFERENCES[name]), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    assert list(maps) == ["Layer"]
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sink_by_the_logsumexp_of_scores_belongs_to_the_map(first):
+    sink = torch.tensor([0.5, -0.2, 1.0]).view(3, 1, 1)
+
+    def with_sink(q, k, v):
+        scores = q @ k.mT
+        known = scores.logsumexp(-1, keepdim=True) if first else None
+        out = scores.softmax(-1) @ v
+        known = scores.logsumexp(-1, keepdim=True) if known is None else known
+        return out * torch.sigmoid(known - sink)
+
+    layer, x = Layer(with_sink), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    expected = torch.cat((q @ k.mT, sink.expand(2, 3, 5, 1)), -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(maps[0].weights, expected)
 
 
 def test_the_budget_holds_for_parts_that_are_joined():

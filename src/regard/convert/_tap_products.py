@@ -7,8 +7,9 @@ last axis, whichever multiplies less:
 
     before: y = Σ_s A_last[s] (Σ_{c, t} W_{s, t} R_{c, t})        after: y = Σ_{s, c, t} W_{s, t} (A_last[s] R_{c, t})
 
-with R the values mixed along the leading axes. In half precision it is always after: mixed values are almost numbers of the
-input, which lose nothing when they are stored, and sums of products would.
+with R the values mixed along the leading axes. In half precision it is after on a CPU: mixed values are almost numbers of the
+input, which lose nothing when they are stored, and sums of products would. A GPU waits for memory then, and the taps of the
+last axis are a multiple of everything else: it stores sums, and a kernel adds up those of all taps in float32.
 """
 
 import math
@@ -20,6 +21,7 @@ import torch.autograd.forward_ad as fwAD
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.functional import kernels
 from regard.support.checks import is_exporting, is_tracing, under_autocast
 
 # What the intermediates of a few items may take: the cache of a CPU; on a GPU so much that its host keeps up with it.
@@ -54,14 +56,15 @@ class TapProduct(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, *matrices)
         ctx.groups, ctx.has_bias = groups, bias is not None
-        way = Passes(x, weight, groups, matrices)
+        ctx.way = way = Passes(x, weight, groups, matrices)
         x = x.contiguous()
         out = x.new_empty(len(x), groups, len(weight) // groups, way.lead_outputs * way.outputs)
         packed = way.pack(weight)
+        added = bias if way.fused and way.weights_first and groups == 1 else None
         for part in way.parts(len(x)):
-            way.forward(x[part], packed, out[part])
+            way.forward(x[part], packed, out[part], added)
         out = out.view(len(x), len(weight), *[matrix.shape[1] for matrix in matrices])
-        return out if bias is None else out.add_(bias.reshape(-1, *[1] * len(matrices)))
+        return out if bias is None or added is not None else out.add_(bias.reshape(-1, *[1] * len(matrices)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -75,15 +78,15 @@ class TapProduct(torch.autograd.Function):
             out = plain_taps(x, weight, None, ctx.groups, matrices)
             found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True) if wanted else ())
             return next(found) if needs_x else None, next(found) if needs_weight else None, by_bias, *nothing
-        way = Passes(x, weight, ctx.groups, matrices)
+        way = ctx.way
         x, grad = x.contiguous(), grad.reshape(len(x), ctx.groups, way.rows, -1)
         by_x = torch.empty_like(x) if needs_x else None
         packed = way.pack(weight)
         wide = torch.promote_types(x.dtype, torch.float32)
-        by_packed = torch.zeros(packed.shape, dtype=wide, device=x.device) if needs_weight else None
+        total = WeightSum(torch.empty(packed.shape, dtype=wide, device=x.device)) if needs_weight else None
         for part in way.parts(len(x)):
-            way.backward(x[part], grad[part], packed, None if by_x is None else by_x[part], by_packed)
-        by_weight = None if by_packed is None else way.unpack(by_packed).to(weight.dtype)
+            way.backward(x[part], grad[part], packed, None if by_x is None else by_x[part], total)
+        by_weight = None if total is None else way.unpack(total.so_far, weight)
         return by_x, by_weight, by_bias, *nothing
 
 
@@ -99,7 +102,8 @@ class Passes:
         self.last_taps, self.outputs, self.inputs = self.last.shape
         mixed, made = self.channels * self.taps, self.rows
         before, after = last_products(mixed, made, self.outputs, self.inputs)
-        self.weights_first = before < after and x.dtype in (torch.float32, torch.float64)
+        self.fused = kernels.usable_for_taps(x, matrices)
+        self.weights_first = before < after and (self.fused or x.dtype in (torch.float32, torch.float64))
         between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
         width = self.inputs if self.weights_first else self.outputs
         self.item_bytes = 2 * groups * between * self.lead_outputs * width * x.element_size()
@@ -118,28 +122,31 @@ class Passes:
             return split.permute(0, 3, 1, 2).reshape(self.groups, self.last_taps * self.rows, -1)
         return split.permute(0, 1, 3, 2).reshape(self.groups, self.rows, -1)
 
-    def unpack(self, packed: Tensor) -> Tensor:
+    def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
+        """As the weight, and in its dtype."""
         if self.weights_first:
-            return packed.view(self.groups, self.last_taps, self.rows, -1).permute(0, 2, 3, 1).reshape(self.shape)
-        return packed.view(self.groups, self.rows, self.last_taps, -1).permute(0, 1, 3, 2).reshape(self.shape)
+            split = packed.view(self.groups, self.last_taps, self.rows, -1).permute(0, 2, 3, 1)
+        else:
+            split = packed.view(self.groups, self.rows, self.last_taps, -1).permute(0, 1, 3, 2)
+        return torch.empty(split.shape, dtype=like.dtype, device=like.device).copy_(split).view(self.shape)
 
-    def forward(self, x: Tensor, packed: Tensor, out: Tensor) -> None:
+    def forward(self, x: Tensor, packed: Tensor, out: Tensor, bias: Tensor | None) -> None:
         mixed = self.mix_lead(x)
         if self.weights_first:
-            self.add_last(packed @ mixed, out)
+            self.add_last(packed @ mixed, out, bias=bias)
         else:
             torch.matmul(packed, self.mix_last(mixed), out=out)
 
-    def backward(self, x: Tensor, grad: Tensor, packed: Tensor, by_x: Tensor | None, by_packed: Tensor | None) -> None:
+    def backward(self, x: Tensor, grad: Tensor, packed: Tensor, by_x: Tensor | None, total: "WeightSum | None") -> None:
         if self.weights_first:
             made = self.spread_last(grad)
-            if by_packed is not None:
-                add_products(by_packed, made, self.mix_lead(x))
+            if total is not None:
+                total.add(made, self.mix_lead(x))
             if by_x is not None:
                 self.unmix_lead(packed.mT @ made, by_x)
             return
-        if by_packed is not None:
-            add_products(by_packed, grad, self.mix_last(self.mix_lead(x)))
+        if total is not None:
+            total.add(grad, self.mix_last(self.mix_lead(x)))
         if by_x is not None:
             mixed = packed.mT @ grad
             shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
@@ -150,6 +157,12 @@ class Passes:
     def mix_lead(self, x: Tensor) -> Tensor:
         """(items, groups, channels · taps, leading outputs · inputs of the last axis), by all axes but the last."""
         shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
+        if self.fused and len(self.lead) == 1:
+            taps, outputs, size = self.lead[0].shape
+            found = x.new_empty(shape)
+            target = found.view(-1, taps, outputs, self.inputs)
+            kernels.axis_taps(x.view(-1, 1, size, self.inputs).mT, self.lead[0], target.mT)
+            return found
         behind: list[int] = []
         y = x
         for matrix in reversed(self.lead):
@@ -165,6 +178,11 @@ class Passes:
 
     def unmix_lead(self, grad: Tensor, by_x: Tensor) -> None:
         """The transposed of :meth:`mix_lead`, into ``by_x``."""
+        if self.fused and len(self.lead) == 1:
+            taps, outputs, size = self.lead[0].shape
+            made = grad.view(-1, taps, outputs, self.inputs)
+            kernels.axis_taps(made.mT, self.lead[0], by_x.view(-1, 1, size, self.inputs).mT, back=True)
+            return
         y, count = grad, len(self.lead)
         if count > 1:
             sizes = [len(m) for m in self.lead] + [m.shape[1] for m in self.lead]
@@ -183,7 +201,9 @@ class Passes:
         items, rows = len(mixed), self.channels * self.taps * self.lead_outputs
         flat = mixed.view(items * self.groups, rows, self.inputs)
         found = flat.new_empty(items * self.groups, self.last_taps, rows, self.outputs)
-        for tap, matrix in enumerate(self.last):
+        if self.fused:
+            kernels.axis_taps(flat.unsqueeze(1), self.last, found)
+        for tap, matrix in enumerate(() if self.fused else self.last):
             multiply(flat, matrix.mT, found[:, tap])
         return found.view(items, self.groups, self.last_taps * self.channels * self.taps, -1)
 
@@ -192,15 +212,21 @@ class Passes:
         items, rows = len(grad), self.rows * self.lead_outputs
         flat = grad.reshape(items * self.groups, rows, self.outputs)
         found = flat.new_empty(items * self.groups, self.last_taps, rows, self.inputs)
-        for tap, matrix in enumerate(self.last):
+        if self.fused:
+            kernels.axis_taps(flat.unsqueeze(1), self.last, found, back=True)
+        for tap, matrix in enumerate(() if self.fused else self.last):
             multiply(flat, matrix, found[:, tap])
         return found.view(items, self.groups, self.last_taps * self.rows, -1)
 
-    def add_last(self, made: Tensor, out: Tensor, back: bool = False) -> None:
-        """The last axis mixed tap by tap and added up, or with ``back`` the transposed of :meth:`mix_last`."""
+    def add_last(self, made: Tensor, out: Tensor, back: bool = False, bias: Tensor | None = None) -> None:
+        """The last axis mixed tap by tap and added up, or with ``back`` the transposed of :meth:`mix_last`; a kernel adds the
+        bias, too."""
         count, length = len(made) * self.groups, self.outputs if back else self.inputs
         flat = made.view(count, self.last_taps, -1, length)
         target = out.view(count, flat.shape[2], -1)
+        if self.fused:
+            kernels.axis_taps(flat, self.last, target.unsqueeze(1), back=back, bias=bias)
+            return
         # Half precision adds up in one product, wider dtypes in place.
         if back and made.dtype not in (torch.float32, torch.float64):
             joined = flat.transpose(1, 2).reshape(count, flat.shape[2], -1)
@@ -232,14 +258,24 @@ def multiply_adds(channels: int, rows: int, sizes: Sequence[tuple[int, int, int]
     return total + lines * taps * min(last_products(mixed, rows, outputs, inputs))
 
 
-def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += Σ_i left[i] @ right[i].mT``, in place where the dtype allows it: a weight's gradient may be large beside
-    everything else. A GPU would rather start one product than one for each item."""
-    if total.dtype == left.dtype and total.is_cpu:
-        for one, other in zip(left, right, strict=True):
-            torch.baddbmm(total, one, other.mT, out=total)
-    else:
-        total += (left @ right.mT).sum(0, dtype=total.dtype)
+class WeightSum:
+    """``Σ_i left[i] @ right[i].mT``, in place where the dtype allows it: a weight's gradient may be large beside everything
+    else. A GPU would rather start one product than one for each item."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self.so_far, self.is_empty = memory, True
+
+    def add(self, left: Tensor, right: Tensor) -> None:
+        if self.so_far.dtype == left.dtype and self.so_far.is_cpu:
+            if self.is_empty:
+                self.so_far.zero_()
+            for one, other in zip(left, right, strict=True):
+                torch.baddbmm(self.so_far, one, other.mT, out=self.so_far)
+        elif self.is_empty:
+            torch.sum(left @ right.mT, 0, dtype=self.so_far.dtype, out=self.so_far)
+        else:
+            self.so_far += (left @ right.mT).sum(0, dtype=self.so_far.dtype)
+        self.is_empty = False
 
 
 def multiply(x: Float[Tensor, "items rows inner"], matrix: Float[Tensor, "inner columns"], out: Tensor) -> None:

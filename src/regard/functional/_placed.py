@@ -4,12 +4,16 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.functional._attention import attention
 from regard.functional._call import resolve
+from regard.functional._place_gradient import PlaceGradient
+from regard.functional._place_moments import coordinates
+from regard.functional.kernels import HALF_SCALE, PIECES, JoinColumns, three_axes, usable_for_places
 from regard.support.checks import (
     check_flag,
     check_grid,
@@ -19,12 +23,6 @@ from regard.support.checks import (
     is_exporting,
     under_autocast,
 )
-
-# Sums of so many numbers of the dtype hold a coefficient to 24 bits; more would be lost in the kernel's float32 sum.
-PIECES = {torch.bfloat16: 3, torch.float16: 3}
-
-# Float16 ends at 65504: coefficients are divided by this and coordinates multiplied, both exactly.
-HALF_SCALE = 64.0
 
 
 def placed_attention(
@@ -50,7 +48,9 @@ def placed_attention(
     of something of the query and something of the key, so they are columns beside the content's, and the kernel that
     everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
     score is its content alone. In half precision coordinates are counted from the grid's middle, where they are exact,
-    and each coefficient is a sum of three numbers.
+    and each coefficient is a sum of three numbers; gradients of center and sharpness are then taken beside the kernel, from
+    scores made again in float32, for its own would be lost to rounding (with dropout, of which it alone knows what it
+    dropped, they still are).
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
@@ -85,36 +85,54 @@ def placed_attention(
     if under_autocast(query):
         lowered = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x.to(lowered) for x in (query, key, value))
-    ours, theirs = position_columns(call.center.double(), matrix, call.grid, prefix, beta, query.dtype)
-    batch, width = query.shape[0], value.shape[-1]
-    sides = [[x, part.expand(batch, -1, -1, -1)] for x, part in ((query, ours), (key, theirs))]
-    if keep is not None:
-        # Far below every score that a position can give, whatever it is.
-        far = (1e4 + 4 * largest_score(call.center.double(), matrix, call.grid)) / beta
-        column = torch.zeros_like(key[..., :1]).masked_fill(~keep[:, None, :, None], 1.0)
-        sides[0].append(torch.ones_like(query[..., :1]))
-        sides[1].append(
-            (column * -far.to(column.dtype).reshape(1, -1, 1, 1)).clamp_min(-torch.finfo(key.dtype).max / 8)
-        )
-    wide_query, wide_key = (_padded(torch.cat(parts, -1), width) for parts in sides)
-    wide_value = F.pad(value, (0, wide_key.shape[-1] - width))  # fused kernels want one width
-    out = attention(wide_query, wide_key, wide_value, beta=beta, causal=causal, dropout=dropout)[..., :width]
+    places = call.center.double(), matrix
+    apart = has_own_gradient(query, dropout)
+    fixed = (places[0].detach(), places[1].detach()) if apart else places
+    wide = joined(query, key, value, *fixed, keep, call.grid, prefix, beta, apart)
+    width = value.shape[-1]
+    out = attention(*wide, beta=beta, causal=causal, dropout=dropout)[..., :width]
+    if apart and any(x.requires_grad for x in places):
+        content = [x[..., : y.shape[-1]] for x, y in zip(wide, (query, key, value), strict=True)]
+        out = PlaceGradient.apply(out, *places, *content, keep, call.grid, prefix, beta, causal)
     if keep is None:
         return out
     seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
     return out.masked_fill(~seen[:, None, :, None], 0.0)
 
 
-def _padded(x: Tensor, width: int) -> Tensor:
-    """To a multiple of 8, at least as wide as the values."""
-    wanted = max(-(-x.shape[-1] // 8) * 8, width)
-    return F.pad(x, (0, wanted - x.shape[-1]))
+def has_own_gradient(query: Tensor, dropout: float) -> bool:
+    """Whether gradients of center and sharpness are taken beside the fused kernel, whose own lose them to rounding in half
+    precision. Not with dropout, of which only the kernel knows what it dropped, nor for transforms."""
+    if query.dtype not in PIECES or dropout or is_exporting():
+        return False
+    return torch.compiler.is_compiling() or (
+        not torch._C._are_functorch_transforms_active() and fwAD._current_level < 0  # no forward gradients
+    )
 
 
-def coordinates(grid: tuple[int, ...], like: Tensor) -> Float[Tensor, "tokens axes"]:
-    """Counted from the middle of the grid, row-major."""
-    sides = [torch.arange(n, device=like.device, dtype=like.dtype) - (n - 1) / 2 for n in grid]
-    return torch.stack([x.flatten() for x in torch.meshgrid(*sides, indexing="ij")], -1)
+def joined(
+    query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
+    grid: tuple[int, ...], prefix: int, beta: float, apart: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Queries, keys and values as wide as a fused kernel wants them, with their positions."""
+    far = None
+    if keep is not None:  # far below every score that a position can give, whatever it is
+        far = (1e4 + 4 * largest_score(center, matrix, grid)) / beta
+        far = far.clamp_max(torch.finfo(key.dtype).max / 8)
+    count = PIECES.get(query.dtype, 1) * (len(grid) + 1 + (prefix > 0)) + (keep is not None)
+    total = max(-(-(query.shape[-1] + count) // 8) * 8, value.shape[-1])
+    eager = not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
+    if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
+        return JoinColumns.apply(query, key, value, three_axes(center, matrix, grid), keep, far, prefix, beta, total)
+    ours, theirs = position_columns(center, matrix, grid, prefix, beta, query.dtype)
+    sides = [[x, part.expand(len(x), -1, -1, -1)] for x, part in ((query, ours), (key, theirs))]
+    if far is not None and keep is not None:
+        column = torch.zeros_like(key[..., :1]).masked_fill(~keep[:, None, :, None], 1.0)
+        sides[0].append(torch.ones_like(query[..., :1]))
+        sides[1].append(column * -far.to(column.dtype).reshape(1, -1, 1, 1))
+    made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
+    wide_query, wide_key, wide_value = (F.pad(x, (0, total - x.shape[-1])) for x in made)
+    return wide_query, wide_key, wide_value
 
 
 def position_scores(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, "heads tokens tokens"]:

@@ -112,8 +112,10 @@ class AttentionScores:
     @property
     def may_be_empty(self) -> bool:
         """Whether a query may have no key to attend to."""
+        if self.keep is not None or self.bias is not None or self.present is not None:
+            return True
         by_distance = self.band is not None and self.band.may_hide_all
-        return by_distance or any(x is not None for x in (self.keep, self.bias, self.present, self.mask, self.change))
+        return by_distance or self.mask is not None or self.change is not None
 
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
         """Weights and the logsumexp of the scores."""
@@ -194,9 +196,10 @@ class AttentionScores:
     @property
     def is_plain(self) -> bool:
         """Whether nothing but a band changes the scores."""
-        others = (self.keep, self.bias, self.present, self.slopes, self.change, self.mask)
+        if self.keep is not None or self.bias is not None or self.present is not None or self.slopes is not None:
+            return False
         shifted = self.band is not None and not isinstance(self.band.shift, int)
-        return not (shifted or self.softcap or any(x is not None for x in others))
+        return not (shifted or self.softcap or self.change is not None or self.mask is not None)
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
         """The keys that queries from ``start`` to ``stop`` may see, as a range."""

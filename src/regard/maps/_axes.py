@@ -34,7 +34,7 @@ class MapAxes:
         certainty: whether it is "known" that they are batch, heads, queries and keys, or "inferred" from conventions; if
             "ambiguous", several readings fit, and nothing is taken for heads.
         over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
-            other gathered attention).
+            other gathered attention, or the layers of each token).
         query_layout: how the queries lie on an image, if not as the keys do.
         positions: where queries and keys lie in the whole sequence, if known.
     """
@@ -80,6 +80,7 @@ class AxisReading:
         heads, queries: numbers of leading axes. All others are the batch. ``queries`` has an axis if each query has keys
             and values of its own (gathered attention); then the map's own axis of queries has size 1.
         split: into how many heads the first axis of the tensors is split; None if it is not.
+        in_rows: how many heads lie in the axis of the queries, in an order that is not known.
         certainty: "known" if evidence supports this reading alone, "inferred" if only conventions do, "ambiguous" if
             evidence supports others as much. Then no axis is taken for heads.
         over: what keys are: "tokens", "channels", or "samples" (other ones for each query).
@@ -89,6 +90,7 @@ class AxisReading:
     heads: tuple[int, ...] = ()
     queries: tuple[int, ...] = ()
     split: int | None = None
+    in_rows: int = 1
     certainty: Certainty = "known"
     over: Over = "tokens"
 
@@ -170,16 +172,19 @@ def read_axes(
     """
     lead, rows = tuple(shape[:-2]), shape[-2]
     readings = list(_readings(lead, evidence, gathered=per_query and rows == 1))
+    readings += _shared_keys(lead, rows, evidence)
     if len(readings) == 1:
         certainty: Certainty = "known" if _score(readings[0], shape, width, evidence) > 0 or not lead else "inferred"
         return _channels(replace(readings[0], certainty=certainty), shape, width, evidence)
     scores = [_score(reading, shape, width, evidence) for reading in readings]
     best = max(scores)
     fitting = [reading for reading, score in zip(readings, scores, strict=True) if score == best]
-    if len(fitting) == 1 and best > 0:
+    if len(fitting) == 1 and best > 0 and fitting[0].in_rows == 1:
+        if per_query and rows == 1 and not fitting[0].queries and _queries_in_batch(fitting[0], evidence):
+            return replace(fitting[0], certainty="inferred", over="samples")
         return _channels(fitting[0], shape, width, evidence)
     usual = AxisReading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
-    gathered_too = any(reading.queries for reading in fitting)
+    gathered_too = any(reading.queries or reading.in_rows > 1 for reading in fitting)
     fits = usual is not None and any(x.heads == (1,) and not x.queries and x.split is None for x in fitting)
     # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
     if usual is not None and fits and (best > 0 or documented or not gathered_too):
@@ -222,14 +227,31 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
     return found
 
 
+def _shared_keys(lead: tuple[int, ...], rows: int, evidence: AxisEvidence) -> list[AxisReading]:
+    """Heads that share keys may lie in the axis of the queries: one product serves them all (multi-query attention)."""
+    counts = sorted(evidence.counts) if len(lead) == 1 and evidence.sequences is not None else []
+    return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows > count]
+
+
+def _queries_in_batch(reading: AxisReading, evidence: AxisEvidence) -> bool:
+    """Whether samples and queries are one axis: each query has keys of its own (dynamic convolution)."""
+    batch = math.prod(reading.lead) // max(1, reading.head_count)
+    return evidence.sequences is not None and min(evidence.sequences) > 1 and batch == math.prod(evidence.sequences)
+
+
 def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> int:
     """How much of the evidence supports this reading, less what contradicts it."""
-    score, rows = 0, shape[-2]
+    score, rows = 0, shape[-2] // reading.in_rows
     folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
+    across = evidence.keys_beside and bool(_across(reading, shape, width, evidence))
     if not folded:  # one head at a time may run in a module that states several
-        for count in (evidence.stated, evidence.projected):
+        for count in (
+            evidence.stated,
+            None if across else evidence.projected,
+        ):  # the width is no head's if channels attend
             if count is not None:
                 score += 1 if count == reading.head_count else -1
+    score += 2 * across
     if evidence.tokens:
         queries = math.prod(reading.lead) // max(1, reading.head_count) * rows
         fits = any(queries == count for count, _ in evidence.tokens) or bool(_across(reading, shape, width, evidence))
@@ -258,7 +280,7 @@ def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence
 def _across(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> list[int]:
     """The numbers of tokens that fit the width, if the numbers of channels fit queries and keys."""
     rows, keys = shape[-2:]
-    if reading.queries or rows != keys:
+    if reading.queries or rows != keys or reading.in_rows > 1:
         return []
     heads = reading.head_count
     batch = math.prod(reading.lead) // max(1, heads)

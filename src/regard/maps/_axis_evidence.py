@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._axes import AxisEvidence
-from regard.maps._module_names import CallSite, attribute, named_modules
+from regard.maps._module_names import CALL, CallSite, attribute, named_modules
 
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
 _OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
@@ -24,11 +24,30 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         output_shape: ``(…, queries, width)``, in the model's layout.
         inputs: queries, keys and values in the model's layout, with all leading axes.
     """
-    stated, projected, arguments = None, None, None
+    stated, projected, first, arguments = stated_by(site, width)
+    own = is_own(first, arguments, output_shape)
+    like = [x for x in inputs if x.ndim == len(output_shape)]
+    beside = {axis for x in like if (axis := _beside_width(x)) is not None}
+    return AxisEvidence(
+        stated,
+        projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
+        _tokens(first, output_shape, stated) if own else (),
+        _sequences(first) if first is not None and own else None,
+        beside.pop() if len(beside) == 1 else None,
+        _keys_beside(like[-1], first) if like else False,
+    )
+
+
+def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tensor | None, FrameType | None]:
+    """The number of heads that the module of a call states, or that around it; the number that its output projection takes;
+    the first tensor with which it was called, vectors before numbers of tokens; and the frame of that call."""
+    stated: int | None = None
+    projected: int | None = None
+    arguments = None
     for module, frame in _running_modules(site):
-        stated = site.remembered.get((id(module), "heads"), module)
-        if stated is module:
-            stated = site.remembered[id(module), "heads"] = heads_of(module)
+        if (heads := (id(module), "heads")) not in site.remembered:
+            site.remembered[heads] = heads_of(module)
+        stated = site.remembered[heads]
         if stated is not None or arguments is None:
             arguments = frame
         if module is site.module:
@@ -37,18 +56,17 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
             projected = site.remembered[key]
         if stated is not None:
             break
-    first = None if arguments is None else _first_input(arguments)
-    own = first is not None and tuple(first.shape) != output_shape
-    like = [x for x in inputs if x.ndim == len(output_shape)]
-    beside = {axis for x in like if (axis := _beside_width(x)) is not None}
-    return AxisEvidence(
-        stated,
-        projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
-        _tokens(first, output_shape, stated),
-        (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 and own else None,
-        beside.pop() if len(beside) == 1 else None,
-        _keys_beside(like[-1], first) if like else False,
-    )
+    if arguments is None:
+        return stated, projected, None, None
+    first = _first_input(arguments)
+    return stated, projected, _first_input(arguments, numbers=True) if first is None else first, arguments
+
+
+def is_own(first: Tensor | None, arguments: FrameType | None, output_shape: tuple[int, ...]) -> bool:
+    """Whether the first tensor of a module's call is its input, and not a query that is divided into heads already."""
+    if first is None:
+        return False
+    return tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
 
 
 def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
@@ -56,8 +74,11 @@ def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
     if value.shape[-2] < 2:
         return False
     if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
-        # Channels come first: neighbors in memory are tokens.
-        return value.stride(-1) == 1 and value.stride(-2) == first.shape[-1] * first.shape[-2]
+        # Channels come first: neighbors in memory are tokens, unless it was transposed since.
+        tokens = first.shape[-1] * first.shape[-2]
+        if value.stride(-2) == 1 and value.stride(-1) != tokens:
+            return value.stride(-1) % first.shape[1] == 0
+        return value.stride(-1) == 1 and value.stride(-2) == tokens
     return value.stride(-2) == 1 < value.stride(-1)
 
 
@@ -77,15 +98,33 @@ def samples_of(site: CallSite) -> int | None:
     return first.shape[0] if first is not None and first.ndim == 3 else None
 
 
-def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
-    """The module of the call and the one around it, with the frames of their calls."""
+def inputs_around(site: CallSite) -> list[Tensor]:
+    """The first input of the module of the call and of each one around it, if it is not one of several with four axes:
+    those are queries, keys and values."""
+    found = []
+    for _, frame in _running_modules(site, most=None):
+        x = _first_input(frame, numbers=True)
+        if x is not None and (x.ndim < 4 or _is_alone(x, frame)):
+            found.append(x)
+    return found
+
+
+def _is_alone(x: Tensor, frame: FrameType | None) -> bool:
+    """Whether no other tensor with as many axes was passed to a module: queries come with keys."""
+    here: dict[str, Any] = {} if frame is None else frame.f_locals
+    given = (*here.get("args", ()), *here.get("kwargs", {}).values())
+    return sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) <= 1
+
+
+def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Module, FrameType]]:
+    """The module of the call and the ``most`` around it, with the frames of their calls."""
     found: list[tuple[nn.Module, FrameType]] = []
     for frame in site.frames:
-        if frame.f_code.co_name == "_wrapped_call_impl":
-            module = frame.f_locals.get("self")
+        if frame.f_code is CALL:
+            module = frame.f_locals["self"]
             if isinstance(module, nn.Module) and (found or module is site.module):
                 found.append((module, frame))
-        if len(found) == 2:
+        if len(found) == most:
             break
     return found
 
@@ -104,21 +143,40 @@ def _projected(module: nn.Module, width: int) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _first_input(frame: FrameType) -> Tensor | None:
-    """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it."""
-    args: Any = frame.f_locals.get("args", ())
-    kwargs: Any = frame.f_locals.get("kwargs", {})
-    named = [kwargs[name] for name in _FIRST if name in kwargs]
-    for x in (*args, *named, *kwargs.values()):
-        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 2:
+def _first_input(frame: FrameType, numbers: bool = False) -> Tensor | None:
+    """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it.
+
+    Args:
+        numbers: also the numbers of tokens, ``(batch, tokens)``.
+    """
+    variables = frame.f_locals
+    args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
+    for x in args:
+        if _is_input(x, numbers):
+            return x  # type: ignore[no-any-return]
+    for x in (*(kwargs[name] for name in _FIRST if name in kwargs), *kwargs.values()) if kwargs else ():
+        if _is_input(x, numbers):
             return x
     return None
 
 
+def _is_input(x: Any, numbers: bool) -> bool:
+    if not isinstance(x, Tensor) or x.ndim < 2:
+        return False
+    return x.is_floating_point() or (numbers and x.ndim == 2 and x.dtype in (torch.int64, torch.int32))
+
+
+def _sequences(x: Tensor) -> tuple[int, int] | None:
+    """The number of sequences of a module's input and their length: of vectors, or of numbers of tokens."""
+    return (x.shape[0], x.shape[1]) if x.ndim == 3 or not x.is_floating_point() else None
+
+
 def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None) -> tuple[tuple[int, int], ...]:
     """Possible numbers of tokens and channels of the module's input: channels are last, or second (images)."""
-    if x is None or x.numel() == 0 or tuple(x.shape) == output_shape:
+    if x is None or x.numel() == 0:
         return ()
+    if not x.is_floating_point():
+        return ((x.numel(), 0),)
     shape, width = tuple(x.shape), output_shape[-1]
     if len(shape) >= 4 and shape[-1] == width and stated is not None and stated in shape[:-2]:
         return ((x.numel() // (width * stated), width * stated),)  # it is divided into heads already

@@ -1,6 +1,5 @@
 """Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, is_all, product_error, weights_of
 from regard.maps._by_kernel import weights_by_kernel
+from regard.maps._by_logsumexp import weights_at_once
 from regard.maps._record import AttentionRecord, Check, difference
 from regard.maps._selection import chosen_count, numbers_of, on_device
 from regard.maps._threads import each_in_a_thread
@@ -41,7 +41,10 @@ def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room
     every_row = isinstance(rows, slice) and rows == ALL
     if (written := weights_by_kernel(record, heads, room.dtype, rows)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
-    if every_row and isinstance(record.running.weights, AttentionScores) and 0 < math.prod(record.shape) <= _AT_ONCE:
+    small = 0 < record.shape[0] * record.shape[1] * chosen_count(rows, record.shape[2]) * record.shape[3] <= _AT_ONCE
+    if small and is_all(heads) and (found := weights_at_once(record, rows, room.dtype)) is not None:
+        return found if room.new else room(len(found)).copy_(found)
+    if small and every_row and isinstance(record.running.weights, AttentionScores):
         heads = on_device(heads, record.running.device)
         weights = record.build(ALL, heads).to(room.dtype)
         return weights if room.new else room(len(weights)).copy_(weights)

@@ -63,7 +63,7 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
 
 def _shifts(batch: int, shift: int, device: torch.device) -> Tensor:
     """One number for each sample. All layers of a model have the same, which are made once in each stream."""
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    stream = torch._C._cuda_getCurrentRawStream(device.index or 0) if device.type == "cuda" else 0
     key = (batch, shift, device, stream)
     found = _made.get(key)
     if found is None:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._habits import HabitualInterceptor
 from regard.maps._interception import intercept
 from regard.maps._keeping import LongTexts
 from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._revisions import Revisions
@@ -63,12 +63,13 @@ class Capture(Revisions):
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}
         self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
+        self._noted: dict[str, dict[str, None]] = {}  # the modules that each note is about
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._names = self._stack.enter_context(intercept(self.model, self, by=HabitualInterceptor)).names
+        self._names = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor)).names
         modules = self._names.modules
         unseen = any(
             issubclass(kind, torch.jit.ScriptModule | nn.DataParallel) for kind in set(map(type, modules.values()))
@@ -88,6 +89,9 @@ class Capture(Revisions):
             self.projections.close()
         for name in list(self._waiting):
             self.fold(name)
+        for note, names in self._noted.items():
+            first = ", ".join(list(names)[:3])
+            self.maps.notes.append(f"{first if len(names) <= 3 else f'{first} and {len(names) - 3} more'}: {note}")
         if self._names is not None and self._names.compiled:
             self.maps.notes.append(
                 "compiled code ran as the Python from which it was compiled: with the same attention kernels, and with "
@@ -95,9 +99,9 @@ class Capture(Revisions):
             )
         if self._names is not None:
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
-        self.storage.finish(self.maps.records)
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
+        self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
 
@@ -113,6 +117,9 @@ class Capture(Revisions):
         self._missed[name, reason, shape] += 1
         self.maps.missed[:] = [Missed(*what, count=count) for what, count in self._missed.items()]
 
+    def noted(self, name: str, note: str) -> None:
+        self._noted.setdefault(note, {})[name] = None
+
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape
         rows, heads = select(self.rows, queries), select(self.heads, heads_count)
@@ -122,9 +129,9 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with _Plainly(running.device.type):
+        with _Plainly(running.device):
             try:
-                record.check.allowed = running.rounding(record.shape[3])
+                record.check.allowed = running.rounding(record.shape[3], single=self.long.overview is not None)
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
                 reason = f"its map could not be computed ({type(error).__name__}: {error})"
@@ -138,7 +145,8 @@ class Capture(Revisions):
         if self.projections is not None:
             self._keep_values(record, self.projections)
         record.computation = None
-        self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
+        if record.remarks:
+            self.maps.notes += [remark for remark in record.remarks if remark not in self.maps.notes]
         if self.reduce is None:
             self.maps.add(record)
             return
@@ -294,8 +302,8 @@ def capture(
 class _Plainly:
     """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: torch.device) -> None:
+        self._device = device.type
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()

@@ -25,10 +25,10 @@ class Rounding:
     times: float
     sums: Tensor | None = None
 
-    def __call__(self) -> Tensor:
+    def __float__(self) -> float:
         more = 1.0 if self.sums is None else max(1.0, float(self.sums))
         found = float(self.largest) * more
-        return torch.tensor((found if math.isnan(found) else max(1e-30, found)) * self.times)
+        return (found if math.isnan(found) else max(1e-30, found)) * self.times
 
 
 class Check:
@@ -45,7 +45,7 @@ class Check:
     (tensor(0.3000), tensor(0.5000), True)
     """
 
-    __slots__ = ("_allowed", "_error", "_logsumexp_error", "against")
+    __slots__ = ("_allowed", "_error", "_logsumexp_error", "_sums", "against")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Check:
         logsumexp_error: Tensor | None = None,
     ) -> None:
         self.against, self._error, self._allowed, self._logsumexp_error = against, error, allowed, logsumexp_error
+        self._sums: list[Tensor] | None = None  # of rows, which are one if the logsumexp is right
 
     @property
     def error(self) -> Tensor | None:
@@ -63,13 +64,16 @@ class Check:
 
     @property
     def logsumexp_error(self) -> Tensor | None:
+        for sums in self._sums or ():
+            self._logsumexp_error = _larger(self._logsumexp_error, sums.log().abs_())
+        self._sums = None
         self._logsumexp_error = _largest(self._logsumexp_error)
         return self._logsumexp_error
 
     @property
     def allowed(self) -> Tensor | None:
         if isinstance(self._allowed, Rounding):
-            self._allowed = self._allowed()
+            self._allowed = torch.tensor(float(self._allowed))
         return self._allowed
 
     @allowed.setter
@@ -79,13 +83,20 @@ class Check:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains the error."""
-        error, allowed = self.error, self.allowed
+        error, allowed = self.error, self._allowed
         return error is None or allowed is None or float(error) <= float(allowed)
 
     def add(self, error: Tensor | None, logsumexp_error: Tensor | None) -> None:
         """Take the errors of some more rows into account: one number, or several of which the largest counts."""
         self._error = _larger(self._error, error)
         self._logsumexp_error = _larger(self._logsumexp_error, logsumexp_error)
+
+    def add_sums(self, sums: Tensor) -> None:
+        """Take rows into account of which the sums of exp(scores − the kernel's logsumexp) are known."""
+        if self._sums is None:
+            self._sums = [sums]
+        else:
+            self._sums.append(sums)
 
     @staticmethod
     def fetch(checks: Iterable["Check"]) -> None:

@@ -1,7 +1,6 @@
-"""Records as files: one safetensors file with a JSON description, or a folder of streamed maps. Nothing is unpickled."""
+"""Records as one safetensors file with a JSON description. Nothing is unpickled."""
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,12 @@ import torch
 from torch import Tensor
 
 from regard.maps._contributions import ValueNorms
+from regard.maps._folders import FORMAT, WRONG, first_line, read_folder
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._record_json import record_from_json, record_to_json
-from regard.support.reading import UnreadableError, check_regular, file_inside, parse_json, read_object
+from regard.support.reading import UnreadableError, check_regular, parse_json
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
-_STREAMED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
-_FORMAT = {"format": "regard maps", "version": 1}
-
-# What a description of the wrong form raises where its parts are used.
-_WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError)
 
 Read = tuple[list[AttentionRecord], list[Missed], list[str]]
 
@@ -46,26 +41,16 @@ def write_records(
         if record.norms is not None:
             tensors |= {f"{number}.norms.{name}": x.cpu().contiguous() for name, x in record.norms.tensors.items()}
     calls = [record_to_json(record) for record in records]
-    about = {**_FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
+    about = {**FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(path), metadata={"regard": json.dumps(about)})
     return path
 
 
-def write_index(folder: Path, files: list[tuple[AttentionRecord, str]]) -> None:
-    """Describe the streamed maps of a folder in its ``maps.json``, so that they can be read later."""
-    calls = [
-        {**record_to_json(record), "file": file, "dtype": str(record.stored.dtype).removeprefix("torch.")}
-        for record, file in files
-        if record.stored is not None
-    ]
-    (folder / "maps.json").write_text(json.dumps({**_FORMAT, "calls": calls}, indent=1))
-
-
 def read_records(path: Path) -> Read:
-    """The records, what was missed, and notes, of what :func:`write_records` or :func:`write_index` wrote."""
+    """The records, what was missed, and notes, of what :func:`write_records` wrote, or of a folder of streamed maps."""
     if path.is_dir():
-        return _read_folder(path), [], []
+        return read_folder(path), [], []
     path = path if path.exists() else _with_suffix(path)
     if not path.exists():
         raise FileNotFoundError(f"there are no maps at {path}")
@@ -83,8 +68,8 @@ def read_records(path: Path) -> Read:
         return records, [_missed(entry) for entry in about["missed"]], [str(note) for note in about["notes"]]
     except UnreadableError:
         raise
-    except (safetensors.SafetensorError, *_WRONG) as error:
-        raise UnreadableError(f"{path} does not hold maps that can be read: {_first_line(error)}") from error
+    except (safetensors.SafetensorError, *WRONG) as error:
+        raise UnreadableError(f"{path} does not hold maps that can be read: {first_line(error)}") from error
 
 
 def _missed(entry: dict[str, Any]) -> Missed:
@@ -105,41 +90,6 @@ def _read_call(file: Any, keys: set[str], number: int, call: dict[str, Any]) -> 
     record = record_from_json(call, _decode(file.get_tensor(str(number)), scale) if kept else None, overview)
     record.norms = ValueNorms.of(norms, record) if norms else None
     return record
-
-
-def _read_folder(folder: Path) -> list[AttentionRecord]:
-    index = folder / "maps.json"
-    if not index.exists():
-        raise FileNotFoundError(f"{folder} has no maps.json: capture(stream=…) did not write it")
-    about = read_object(index, finite=False)
-    records = []
-    try:
-        for call in about["calls"]:
-            records.append(record_from_json(call, _mapped(folder, call["file"], call["dtype"], call["shape"])))
-    except UnreadableError:
-        raise
-    except _WRONG as error:
-        raise UnreadableError(f"{index} does not describe maps that can be read: {_first_line(error)}") from error
-    return records
-
-
-def _mapped(folder: Path, name: Any, dtype: Any, shape: Any) -> Tensor:
-    """A streamed map. What is said about it must agree with the size of the file: memory mapped beyond the end of a file
-    ends the process when it is read."""
-    path = file_inside(folder, name)
-    if dtype not in _STREAMED:
-        raise UnreadableError(f"{path} is said to hold {dtype!r:.40}, but maps are {', '.join(_STREAMED)}")
-    if not isinstance(shape, list) or any(type(size) is not int or size < 1 for size in shape):
-        raise UnreadableError(f"{path} is said to have the shape {shape!r:.100}, which is no shape of a map")
-    count, size = math.prod(shape), check_regular(path)
-    if count * _STREAMED[dtype].itemsize != size:
-        raise UnreadableError(f"{path} has {size:,} bytes, but a {dtype} map of shape {shape} has another size")
-    return torch.from_file(str(path), shared=False, size=count, dtype=_STREAMED[dtype]).reshape(shape)
-
-
-def _first_line(error: Exception) -> str:
-    said = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {said:.200}"
 
 
 def _with_suffix(path: Path) -> Path:

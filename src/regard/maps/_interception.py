@@ -1,6 +1,5 @@
 """``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener."""
 
-import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.maps._axis_evidence import heads_of, samples_of
 from regard.maps._contributions import PROJECTIONS
 from regard.maps._known_functions import KnownFunctions, in_backward
-from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._outputs import OutputTracker
-from regard.maps._packed_patches import patch_order
+from regard.maps._packed_patches import about_tokens
 from regard.maps._patches import (
     compiled_as_called,
     outer_interceptors,
@@ -29,7 +26,7 @@ from regard.maps._patches import (
 )
 from regard.maps._record import AttentionRecord, Computation, WeightsOf
 from regard.maps._shapes import why_unreadable
-from regard.maps._silent_modules import SilentModules, takes_queries_keys_values
+from regard.maps._silent_modules import SilentModules, is_foreign, may_attend, says_attention
 from regard.maps._token_layouts import TokenLayouts
 from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
@@ -43,6 +40,7 @@ from regard.maps.sources import (
     attention_module,
     block_layer,
     handwritten,
+    mixture,
     own_layer,
     run_kernel,
     shares_memory,
@@ -50,7 +48,6 @@ from regard.maps.sources import (
 )
 from regard.observation import is_hidden, listen, unobserved
 
-_ATTENTION_LIKE = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
 _OUTSIDE = "(outside the model)"
 
 
@@ -72,7 +69,9 @@ class Interceptor(TorchFunctionMode):
         self._last_output: weakref.ref[Tensor] | None = None
         # The latest output that the listener replaced, and the weights that give it.
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
-        self.outputs = OutputTracker(listener, self._apart, self._follow, self._about_tokens)
+        self.outputs = OutputTracker(
+            listener, self._apart, self._follow, lambda: about_tokens(self.names.locate(count=False))
+        )
         history = self.handwritten.history  # both are empty while nothing is followed
         self._origins, self._random = history.origins, history.random.known
         self._handlers: dict[str, Callable[..., Any]] = {
@@ -126,10 +125,9 @@ class Interceptor(TorchFunctionMode):
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """An operator ran that is called as such, not as a function of torch."""
-        foreign = not str(func).startswith(("aten", "prim"))
-        if _ATTENTION_LIKE.search(str(func)) or (foreign and takes_queries_keys_values(args, out)):
+        if may_attend(str(func), args, out):
             self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
-        elif self.silent and foreign:
+        elif self.silent and is_foreign(str(func)):
             self.silent.operator(self._running(), str(func))
 
     # -- recording ---------------------------------------------------------------------------------------------
@@ -225,9 +223,7 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         out, seen = run_kernel(func, args, kwargs)
         call = FunctionCall(site, func, args, kwargs, out, seen)
-        new = self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
-        self.outputs.paired(site.name, args[2] if len(args) > 2 else kwargs.get("value"), new)
-        return new
+        return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _aten_kernel(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self._wanted(args[0] if args else kwargs["query"])
@@ -236,13 +232,6 @@ class Interceptor(TorchFunctionMode):
             return out
         call = FunctionCall(site, func, args, kwargs, out)
         return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call), tokens_first=False)
-
-    def _about_tokens(self) -> tuple[int | None, int | None, Tensor | None, Layout | None]:
-        """Heads and samples of the running module, and where its tokens lie on the image, as far as they are known."""
-        site = self.names.locate(count=False)
-        if site is None:
-            return None, None, None, None
-        return heads_of(site.module), samples_of(site), *patch_order(site)
 
     def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function asks whether a mode is active and, if so, passes itself to it. Here the same code runs with the
@@ -281,6 +270,8 @@ class Interceptor(TorchFunctionMode):
         out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
         if self.outputs.followed:
             self.outputs.scaled(func.__name__, args, out)
+        if func.__name__ == "logsumexp" and self.handwritten.is_of_scores(args):
+            self.outputs.logsumexp_taken(self._running())
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # its first product was reported already
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
@@ -292,7 +283,7 @@ class Interceptor(TorchFunctionMode):
             return out
         if found.origin.use is not None:
             found.origin.use.done = True
-        if self.outputs.averaged(found, out):
+        if self.outputs.averaged(found, out) or self._is_mixture(found):
             return out
         site = self._wanted(found.weights)
         if site is None:
@@ -308,6 +299,16 @@ class Interceptor(TorchFunctionMode):
         new = self._record(site, out, source)
         self.handwritten.history.average(new, found, site.name)
         return new
+
+    def _is_mixture(self, found: WeightedSum) -> bool:
+        """Whether this is a mixture in a module that does not say that it attends, or that attends by something else."""
+        site = None if found.origin.scored else self.names.locate(count=False)
+        if site is None or (says_attention(site.name, site.module) and site.name not in self._accounted):
+            return False
+        note = mixture(site, found)
+        if note is not None and self.listener.wants(site.name):
+            self.listener.noted(site.name, note)
+        return note is not None
 
     def _in_blocks(self, function: str) -> bool:
         """Whether a layer is running that attends in blocks. Its map is recorded as a whole when it begins."""
@@ -351,7 +352,7 @@ class Interceptor(TorchFunctionMode):
             tokens_first = "flex" not in name if isinstance(out, tuple) else None
             return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call), tokens_first)
 
-    def wake(self) -> None:
+    def watch_everything(self) -> None:
         """Another interception begins inside of this one."""
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
@@ -366,7 +367,7 @@ class Interceptor(TorchFunctionMode):
         """Report each softmax that was not multiplied with values, and release everything that refers to the model."""
         self.outputs.finish()
         for use in self.handwritten.history.uses:
-            if not use.done:
+            if not use.done and (use.touched or use.name not in self._accounted):
                 self._missed(use.name, use.reason, use.shape)
         for name, reason in self.silent.unaccounted(self._accounted):
             self._missed(name, reason)
@@ -376,7 +377,6 @@ class Interceptor(TorchFunctionMode):
         # These refer back to us: without them, the model is freed before the next garbage collection.
         self._handlers.clear()
         self._functions.clear()
-        self._followed = ()
         self.outputs.handlers.clear()
         del self.outputs
         self.handwritten.close()

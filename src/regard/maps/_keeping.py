@@ -65,7 +65,8 @@ class Keeping(RecordListener, ABC):
 
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
         batch, heads_count, queries, keys = record.shape
-        value = record.running.value
+        running = record.running
+        value = running.value
         shape = (batch, chosen_count(heads, heads_count), chosen_count(rows, queries), keys)
         dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
         size = math.prod(shape) * dtype.itemsize
@@ -82,10 +83,10 @@ class Keeping(RecordListener, ABC):
         room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * self.chunk_bytes)
         if isinstance(room, str):
             return room + self._offer(record)
-        device, file = record.running.device, room.tensor
+        file = room.tensor
 
         def make(items: int) -> Tensor:
-            return zeros((items, *shape[1:]), dtype, device) if file is None else file
+            return zeros((items, *shape[1:]), dtype, running.device) if file is None else file
 
         made = build(record, rows, heads, Room(make, dtype, file is None), self.chunk_bytes)
         record.stored = made if file is not None else room.keep(made)

@@ -35,12 +35,23 @@ class RecordListener:
         """Attention of this name cannot be recorded."""
         self.lost.append(f"{name}: {reason}")
 
+    def noted(self, name: str, note: str) -> None:
+        """In the module of this name, something else was found that looks like attention."""
+
     def rescaled(self, name: str, factor: Tensor) -> None:
         """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
         or two kernels that are merged by their logsumexp."""
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         """The model subtracted the latest output of one name, times a factor, from that of the other: their maps are one."""
+
+    def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
+        """The model subtracted some heads of the latest output of this name, times a factor, from others: their maps are
+        one."""
+
+    def repeated(self, names: Sequence[str]) -> bool:
+        """The model put the latest outputs of these names side by side. Whether their maps are the same, and one now."""
+        return False
 
     def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
         """The model added the latest outputs of several names, each times a factor. Whether their maps are one now.

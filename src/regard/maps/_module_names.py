@@ -18,6 +18,8 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 _OWN_PACKAGES = (__package__, f"{__package__}.sources")
 _GRIDS = "image_grid_thw"  # Qwen-VL's
+CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
+_COMPILER = "torch._dynamo.eval_frame"
 _MOST = 4096  # facts that are kept: texts of many lengths have many
 
 # The name of the code that stands in for a patched function.
@@ -52,7 +54,8 @@ def _add_modules(found: dict[str, nn.Module], known: set[int], prefix: str, modu
             known.add(id(child))
             path = prefix + name
             found[path] = child
-            _add_modules(found, known, path + ".", child)
+            if child._modules:
+                _add_modules(found, known, path + ".", child)
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,6 @@ class CallSite:
     frames: tuple[FrameType, ...]
     remembered: dict[Any, Any] = field(default_factory=dict)
 
-    @property
-    def functions(self) -> frozenset[str]:
-        """The names of all functions that run."""
-        return frozenset([frame.f_code.co_name for frame in self.frames])
-
     def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
         """A local variable of the innermost running function of this name; None if there is none.
 
@@ -81,7 +79,7 @@ class CallSite:
         """
         for frame in self.frames:
             named = frame.f_code.co_name == function and name in frame.f_code.co_varnames
-            if named and (module is None or _first_argument(frame) is module):
+            if named and (module is None or first_argument(frame) is module):
                 return frame.f_locals.get(name)
         return None
 
@@ -109,13 +107,15 @@ class ModuleNames:
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = named_modules(model)
-        self._by_name = {clean(path): module for path, module in self.modules.items()}
+        self._by_name = self.modules
+        if "_orig_mod" in (paths := "\n".join(self.modules)) or "_wrapped_module" in paths:
+            self._by_name = {clean(path): module for path, module in self.modules.items()}
         self._names = {id(module): path for path, module in self._by_name.items()}
         if len(self._names) < len(self.modules):  # without what wrappers add, some have the same path
             self._names = {id(module): clean(path) for path, module in self.modules.items()}
         self._root = type(_unwrapped(model)).__name__
         self._parents: dict[str, list[nn.Module]] = {}
-        self._remembered: dict[Any, Any] = {}
+        self.remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
         # The outermost frame of the model's latest run, and how many runs there were.
@@ -129,6 +129,10 @@ class ModuleNames:
         """The module's path, the class name for the model itself, None for a module that is not in the model."""
         path = self._names.get(id(module))
         return path if path is None or path else self._root
+
+    def find(self, name: str) -> nn.Module | None:
+        """The module of this name, which :meth:`of` gave."""
+        return self._by_name.get("" if name == self._root and name not in self._by_name else name)
 
     def parents(self, name: str) -> list[nn.Module]:
         """The module of this name and those that contain it, innermost first."""
@@ -151,11 +155,16 @@ class ModuleNames:
             count: whether to number this attention: False if it may turn out not to be one.
         """
         frames = _frames()
-        if not self.compiled and "compile_wrapper" in [frame.f_code.co_name for frame in frames]:
-            self.compiled = _from_compiled_code(frames)
-        self._running = [entry for entry in self._running if entry[0] in frames]
+        if not self.compiled and _COMPILER in sys.modules:
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
+                frames
+            )
+        if self._running:
+            self._running = [entry for entry in self._running if entry[0] in frames]
+        if count and module is None and member is None and (site := self._at_once(frames)) is not None:
+            return site
         for depth, frame in enumerate(frames):
-            found = _first_argument(frame)
+            found = first_argument(frame)
             name = self.of(found) if isinstance(found, nn.Module) else None
             if name is None and _is_another_model(found, frame):
                 break
@@ -169,9 +178,26 @@ class ModuleNames:
             if member is not None and (path := self.of(member)) is not None:
                 found, name = member, path
             name = self._numbered(call, name) if count else name
-            return CallSite(name, found, tuple(frames), self._remembered)
+            return CallSite(name, found, tuple(frames), self.remembered)
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
+
+    def _at_once(self, frames: list[FrameType]) -> CallSite | None:
+        """The usual case: the module of the innermost call attends, and no function inside of it belongs to another one."""
+        owners = []
+        for frame in frames:
+            if frame.f_code is CALL:
+                break
+            owners.append(first_argument(frame))
+        else:
+            return None
+        module = frame.f_locals["self"]
+        path = self._names.get(id(module))
+        if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
+            return None
+        if self._run is None or self._run[0] not in frames:
+            self._count_run(frames)
+        return CallSite(self._numbered(frame, path or self._root), module, tuple(frames), self.remembered)
 
     @property
     def run(self) -> int:
@@ -190,11 +216,30 @@ class ModuleNames:
 
     def _is_call(self, frame: FrameType) -> bool:
         """Whether this is a call of a module of the model, or of one of its methods."""
-        found = _first_argument(frame)
+        found = first_argument(frame)
         if not isinstance(found, nn.Module) or self.of(found) is None:
             return False
         method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
         return getattr(method, "__code__", None) is frame.f_code
+
+    def is_first(self, frames: list[FrameType], call: FrameType) -> bool:
+        """Whether this call of a module attends the first time."""
+        if self._running:
+            self._running = [entry for entry in self._running if entry[0] in frames]
+            for entry in self._running:
+                if entry[0] is call:
+                    return False
+        return True
+
+    def count_first(self, frames: list[FrameType], call: FrameType, name: str) -> None:
+        """Count the first attention of this call of the module of this name."""
+        self._running.append((call, name, 1))
+        if self._run is None or self._run[0] not in frames:
+            self._count_run(frames)
+        if not self.compiled and _COMPILER in sys.modules:
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
+                frames
+            )
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -214,33 +259,34 @@ class ModuleNames:
     @property
     def facts(self) -> dict[Any, Any]:
         """What was remembered and holds as long as the model does not change, without references to it."""
-        found = {key: x for key, x in self._remembered.items() if not isinstance(x, list) or not x}
+        found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
         own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self._names}
         return own if len(own) < _MOST else {}
 
     def remember(self, facts: dict[Any, Any]) -> None:
-        self._remembered.update(facts)
+        self.remembered.update(facts)
 
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""
         self._running.clear()
-        self._remembered.clear()
+        self.remembered.clear()
         self._run = None
 
 
 def _frames() -> list[FrameType]:
-    """From the call outwards, without those of this package: a frame that refers to itself would keep the model's
-    tensors until the next garbage collection."""
+    """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
+    model's tensors until the next garbage collection."""
     frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__package__") in _OWN_PACKAGES:
+        frame = frame.f_back
     found = []
     while frame is not None:
-        if frame.f_globals.get("__package__") not in _OWN_PACKAGES:
-            found.append(frame)
+        found.append(frame)
         frame = frame.f_back
     return found
 
 
-def _first_argument(frame: FrameType) -> Any:
+def first_argument(frame: FrameType) -> Any:
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
@@ -258,11 +304,11 @@ def _from_compiled_code(frames: list[FrameType]) -> bool:
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
     """The frame of this one call of the module, inside which its helpers run; None if the module is not running."""
     for frame in frames:
-        if frame.f_code.co_name == "_wrapped_call_impl" and _first_argument(frame) is module:
+        if frame.f_code.co_name == "_wrapped_call_impl" and first_argument(frame) is module:
             return frame
     for frame in reversed(frames):  # a method was called directly
         method = getattr(type(module), frame.f_code.co_name, None)
-        if getattr(method, "__code__", None) is frame.f_code and _first_argument(frame) is module:
+        if getattr(method, "__code__", None) is frame.f_code and first_argument(frame) is module:
             return frame
     return None
 

@@ -5,14 +5,12 @@ All of it says something about maps that were already recorded, and is passed on
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from regard.maps._differences import SUBTRACTIONS, OutputPairs
+from regard.maps._combinations import Combinations, Followed, Memory, Terms, is_negative, scaled, some_heads, total
 from regard.maps._folded_heads import FoldedHeads
 from regard.maps._joining import Joint, axis_of
 from regard.maps._known_functions import KnownFunction
@@ -22,6 +20,11 @@ from regard.maps._record import Computation
 from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS, WeightedSum
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+SUBTRACTIONS = frozenset({"sub", "sub_", "subtract", "__sub__", "__isub__"})
+# Of three arguments: a + w·(b − a) and a + b·c.
+_THREE = frozenset({"lerp", "lerp_", "addcmul", "addcmul_"})
+_COPIES = frozenset({"clone", "contiguous", "to", "float", "double", "type_as"})
+_SPLITS = frozenset({"chunk", "split", "tensor_split", "__getitem__"})
 _STEPS = 24  # products and sums after an attention that may concern its output
 _LOOSE = (
     "several kernels of one call gave their logsumexp to the model, which combined them in a way that regard does not follow: "
@@ -30,46 +33,6 @@ _LOOSE = (
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 # Of these functions the first 24 after an attention are looked at.
 _COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
-
-
-@dataclass(eq=False)
-class _Followed:
-    """An output of the running call of a module.
-
-    Attributes:
-        tensor: the output, or what it was multiplied to.
-        name: of its map.
-        heads: ``(batch, heads, queries, width)``; None for the first output of a call, of which no memory is kept.
-        values: where its values lie in memory.
-        factor: with which it was multiplied.
-        tokens_first: whether tokens come before heads.
-        with_logsumexp: whether the kernel gave its logsumexp to the model.
-    """
-
-    tensor: weakref.ref[Tensor]
-    name: str
-    heads: Tensor | None
-    values: "_Memory"
-    factor: Any = 1.0
-    tokens_first: bool = False
-    with_logsumexp: bool = False
-
-
-class _Memory:
-    """Where a tensor lies in memory. The memory may be freed, and used again by another tensor."""
-
-    def __init__(self, x: Tensor | None) -> None:
-        self._at: tuple[Any, ...] | None = None
-        if x is not None:
-            try:
-                self._at = (x.data_ptr(), x.shape, x.stride())
-                self._storage = StorageWeakRef(x.untyped_storage())
-            except (RuntimeError, NotImplementedError):  # sparse, or inside of vmap
-                self._at = None
-
-    def joins(self, others: list["_Memory"]) -> "_Memory":
-        """That of the others which is the same memory, still in use; else this one."""
-        return next((x for x in others if x._at is not None and x._at == self._at and not x._storage.expired()), self)
 
 
 class OutputTracker:
@@ -85,7 +48,7 @@ class OutputTracker:
         quiet: functions that matter only if one of their arguments is followed.
     """
 
-    quiet: ClassVar[frozenset[str]] = _COUNTED | SUBTRACTIONS | JOINS
+    quiet: ClassVar[frozenset[str]] = _COUNTED | SUBTRACTIONS | JOINS | _THREE | _COPIES | _SPLITS
 
     def __init__(
         self,
@@ -97,34 +60,81 @@ class OutputTracker:
         self.listener = listener
         self._apply, self._follow, self._about = apply, follow, about
         self.handlers: dict[str, Callable[..., Any]] = {
-            **dict.fromkeys(SUBTRACTIONS, self._subtraction),
-            **dict.fromkeys(ADDITIONS, self._addition),
+            **dict.fromkeys(SUBTRACTIONS | ADDITIONS | _THREE, self._sum_of_outputs),
             **dict.fromkeys(JOINS, self._join),
+            **dict.fromkeys(_COPIES, self._copy),
+            **dict.fromkeys(_SPLITS, self._split),
         }
-        self.pairs = OutputPairs()
         self.folded = FoldedHeads()
-        self._outputs: list[_Followed] = []
+        self._outputs: list[Followed] = []
+        self._sums = Combinations()
         self._number = 0  # of the latest output in its call
         self._steps = 0
         self._known: set[int] = set()  # ids of all tensors that are followed here; some may be gone
-        # The sum of two outputs whose rows may be divided later.
-        self._sum: tuple[weakref.ref[Tensor], _Followed, _Followed] | None = None
+        self._expected: str | None = None  # the module that has the logsumexp of scores whose output follows
         # Outputs that were stacked, and the result: it may be averaged with weights.
-        self._stack: tuple[weakref.ref[Tensor], list[_Followed]] | None = None
+        self._stack: tuple[weakref.ref[Tensor], list[Followed]] | None = None
 
-    def _subtraction(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = self.pairs.subtracted(args) if self.pairs else None
-        if found is not None:
-            self._apply(self.listener.subtracted, *found)
-            self.note()
+    def _sum_of_outputs(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A sum or a difference. The model may work in place: what is added is known before."""
+        terms = self._terms(func.__name__, args, kwargs) if self.followed else None
         out = func(*args, **kwargs)
+        if terms is not None and isinstance(out, Tensor):
+            self._combined(terms, out, func.__name__ in SUBTRACTIONS)
+            self.note()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
-    def _addition(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _terms(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms | None:
+        """The outputs of which this sum is made; None if it is made of anything else."""
+        if len(args) < 2 or not isinstance(args[0], Tensor):
+            return None
+        x, y = args[:2]
+        first, second, whole = self._sums.get(x), self._sums.get(y), x
+        if function in ("lerp", "lerp_"):
+            share: Any = args[2] if len(args) > 2 else kwargs["weight"]
+            first = None if first is None else scaled(first, 1 - share, whole)
+            second = None if second is None else scaled(second, share, whole)
+        elif function in ("addcmul", "addcmul_"):
+            z, value = args[2] if len(args) > 2 else kwargs.get("tensor2"), kwargs.get("value", 1)
+            if second is None:
+                y, z, second = z, y, self._sums.get(z)
+            second = None if second is None else scaled(second, z * value, whole)
+        elif isinstance(y, int | float) and y == 0:
+            return first  # sum() begins with it
+        else:
+            sign = -1.0 if function in SUBTRACTIONS else 1.0
+            second = None if second is None else scaled(second, sign * kwargs.get("alpha", 1), whole)
+        return None if first is None or second is None else total(first, second)
+
+    def _copy(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        if self.followed:
-            self._added(args, out)
+        terms = self._sums.get(args[0]) if args else None
+        if terms is not None and isinstance(out, Tensor):
+            self._sums.set(out, terms)
+            self.note()
+        self._follow(func.__name__, func, args, kwargs, out)
+        return out
+
+    def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Some heads of an output are taken: differential attention subtracts one half from the other."""
+        out = func(*args, **kwargs)
+        whole = args[0] if args else None
+        terms = self._sums.get(whole)
+        if terms is not None and isinstance(whole, Tensor):
+            parts = out if isinstance(out, tuple | list) else [out]
+            start = 0
+            for part in parts:
+                index: Any = args[1] if func.__name__ == "__getitem__" else None
+                if index is None:
+                    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+                    size = part.shape[axis]
+                    index = [slice(None)] * whole.ndim
+                    index[axis], start = slice(start, start + size), start + size
+                    index = tuple(index)
+                found = some_heads(whole, terms, part, index)
+                if found is not None:
+                    self._sums.set(part, found)
             self.note()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
@@ -166,19 +176,17 @@ class OutputTracker:
             self._steps -= 1
         return True
 
-    def paired(self, name: str, value: Any, out: Any) -> None:
-        """A kernel was called with these values."""
-        self.pairs.add(name, value, out)
-        if self.pairs:
-            self.note()
-
     def note(self) -> None:
         """Other tensors are followed than before."""
-        self._known = {id(output.tensor()) for output in self._outputs}
-        if self.pairs:
-            self._known.update(id(output.tensor()) for output in self.pairs.waiting)
-        if self._sum is not None:
-            self._known.add(id(self._sum[0]()))
+        self._known = self._sums.ids
+
+    def logsumexp_taken(self, name: str | None) -> None:
+        """The module of this name took the logsumexp of scores: of its latest attention, or of the next one."""
+        latest = self._outputs[-1] if self._outputs else None
+        if latest is not None and latest.name.partition("#")[0] == name and not latest.with_logsumexp:
+            latest.with_logsumexp = True
+        else:
+            self._expected = name
 
     def recorded(self, name: str, running: Computation, own: Any, new: Any, *, tokens_first: bool | None) -> None:
         """An attention was recorded.
@@ -192,20 +200,21 @@ class OutputTracker:
         same_call = bool(self._outputs) and self._outputs[0].name.partition("#")[0] == base
         if not same_call or int(number or 1) != self._number + 1:
             self._end_call()
-        self._number, self._steps, self._sum = int(number or 1), _STEPS, None
+        self._number, self._steps = int(number or 1), _STEPS
+        expected, self._expected = self._expected == base, None
         if not isinstance(tensor, Tensor):
             return
         heads, later = running.output, bool(self._outputs)
-        self._outputs.append(
-            _Followed(
-                weakref.ref(tensor),
-                name,
-                heads.detach() if later and heads is not None else None,
-                _Memory(running.value).joins([output.values for output in self._outputs]),
-                tokens_first=bool(tokens_first),
-                with_logsumexp=tokens_first is not None,
-            )
+        output = Followed(
+            name,
+            _lead(heads),
+            heads.detach() if later and heads is not None else None,
+            Memory(running.value).joins([output.values for output in self._outputs]),
+            tokens_first=bool(tokens_first),
+            with_logsumexp=tokens_first is not None or expected,
         )
+        self._outputs.append(output)
+        self._sums.set(tensor, {output: 1.0})
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
         self.note()
 
@@ -215,6 +224,7 @@ class OutputTracker:
         for name in loose if len(loose) > 1 else ():
             self._apply(self.listener.missed, name, _LOOSE)
         self._outputs = []
+        self._sums.clear()
 
     def before_next(self) -> None:
         """Another attention is about to be recorded, or none will be."""
@@ -241,44 +251,48 @@ class OutputTracker:
             self.note()
 
     def _scaled(self, divided: bool, args: tuple[Any, ...], out: Any) -> None:
-        if not divided:
-            self.pairs.multiplied(args, out)
-        if divided and self._sum is not None and args[0] is self._sum[0]() and isinstance(args[1], Tensor):
-            _, first, second = self._sum
-            factors = tuple(part.factor / args[1] for part in (first, second))
-            self._sum = None
-            self._add(first, second, factors, out)
+        index, terms = next(
+            ((i, terms) for i, x in enumerate(args[: 1 if divided else 2]) if (terms := self._sums.get(x))), (0, None)
+        )
+        if terms is None or not isinstance(out, Tensor):
             return
-        for output in self._outputs:
-            whole = output.tensor()
-            index = next((i for i, x in enumerate(args[:1] if divided else args[:2]) if x is whole), None)
-            if whole is None or index is None or not isinstance(out, Tensor):
-                continue
-            rows = _factor(args[1 - index], whole, divided)
-            if rows is None:
-                return
-            if output.with_logsumexp and isinstance(
-                rows, Tensor
-            ):  # a learned sink, or a share of the softmax: this belongs to the map by itself
-                each = rows.expand(*whole.shape[:-1], 1)[..., 0]
-                self._apply(self.listener.rescaled, output.name, each.transpose(1, 2) if output.tokens_first else each)
-                output.with_logsumexp = False
-            else:
-                output.factor = output.factor * rows
-            output.tensor = weakref.ref(out)
+        terms = scaled(terms, args[1 - index], args[index], divided)
+        if terms is None:
             return
+        output, rows = next(iter(terms.items()))
+        if len(terms) == 1 and output.with_logsumexp and isinstance(rows, Tensor) and rows.ndim:
+            # A learned sink, or a share of the softmax: this belongs to the map by itself.
+            self._apply(self.listener.rescaled, output.name, rows.squeeze(-1))
+            output.with_logsumexp, terms = False, {output: 1.0}
+        self._combined(terms, out, subtraction=False)
 
-    def _added(self, args: tuple[Any, ...], out: Any) -> None:
-        """An addition: of two of the outputs?"""
-        if len(self._outputs) < 2 or not isinstance(out, Tensor):
+    def _combined(self, terms: Terms, out: Tensor, subtraction: bool) -> None:
+        """A combination of outputs: are their maps one now?"""
+        self._sums.set(out, terms)
+        if len(terms) == 2 and all(part.chosen is not None for part in terms):
+            (first, one), (second, factor) = terms.items()
+            same = first.name == second.name and len(first.chosen or ()) == len(second.chosen or ())
+            if same and not isinstance(one, Tensor) and one == 1.0 and (subtraction or is_negative(factor)):
+                self._apply(self.listener.heads_subtracted, first.name, first.chosen, second.chosen, -factor)
             return
-        found = [next((o for o in self._outputs if o.tensor() is x), None) for x in args[:2]]
-        if len(found) != 2 or found[0] is None or found[1] is None or found[0] is found[1]:
+        parts = [output for output in self._outputs if output in terms]
+        if len(parts) < 2 or len(parts) != len(terms):
             return
-        first, second = sorted((found[0], found[1]), key=self._outputs.index)
-        factors = (first.factor, second.factor)
-        if not self._add(first, second, factors, out):
-            self._sum = (weakref.ref(out), first, second)
+        names, factors = tuple(part.name for part in parts), tuple(terms[part] for part in parts)
+        same = all(part.values is parts[0].values for part in parts)
+        done = bool(self._apply(self.listener.added, names, factors, same))
+        if not done and same and len(parts) == 2 and (subtraction or is_negative(factors[1])):
+            if isinstance(factors[0], Tensor) or factors[0] != 1.0:
+                return
+            self._apply(self.listener.subtracted, *names, -factors[1])
+            done = True
+        if done:
+            first = parts[0]
+            first.heads, first.with_logsumexp = None, False
+            first.values = first.values if same else Memory(None)
+            self._outputs = [output for output in self._outputs if output not in parts[1:]]
+            self._sums.without(parts)
+            self._sums.set(out, {first: 1.0})
 
     def averaged(self, found: WeightedSum, out: Any) -> bool:
         """Whether this is an average of several outputs, whose maps are one now."""
@@ -293,16 +307,8 @@ class OutputTracker:
         done = bool(self._apply(self.listener.added, names, tuple(shares.detach()), False))
         if done:
             self._outputs = [output for output in self._outputs if output not in parts]
+            self._sums.without(parts)
         return done
-
-    def _add(self, first: _Followed, second: _Followed, factors: tuple[Any, Any], out: Any) -> bool:
-        same = first.values is second.values
-        done = self._apply(self.listener.added, (first.name, second.name), factors, same)
-        if done:
-            first.tensor, first.factor, first.heads = weakref.ref(out), 1.0, None
-            first.values, first.with_logsumexp = first.values if same else _Memory(None), False
-            self._outputs.remove(second)
-        return bool(done)
 
     def _joined(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Tensors are concatenated or stacked: the latest outputs?"""
@@ -332,7 +338,7 @@ class OutputTracker:
                     axes.add(axis_of(part.detach(), output.heads, None if stacked else dim, len(parts), heads, samples))
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
-            self._stack = (weakref.ref(out), outputs) if stacked and dim == 0 else None
+            self._side_by_side(outputs, out, dim, stacked)
             return
         names = tuple(output.name for output in outputs)
         self._apply(self.listener.joined, names, Joint(axis, order, layout))
@@ -340,19 +346,28 @@ class OutputTracker:
         known = [output.heads for output in outputs if output.heads is not None]
         along = ("batch", "heads", "queries").index(axis)
         first.heads = torch.cat(known, along) if len(known) == len(outputs) else None
-        first.tensor, first.values, first.with_logsumexp = weakref.ref(out), _Memory(None), False
+        first.values, first.with_logsumexp = Memory(None), False
+        first.lead = _lead(first.heads)
         del self._outputs[-len(parts) + 1 :]
+        self._sums.without(outputs)
+        self._sums.set(out, {first: 1.0})
+
+    def _side_by_side(self, outputs: list[Followed], out: Tensor, dim: int, stacked: bool) -> None:
+        """Outputs were stacked, to be averaged perhaps, or concatenated along the width: if they have the same map, with
+        values in several parts, it is one."""
+        self._stack = (weakref.ref(out), outputs) if stacked and dim == 0 else None
+        if stacked or dim not in (-1, out.ndim - 1):
+            return
+        if self._apply(self.listener.repeated, tuple(output.name for output in outputs)):
+            self._outputs = [output for output in self._outputs if output not in outputs[1:]]
+            self._sums.without(outputs)
+            self._sums.set(out, {outputs[0]: 1.0})
+            self.note()
 
     def finish(self) -> None:
         self.before_next()
         self._end_call()
 
 
-def _factor(factor: Any, whole: Tensor, divided: bool) -> Any:
-    """A factor of each row, or a number; None for other factors."""
-    if isinstance(factor, int | float):
-        return (1 / factor if factor else None) if divided else float(factor)
-    if not isinstance(factor, Tensor) or (factor.ndim and (factor.ndim != whole.ndim or factor.shape[-1] != 1)):
-        return None
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        return factor.detach().reciprocal() if divided else factor.detach()
+def _lead(heads: Tensor | None) -> tuple[int, ...]:
+    return () if heads is None else tuple(heads.shape[:3])

@@ -6,11 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._axis_evidence import heads_of, samples_of
 from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 
 
-def patch_order(site: CallSite) -> tuple[Tensor | None, Layout | None]:
+def about_tokens(site: CallSite | None) -> tuple[int | None, int | None, Tensor | None, Layout | None]:
+    """Heads and samples of the running module, and where its tokens lie on the image, as far as they are known."""
+    if site is None:
+        return None, None, None, None
+    return heads_of(site.module), samples_of(site), *_patch_order(site)
+
+
+def _patch_order(site: CallSite) -> tuple[Tensor | None, Layout | None]:
     """For each token its number if patches are counted row by row, image after image; and the layout of a single image.
 
     Such towers take patches in squares that are merged later, and some of them (Qwen2.5-VL) put the squares of a window next

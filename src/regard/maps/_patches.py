@@ -38,7 +38,7 @@ class FunctionInterceptor(Protocol):
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
-    def wake(self) -> None: ...
+    def watch_everything(self) -> None: ...
 
     def parameters_replaced(self, module: torch.nn.Module, parameters: Any) -> None: ...
 
@@ -71,7 +71,7 @@ def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
             _install()
         _active_count += 1
     for outer in _thread.interceptors:
-        outer.wake()
+        outer.watch_everything()
     _thread.interceptors.append(interceptor)
     try:
         yield

@@ -1,5 +1,6 @@
 """Where the queries and keys of one call lie in the whole sequence, of which a cache keeps the keys of earlier calls."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -8,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.maps._module_names import CallSite
+from regard.maps._module_names import CALL, CallSite
 
-_CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
+CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
@@ -58,39 +59,51 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     """The positions that the cache states with which the module was called; without a cache, those of a whole sequence
     that attends to itself. None if neither tells."""
     queries, keys = shape[2:]
-    frames = _inside(site)
-    cache = _local(frames, _CACHES)
+    inside = _inside(site)
+    cache = _local(inside, CACHES)
+    if cache is None:
+        return Positions(0, queries, 0, keys, keys) if queries == keys else None
+    return positions_by(cache, shape, site.module, inside, site.frames)
+
+
+def positions_by(
+    cache: Any, shape: tuple[int, ...], module: nn.Module, inside: Sequence[FrameType], frames: Sequence[FrameType]
+) -> Positions | None:
+    """The positions that a cache states, if it does.
+
+    Args:
+        inside: the frames of the module's own call; ``frames`` are all.
+    """
     if not hasattr(cache, "get_seq_length"):
-        whole = queries == keys and cache is None
-        return Positions(0, queries, 0, keys, keys) if whole else None
-    running = site.functions
-    search = {"cached": True, "beams": "_beam_search" in running, "guessed": "_assisted_decoding" in running}
+        return None
+    queries, keys = shape[2:]
+    running = [frame.f_code.co_name for frame in frames]
+    beams, guessed = "_beam_search" in running, "_assisted_decoding" in running
     own = getattr(cache, "self_attention_cache", cache)
-    cross = own is not cache and _attends_elsewhere(frames)
-    length = _length(own, site.module)
+    cross = own is not cache and _attends_elsewhere(inside)
+    length = _length(own, module)
     first = length - queries
     if first < 0:
         return None
-    if cross:
-        return Positions(first, queries, 0, keys, length, cross=True, **search)
     # A sliding window keeps the latest keys; a static cache has room for later ones.
-    return Positions(first, queries, max(0, length - keys), keys, length, **search)
+    first_key = 0 if cross else max(0, length - keys)
+    return Positions(first, queries, first_key, keys, length, True, cross, beams, guessed)
 
 
 def _inside(site: CallSite) -> list[FrameType]:
     """The frames of the module's own call."""
     frames: list[FrameType] = []
     for frame in site.frames:
-        if frame.f_code.co_name == "_wrapped_call_impl":
+        if frame.f_code is CALL:
             return frames
         frames.append(frame)
     return frames
 
 
-def _local(frames: list[FrameType], names: tuple[str, ...]) -> Any:
+def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:
     """The first local variable of one of these names that is not None."""
     for frame in frames:
-        found = _variables(frame.f_code, names)
+        found = local_variables(frame.f_code, names)
         if found:
             variables = frame.f_locals
             value = next((x for name in found if (x := variables.get(name)) is not None), None)
@@ -103,7 +116,7 @@ def _local(frames: list[FrameType], names: tuple[str, ...]) -> Any:
 _known: dict[tuple[int, tuple[str, ...]], tuple[CodeType, list[str]]] = {}
 
 
-def _variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
+def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
     """Those of the names that a function has as local variables."""
     found = _known.get((id(code), names))
     if found is None:
@@ -113,7 +126,7 @@ def _variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
     return found[1]
 
 
-def _attends_elsewhere(frames: list[FrameType]) -> bool:
+def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
     return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
 
 

@@ -7,6 +7,7 @@
 3. A :class:`regard.maps.Map` holds the records of one module. Views, analyses and files read them.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,10 @@ class Computation:
 
     @property
     def device(self) -> torch.device:
-        return next(x.device for x in (self.value, self.output) if x is not None)
+        known = self.output if self.value is None else self.value
+        if known is None:
+            raise ValueError("neither values nor an output are known, and with them no device")
+        return known.device
 
     def error(self, weights: Tensor, rows: Selection, heads: Selection) -> Tensor | None:
         """The largest difference from what the model computed; None if there is nothing to compare with."""
@@ -110,19 +114,28 @@ class Computation:
             return None
         return product_error(weights, self.value, expected, rows, heads)
 
-    def rounding(self, keys: int) -> Rounding | None:
-        """How large the error may be by rounding: some units in the last place of the largest number compared."""
+    def rounding(self, keys: int, single: bool = False) -> Rounding | None:
+        """How large the error may be by rounding: some units in the last place of the largest number compared.
+
+        Args:
+            single: the map is computed in float32 even if the model computes in float64.
+        """
         value = self.value if self.compared is None else self.compared
         if value is None or value.numel() == 0:
             return None
-        dtype = (self.output if self.output is not None else value).dtype
-        precision = torch.finfo(dtype).eps
-        if dtype is torch.float32 and value.is_cuda:
-            precision = max(precision, 2.0**-11)  # kernels may multiply float32 in TF32
+        precision = _precision(value.dtype if self.output is None else self.output.dtype, value.is_cuda)
+        precision = max(precision, 2.0**-23) if single else precision
         times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
         # An average of values is not larger than they are. The model may overwrite them: this is computed now.
-        largest = torch.linalg.vector_norm(value.detach(), math.inf)
+        largest = torch.linalg.vector_norm(value.detach() if value.requires_grad else value, math.inf)
         return Rounding(largest, times * precision, self.largest_sum)
+
+
+@functools.cache
+def _precision(dtype: torch.dtype, cuda: bool) -> float:
+    """The step after one. On a GPU kernels may multiply float32 in TF32."""
+    precision = torch.finfo(dtype).eps
+    return max(precision, 2.0**-11) if dtype is torch.float32 and cuda else precision
 
 
 @dataclass(eq=False)

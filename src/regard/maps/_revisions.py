@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._differences import per_row
+from regard.maps._combinations import per_row
 from regard.maps._joining import Joint, join
 from regard.maps._keeping import Keeping
 from regard.maps._record import AttentionRecord
@@ -56,6 +56,33 @@ class Revisions(Keeping):
         one.kind = "difference"
         one.check.add(two.check.error, two.check.logsumexp_error)
         self.retract(second)
+
+    def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
+        record = self._latest(name)
+        if record is not None and record.overview is not None:
+            self.missed(
+                name, "some of its heads are subtracted from others: its overview is that of both", record.shape
+            )
+        if record is None or record.stored is None or record.rows is not None or record.heads is not None:
+            return
+        before = record.stored
+        rows = per_row(factor, before)
+        if rows is None:
+            return
+        record.stored = before[:, list(first)] - rows.unsqueeze(-1) * before[:, list(second)]
+        self.storage.used += record.stored.nbytes - before.nbytes
+        record.kind, record.norms = "difference", None
+        record.shape = (record.shape[0], len(first), *record.shape[2:])
+
+    def repeated(self, names: Sequence[str]) -> bool:
+        stored = [None if record is None else record.stored for record in map(self._latest, names)]
+        if self.stream is not None or stored[0] is None:
+            return False
+        if not all(weights is not None and torch.equal(weights, stored[0]) for weights in stored[1:]):
+            return False
+        for name in names[1:]:
+            self.retract(name)
+        return True
 
     def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
         """Over all keys, the rows of one softmax sum to one. Sums of attentions each of which is whole stay several maps."""

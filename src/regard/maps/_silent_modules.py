@@ -1,8 +1,10 @@
 """Modules that look like attention. Those that ran and gave no map are reported, so that nothing is missing in silence."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,6 +13,14 @@ from torch import Tensor, nn
 from regard.maps._module_names import clean
 
 _NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|(^|_|lite)mla(_|$)|retention|delta_?net|delta_?rule", re.IGNORECASE)
+_OPERATOR = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
+# What the last word of a name says: an attention norm is a norm, an attention gate is a gate.
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_OTHERS = (
+    r"(layer|rms|group)?norms?|ln|drop(out|path)?|masks?|bias(es)?|rotary|rope|emb(ed|eddings?)?|positions?|"
+    r"proj(ections?)?|mlp|ffn?|feedforward|router|out(put)?|loss"
+)
+_OTHER_NAMES = _OTHERS + r"|gates?|adapters?|lora|hc|connections?|act|scale|residual"
 # Names of what projects queries, keys and all three at once, directly in a module that attends.
 _QUERIES = re.compile(
     r"^(w_?|to_|fc_?|c_|in_)?(q|query|queries|qs)(_?(proj|projection|lin|linear|layer|dense|weight|conv))?s?$", re.I
@@ -41,6 +51,9 @@ class SilentModules:
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
         self._threads: list[str | None] = []
+        self._named: dict[str, int] = {}  # those that say so by their class: the ids of the modules
+        self._projecting: set[str] = set()  # those that hold projections themselves
+        self._called: set[str] = set()  # those that say so and were called, so that no module around attends for them
         self._operators: dict[str, str] = {}
         self._modules, self._searched = modules, False
 
@@ -55,11 +68,18 @@ class SilentModules:
 
     def _find(self, modules: Mapping[str, nn.Module]) -> None:
         for path, module in modules.items():
-            if _is_attention(path.rpartition(".")[2]) or _is_attention(type(module).__name__) or _projects(module):
+            by_class = _is_attention(type(module).__name__, _OTHERS)
+            named, projects = by_class or says_attention(path, module), _projects(module)
+            if named or projects:
                 matrices = list(_matrices(module))
                 if len(matrices) >= 2:
                     # Modules come outermost first: the innermost one keeps its parameters.
-                    self._owner.update(dict.fromkeys(map(id, matrices), clean(path) or self._root))
+                    name = clean(path) or self._root
+                    self._owner.update(dict.fromkeys(map(id, matrices), name))
+                    if by_class:
+                        self._named[name] = id(module)
+                    if projects:
+                        self._projecting.add(name)
 
     def __bool__(self) -> bool:
         return bool(self._owner)
@@ -84,6 +104,8 @@ class SilentModules:
             if id(x) in waiting:
                 name = waiting[id(x)]
                 self._ran[name] = None
+                if name in self._named and _is_called(self._named[name]):
+                    self._called.add(name)
                 for key in [key for key, owner in waiting.items() if owner == name]:
                     del waiting[key]  # once is enough
 
@@ -106,13 +128,14 @@ class SilentModules:
         Args:
             accounted: names of modules that gave a map, or of which it is known why not.
         """
-        whole = self._root in accounted
-        found = []
+        found: list[tuple[str, str]] = []
         for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
-            related = any(
-                name == known or known.startswith(name + ".") or name.startswith(known + ".") for known in accounted
-            )
-            if related or whole or (name == self._root and accounted):
+            if name in accounted or (name == self._root and accounted):
+                continue
+            if any(known.startswith(name + ".") for known in accounted):
+                continue
+            around = any(known == self._root or name.startswith(known + ".") for known in accounted)
+            if around and name not in self._called:
                 continue
             if name not in self._ran:
                 found.append((name, _ELSEWHERE))
@@ -120,15 +143,45 @@ class SilentModules:
             inside = (text for where, text in self._operators.items() if where == name or where.startswith(name + "."))
             operator = next(inside, None)
             found.append((name, _REASON + (_USUAL if operator is None else f"the operator {operator} ran in it")))
+        # A module that only wraps another one that is reported says nothing more.
+        inner = {name for name, _ in found}
+        found = [
+            (name, reason)
+            for name, reason in found
+            if name in self._projecting or not any(other.startswith(name + ".") for other in inner)
+        ]
         starter = next((name for name in self._threads if name is not None), None)
         if starter is not None and not found:  # the model runs in several threads, in modules that look like anything
             found.append((starter, _IN_THREADS))
         return found
 
 
+def _is_called(module: int) -> bool:
+    """Whether a call of the module of this id is running."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "_wrapped_call_impl" and id(frame.f_locals.get("self")) == module:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def says_attention(path: str, module: nn.Module) -> bool:
+    """Whether the last part of a module's path or its class says that it attends."""
+    return _is_attention(path.rpartition(".")[2], _OTHER_NAMES) or _is_attention(type(module).__name__, _OTHERS)
+
+
 @lru_cache(4096)
-def _is_attention(name: str) -> bool:
-    return _NAME.search(name) is not None
+def _is_attention(name: str, others: str) -> bool:
+    """Whether a name says attention, and its last word does not say that it is something else.
+
+    >>> _is_attention("self_attn", _OTHER_NAMES), _is_attention("post_attention_layernorm", _OTHER_NAMES)
+    (True, False)
+    >>> _is_attention("AttentionGate", _OTHERS), _is_attention("attn_gate", _OTHER_NAMES)
+    (True, False)
+    """
+    words = _WORDS.findall(name)
+    return _NAME.search(name) is not None and not (words and re.fullmatch(others, words[-1], re.I))
 
 
 def _matrices(module: nn.Module) -> Iterator[nn.Parameter]:
@@ -152,8 +205,18 @@ def _are_projections(*names: str) -> bool:
     return any(map(_ALL.search, names)) or (any(map(_QUERIES.match, names)) and any(map(_KEYS.match, names)))
 
 
-def takes_queries_keys_values(args: tuple[Any, ...], out: Any) -> bool:
-    """Whether an operator that is not known may compute attention: three tensors of tokens, and an output for each query."""
+def may_attend(operator: str, args: tuple[Any, ...], out: Any) -> bool:
+    """Whether an operator that is not known may compute attention: by its name, or if it is not torch's own and takes three
+    tensors of tokens, and has an output for each query."""
+    return _OPERATOR.search(operator) is not None or (is_foreign(operator) and _takes_queries_keys_values(args, out))
+
+
+def is_foreign(operator: str) -> bool:
+    """Whether an operator is not torch's own."""
+    return not operator.startswith(("aten", "prim"))
+
+
+def _takes_queries_keys_values(args: tuple[Any, ...], out: Any) -> bool:
     given = [x for x in args if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 3]
     result = out[0] if isinstance(out, tuple | list) and out else out
     if len(given) < 3 or not isinstance(result, Tensor):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.maps._files import write_index
+from regard.maps._folders import write_index
 from regard.maps._record import AttentionRecord
 from regard.support.text import format_size
 
@@ -93,6 +93,7 @@ class Storage:
         path = self.folder / f"{self._count:06d}.keys"
         self._count += 1
         mapped = torch.from_file(str(path), shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        self._files[mapped.data_ptr()] = path.name
         return mapped.view(tensor.shape).copy_(tensor)
 
     def release(self, tensor: Tensor) -> None:
@@ -105,5 +106,4 @@ class Storage:
     def finish(self, records: list[AttentionRecord]) -> None:
         """Write the index of a folder, so that its maps can be read later."""
         if self.folder is not None:
-            kept = [record for record in records if record.stored is not None and record.stored.numel()]
-            write_index(self.folder, [(record, self._files[record.stored.data_ptr()]) for record in kept])  # type: ignore[union-attr]
+            write_index(self.folder, records, lambda x: self._files.get(x.data_ptr()))

@@ -14,10 +14,14 @@ from regard.observation import current_grid
 
 
 class TokenLayouts:
-    """Gives records their windows, positions and layouts. Remembers the grid of patches of the latest image."""
+    """Gives records their windows, positions and layouts.
+
+    Attributes:
+        patches: the grid of patches of the latest image.
+    """
 
     def __init__(self) -> None:
-        self._patches: tuple[int, ...] | None = None
+        self.patches: tuple[int, ...] | None = None
 
     def convolved(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int, ...] | None:
         """A two-dimensional convolution ran: the size of its kernel. If its windows do not overlap, it cuts an image into
@@ -28,7 +32,7 @@ class TokenLayouts:
             return None
         steps, kernel = (stride, stride) if isinstance(stride, int) else tuple(stride), tuple(weight.shape[2:])
         if kernel == steps * (2 // len(steps)) and min(steps) > 1:
-            self._patches = tuple(out.shape[-2:])
+            self.patches = tuple(out.shape[-2:])
         return kernel
 
     def add(self, record: AttentionRecord, site: CallSite, around: list[nn.Module]) -> None:
@@ -48,10 +52,10 @@ class TokenLayouts:
             record.layout = Layout(grid, 0)
         record.running.layout_declared = record.layout is not None
         if record.layout is None:
-            at = (site.name, keys, self._patches)
+            at = (site.name, keys, self.patches)
             if at not in site.remembered:
                 stating = site.remembered.get((site.name, "stating"))
                 if stating is None:  # in a text none does, and each call of generate has other keys
                     stating = site.remembered[site.name, "stating"] = [x for x in around if states_layout(x)]
-                site.remembered[at] = inferred_layout(keys, stating, self._patches)
+                site.remembered[at] = inferred_layout(keys, stating, self.patches)
             record.layout = site.remembered[at]

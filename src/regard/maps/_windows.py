@@ -119,8 +119,12 @@ def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite)
 def _may_cut(module: nn.Module) -> bool:
     """Whether :func:`_windows` knows the module's class. It is asked once for each module, not at each call."""
     kind = type(module).__name__
-    others = "Swin" in kind or "PartitionAttention" in kind or kind in ("ShiftedWindowAttention", "NestLevel", "Block")
-    return kind in _ROLLED or others or _CUT.search(kind) is not None
+    others = "Swin" in kind or "PartitionAttention" in kind or kind in ("ShiftedWindowAttention", "NestLevel")
+    return kind in _ROLLED or others or _CUT.search(kind) is not None or _is_sam_block(module)
+
+
+def _is_sam_block(module: nn.Module) -> bool:
+    return type(module).__name__ == "Block" and type(module).__module__.endswith("vision_transformer_sam")
 
 
 def _windows(module: nn.Module, site: CallSite) -> Windows | None:
@@ -143,7 +147,7 @@ def _windows(module: nn.Module, site: CallSite) -> Windows | None:
     elif kind == "NestLevel":
         blocks, side = site.local("forward", "x", module), getattr(module, "block_size", 0)
         grid = (side * math.isqrt(blocks.shape[1]),) * 2 if isinstance(blocks, Tensor) and blocks.ndim == 4 else None
-    elif _CUT.search(kind) or (kind == "Block" and type(module).__module__.endswith("vision_transformer_sam")):
+    elif _CUT.search(kind) or _is_sam_block(module):
         function = "_window_attn" if kind == "GlobalContextVitBlock" else "forward"
         if not getattr(getattr(module, "attn", None), "use_global", False):  # GCViT: queries are of the whole image
             grid = _lengths(site, function, module, "H", "W") or _lengths(site, function, module, "height", "width")

@@ -7,18 +7,25 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
 from regard.functional.kernels._map_launch import MOST_HEADS as MOST_HEADS
-from regard.functional.kernels._map_launch import WIDEST
+from regard.functional.kernels._map_launch import WIDEST as WIDEST
 from regard.functional.kernels._map_launch import CellSums as CellSums
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
 from regard.functional.kernels._map_launch import overview as overview
 from regard.functional.kernels._map_launch import write_weights as write_weights
+from regard.functional.kernels._placed_launch import HALF_SCALE as HALF_SCALE
+from regard.functional.kernels._placed_launch import PIECES as PIECES
+from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
+from regard.functional.kernels._placed_launch import place_moments as place_moments
+from regard.functional.kernels._placed_launch import three_axes as three_axes
+from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
+from regard.functional.kernels._tap_launch import axis_taps as axis_taps
 from regard.support.checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -55,6 +62,18 @@ def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
 def usable_for_maps(x: Tensor) -> bool:
     """Whether kernels can compute maps from queries, keys and values like x, ``(batch, heads, tokens, width)``."""
     return x.dtype in _DTYPES and x.shape[3] <= WIDEST and x.numel() > 0 and _run_on(x.device.type)
+
+
+def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``."""
+    return x.dtype in PIECES and len(grid) <= 3 and x.shape[3] <= WIDEST and x.numel() > 0 and _run_on(x.device.type)
+
+
+def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:
+    """Whether kernels can mix the axes of a converted convolution's input, by matrices (taps, outputs, inputs)."""
+    half = x.dtype in (torch.float16, torch.bfloat16) and x.numel() > 0
+    half = half and torch._C._len_torch_dispatch_stack() == 0  # a mode that counts operators must see them
+    return half and all(max(matrix.shape) <= _LONGEST for matrix in matrices) and _run_on(x.device.type)
 
 
 def _run_on(device: str) -> bool:

@@ -3,13 +3,17 @@
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _FAR = 1 << 30  # no limit of a distance
+_NOTHING = nullcontext()
 WIDEST = 256  # of a head
+COPIES = False  # whether a Hopper card copies the queries of full tiles by descriptors: not measured yet
+REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
 MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
 
 
@@ -43,7 +47,7 @@ class ScoreTensors:
     def shape(self) -> tuple[int, int, int, int]:
         return (*self.query.shape[:3], self.key.shape[2])
 
-    @property
+    @cached_property
     def constants(self) -> dict[str, object]:
         return {
             "PADDED": self.present is not None,
@@ -56,7 +60,10 @@ class ScoreTensors:
     @property
     def masks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """shift, present queries, present keys, slopes: what is not there is not read."""
-        shift = self.shift.to(torch.int32)
+        shift = self.shift
+        if shift.dtype is torch.int32 and self.present is None and self.slopes is None and shift.stride() == (1,):
+            return shift, shift, shift, shift
+        shift = shift.to(torch.int32)
         queries, keys = (shift, shift) if self.present is None else (x.to(torch.uint8) for x in self.present)
         slopes = shift if self.slopes is None else self.slopes.float().expand(self.shape[:2])
         return shift.contiguous(), queries.contiguous(), keys.contiguous(), slopes.contiguous()
@@ -80,7 +87,9 @@ class CellSums:
 
 
 def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> CellSums:
-    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys."""
+    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys.
+
+    ``first_keys``, of which the mass is a statistic of queries, are at most 16."""
     from regard.functional.kernels._map_scores import map_overview
 
     query, key = _rows(given.query), _rows(given.key)
@@ -99,16 +108,20 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     row_sums, best = zeros(queries, 4), zeros(queries, dtype=torch.int64)
     received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
     shift, _, present, slopes = given.masks
+    logsumexp = _binary(given)
     with _on_device_of(query):
-        map_overview[columns * blocks, batch * heads](
-            query, key, _binary(given), shift, present, slopes,
-            mass, largest, row_sums, best, received, top, source,
-            queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
-            *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
-            **given.constants, BACKWARD=given.right is not None and given.right <= 0,
-            WHOLE=queries >= block_rows and query.shape[3] == given.constants["BD"],
-            BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
-        )  # fmt: skip
+        for masked in (False, True):
+            copied = not masked and _copies(query, given)
+            map_overview[columns * blocks, batch * heads](
+                _descriptor(query, block_rows) if copied else query, key, logsumexp, shift, present, slopes,
+                mass, largest, row_sums, best, received, top, source,
+                queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
+                *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
+                **given.constants, MASKED=masked, BACKWARD=given.right is not None and given.right <= 0,
+                WHOLE=not copied and queries >= block_rows and query.shape[3] == given.constants["BD"], COPIED=copied,
+                BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
+                **({} if masked else _registers(query, block_columns)),
+            )  # fmt: skip
     # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
     weight = (best >> 32).to(torch.int32).view(torch.float32)
     where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
@@ -135,34 +148,80 @@ def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int
     return 64, 64 if width <= 64 else 128, 4
 
 
+def _registers(query: Tensor, block_columns: int) -> dict[str, int]:
+    """Registers of a thread, where fewer than the compiler would take let more programs share a multiprocessor."""
+    return {"maxnreg": REGISTERS} if REGISTERS is not None and block_columns == 128 and _on_hopper(query) else {}
+
+
+def _on_hopper(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
+
+
+def _copies(query: Tensor, given: ScoreTensors) -> bool:
+    """Whether the card can copy tiles of these queries itself: they lie at multiples of 16 bytes."""
+    places = query.data_ptr(), *(step * query.element_size() for step in query.stride()[:3])
+    return COPIES and _on_hopper(query) and query.shape[3] == given.constants["BD"] and not any(n % 16 for n in places)
+
+
+def _descriptor(query: Tensor, block_rows: int) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(query, [1, 1, block_rows, query.shape[3]])
+
+
 def write_weights(
     given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The weights, max |weights @ value − output|, and the largest error of the logsumexp, of each program: they are reduced
     when they are read. Nothing waits for the device."""
     from regard.functional.kernels._map_scores import map_weights
+    from regard.functional.kernels._start import Launch, is_aligned, raw_stream
 
-    query, key, value, output = map(_rows, (given.query, given.key, value, output))
-    batch, heads, queries, keys = given.shape
-    weights = torch.empty(batch, heads, queries, keys, dtype=dtype, device=query.device)
+    query, key, value, output = _rows(given.query), _rows(given.key), _rows(value), _rows(output)
+    batch, heads, queries, width = query.shape
+    keys, value_width, device = key.shape[2], value.shape[3], query.device
     rows = min(64, max(16, _power(queries)))
-    bytes_of_key = _power(max(query.shape[3], value.shape[3])) * query.element_size()
+    bytes_of_key = _power(max(width, value_width)) * query.element_size()
     columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
     programs = math.ceil(queries / rows)
-    errors, log_errors = torch.empty(2, batch * heads, programs, device=query.device)
+    weights = torch.empty((batch, heads, queries, keys), dtype=dtype, device=device)
+    errors = torch.empty((batch * heads, programs), device=device)
+    log_errors = torch.empty((batch * heads, programs), device=device)
+    constants = given.constants
+    numbers = (
+        queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
+        *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
+        constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
+        rows, columns, constants["BD"], max(16, _power(value_width)),
+    )  # fmt: skip
+    tensors = (query, key, value, _float(given.logsumexp), output, *given.masks, weights, errors, log_errors)
+    like = (batch, device, query.dtype, value.dtype, output.dtype, dtype, numbers)
+    launch = _launches.get(like)
+    if launch is None:
+        if len(_launches) >= _MOST_LAUNCHES:
+            _launches.clear()
+        launch = _launches[like] = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
     with _on_device_of(query):
-        map_weights[programs, batch * heads](
-            query, key, value, given.logsumexp.float().contiguous(), output, *given.masks, weights, errors, log_errors,
-            queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
-            *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
-            **given.constants, BM=rows, BN=columns, BV=max(16, _power(value.shape[3])), num_warps=4,
-        )  # fmt: skip
+        launch(is_aligned(*tensors), raw_stream(query), *tensors)
     return weights, errors, log_errors
+
+
+# Of calls of one form and size: in each step of generate there is one key more.
+_launches: dict[tuple[Any, ...], Any] = {}
+_MOST_LAUNCHES = 4096
+
+
+def _float(logsumexp: Tensor) -> Tensor:
+    return (
+        logsumexp if logsumexp.dtype is torch.float32 and logsumexp.is_contiguous() else logsumexp.float().contiguous()
+    )
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     """Kernels are launched on the current device, which need not be that of a model on several."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return _NOTHING
+    return torch.cuda.device(x.device)
 
 
 def _rows(x: Tensor) -> Tensor:

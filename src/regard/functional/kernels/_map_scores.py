@@ -35,21 +35,27 @@ def rows_of(
 
 @triton.jit
 def log_weights(
-    q, k, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-    CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, total, place, columns, stop, seen, slope, scale, softcap, left, right, at_edge,
+    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen."""
+    """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen: of those before ``stop``, which the
+    distance hides, or which are not there (PADDED)."""
     s = tl.dot(q, k, input_precision=PRECISION)
     if CAPPED:
-        s = softcap * (2.0 / (1.0 + tl.exp(-2.0 * s * scale / softcap)) - 1.0)
-        x = s * LOG2_E - total[:, None]
+        # softcap · tanh(s / softcap) = 2 softcap / (1 + exp(−2 s / softcap)) − softcap
+        x = 2.0 * softcap * LOG2_E / (1.0 + tl.exp2(s * (-2.0 * LOG2_E * scale / softcap)))
+        x -= (total + softcap * LOG2_E)[:, None]
     else:
         x = s * (scale * LOG2_E) - total[:, None]
     if SLOPED:
         x -= slope * tl.abs(columns[None, :] - place[:, None]).to(tl.float32)
     if at_edge:
-        away = columns[None, :] - place[:, None]
-        x = tl.where(seen[None, :] & (away >= -left) & (away <= right), x, -1e30)
+        # Two comparisons with what each row allows: to compare distances would take a subtraction and another comparison.
+        shown = columns[None, :] <= tl.minimum(place + right, stop - 1)[:, None]
+        shown = shown & (columns[None, :] >= (place - left)[:, None])
+        if PADDED:
+            shown = shown & seen[None, :]
+        x = tl.where(shown, x, -1e30)
     return x
 
 
@@ -79,13 +85,104 @@ def tile_rows(row, bottom, queries, WHOLE: tl.constexpr, BM: tl.constexpr):
 
 
 @triton.jit
+def tile_from(row, height, BM: tl.constexpr):
+    """Where the first tile begins that does not begin before this row. Tiles do not cross cells."""
+    top = row // height * height
+    return tl.minimum(top + (row - top + BM - 1) // BM * BM, top + height)
+
+
+@triton.jit
+def add_tiles(
+    q, near, tile, lse, sums, best, begin, until, bottom, tiles, queries, width, start, stop, moved, columns, seen,
+    slope, scale, softcap, left, right, q_token, item, head, row_bits, column_bits, key_mass, key_best, key_top,
+    MASKED: tl.constexpr, PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
+):  # fmt: skip
+    """The tiles from ``begin`` to ``until``, in one row of cells that ends at ``bottom``; ``tiles`` counts them down.
+
+    Returns the statistics of keys, each thread's own, and mass and largest weight of all tiles together."""
+    # What a thread holds of a row, and of a column:
+    WIDE: tl.constexpr = BN // 4
+    HIGH: tl.constexpr = BM // (8 * BANDS)
+    below, d = tl.arange(0, BM), tl.arange(0, BD)
+    step, quarter = tl.arange(0, WIDE), tl.arange(0, 4)[None, :]
+    steps = (step // 2 * 8 + step % 2).to(tl.float32)
+    fourth = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
+    ahead = (below[:, None] - 2 * quarter).to(tl.float32)
+    in_row, in_column = (WIDE - 1 - step) * 4, HIGH - 1 - tl.arange(0, HIGH)
+    cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
+    rows, live = tile_rows(begin, bottom, queries, WHOLE, BM)
+    total, so_far = tl.load(lse + rows, live, 1e30), tl.load(best + rows, live, 0)
+    for row in range(begin, until, BM):
+        rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
+        origin = row
+        if COPIED:
+            block = tl.reshape(q.load([item, head, row, 0]), [BM, BD])
+        elif WHOLE:
+            origin = tl.minimum(row, queries - BM)
+            block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near)
+        else:
+            block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
+        # What the next tile needs is asked for now: nothing else would cover the time that it takes.
+        next_rows, next_live = tile_rows(row + BM, bottom, queries, WHOLE, BM)
+        next_total = tl.load(lse + next_rows, next_live, 1e30)
+        next_so_far = tl.load(best + next_rows, next_live, 0)
+        x = log_weights(
+            block, tile, total, rows + moved, columns, stop, seen, slope, scale, softcap, left, right, MASKED,
+            PADDED, CAPPED, SLOPED, PRECISION,
+        )  # fmt: skip
+        p = tl.exp2(x)
+        # First what a thread does alone: until then it holds all weights, and has room for little else.
+        stacked = by_column(p, BM, BN, BANDS)
+        key_mass += tl.sum(stacked, 2)
+        # The number of the tile is packed with the row: then one instruction compares two weights with the best so far.
+        number = (in_column + tiles * HIGH)[None, None, :]
+        key_best = tl.maximum(key_best, tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | number, 2))
+        held = by_row(p, BM, BN)
+        row_mass = tl.sum(held, 2)
+        information = tl.sum(held * by_row(x, BM, BN), 2)
+        moment = tl.sum(held * steps[None, None, :], 2)
+        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
+        # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
+        away = row_mass * (ahead + (origin + moved - start).to(tl.float32)) - moment
+        if not BACKWARD:
+            away = tl.where(start > row + moved, -away, away)
+            if MASKED:
+                after = columns[None, :] - (rows + moved)[:, None]
+                other = tl.where(start > row + moved, tl.maximum(-after, 0), tl.maximum(after, 0)).to(tl.float32)
+                away += 2.0 * tl.sum(by_row(p * other, BM, BN), 2)
+        some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, tl.zeros_like(away))), 1)
+        tl.atomic_add(sums + rows[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
+        # All threads have the best of a row: one of them goes on with it.
+        found = tl.gather(tl.max(row_best, 1), below, 0)
+        n = BN - 1 - (found & (BN - 1))
+        weight = found & -BN
+        if PRECISION == "ieee":
+            row_best = tl.max(held, 2).to(tl.int32, bitcast=True)
+            weight = tl.gather(tl.max(row_best, 1), below, 0)
+            key_top = tl.maximum(key_top, tl.max(stacked, 2))
+        packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
+        # Few keys are better than all before them, and a number that only grows can be read without an atomic.
+        tl.atomic_max(best + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
+        cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
+        cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
+        total, so_far = next_total, next_so_far
+        tiles -= 1
+    most = tl.max(tl.max(cell_top, 1), 0)
+    if PRECISION != "ieee":
+        most = most & -BN
+    return key_mass, key_best, key_top, tl.sum(tl.sum(cell_mass, 1), 0), most.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def map_overview(
     q, k, lse, shift, present, slopes,
     mass, largest, sums, best, received, top, source,
     queries, keys, heads, group, height, cell, cells, blocks, width, first_keys, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, row_bits, column_bits,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
-    BACKWARD: tl.constexpr, WHOLE: tl.constexpr,
+    MASKED: tl.constexpr, BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
     """A program takes some keys, ``blocks`` of them for each column of cells, and all queries that see one of them.
@@ -96,6 +193,10 @@ def map_overview(
     weight of a key keeps 11 bits behind the point, as in float16, for 131,072 queries, and one less for twice as many; that
     of a query keeps 16. For float32 both are found beside, without loss.
 
+    There are two launches, for tiles that are seen as a whole and for those at an edge of the mask: the loop of either has no
+    branch, and the first, which takes nearly all the time, has so few registers that three programs share a multiprocessor.
+    The second, at the edges, adds to what the first one wrote.
+
     Args:
         lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
         mass, largest: ``(heads of all samples, programs, rows of cells)``.
@@ -103,8 +204,10 @@ def map_overview(
         best: of each query, bits of the largest weight · 2³² + 2³¹ − 1 − its key.
         row_bits, column_bits: the bits of a weight that are kept beside a place. The compiler must not know them: to pack a
             number by two constants takes two instructions.
+        MASKED: tiles at an edge, and the mass on the first keys; else the other tiles.
         BACKWARD: no key after its query is seen, which saves telling both sides apart.
         WHOLE: there are BM queries of BD channels. Then the last tile begins earlier, and nothing is read under a mask.
+        COPIED: ``q`` is a descriptor, by which the card copies tiles itself.
     """
     part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest: they begin
     item, head = whole // heads, whole % heads
@@ -122,133 +225,100 @@ def map_overview(
     )  # fmt: skip
     if PADDED:
         seen = seen & (tl.load(present + item.to(tl.int64) * keys + columns, seen, 0) != 0)
-    gaps = tl.min(seen.to(tl.int32), 0) == 0
-    # Tiles do not cross cells. The first and the last one whose queries see one of the keys:
+    # The queries that see one of the keys, from the tile on in which the first of them is:
     moved = tl.load(shift + item)
     begin, end = tl.maximum(start - right - moved, 0), tl.minimum(stop + left - moved, queries)
+    if start >= stop:
+        end = begin
     per = (height + BM - 1) // BM
-    r = begin // height
-    skipped = (begin - r * height) // BM
-    first_tile = r * per + skipped
-    last_tile = ((end - 1) // height) * per + ((end - 1) % height) // BM + 1
-    if (end <= begin) | (start >= stop):
-        last_tile = first_tile
-    row, bottom = r * height + skipped * BM, tl.minimum((r + 1) * height, queries)
-    rows_of = q + item.to(tl.int64) * q_item + head.to(tl.int64) * q_head
-    near = below[:, None] * q_token + d[None, :]
+    row = begin // height * height + begin % height // BM * BM
+    last_tile = (end - 1) // height * per + (end - 1) % height // BM
+    # Tiles that begin in between see all keys, and those before ``sooner`` or not before ``later`` lie on one side of them.
+    opened, closed = start + BN - 1 - right - moved, start + left - moved - BM + 2
+    sooner, later = start - moved - BM + 1, start - moved + BN
+    if tl.min(seen.to(tl.int32), 0) == 0:
+        closed = 0
     to, at = whole.to(tl.int64) * queries, whole.to(tl.int64) * keys
+    lse, best, sums = lse + to, best + to, sums + to * 4
+    if not COPIED:
+        q += item.to(tl.int64) * q_item + head.to(tl.int64) * q_head
+    near = below[:, None] * q_token + d[None, :]
     program = (whole.to(tl.int64) * tl.num_programs(0) + part) * cells
-    # What a thread holds of a row, and of a column:
-    WIDE: tl.constexpr = BN // 4
     HIGH: tl.constexpr = BM // (8 * BANDS)
-    step, quarter = tl.arange(0, WIDE), tl.arange(0, 4)[None, :]
-    steps = (step // 2 * 8 + step % 2).to(tl.float32)
-    fourth = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
-    ahead = (below[:, None] - 2 * quarter).to(tl.float32)
-    in_row, in_column = (WIDE - 1 - step) * 4, HIGH - 1 - tl.arange(0, HIGH)
     key_mass, key_best = tl.zeros([8 * BANDS, BN], tl.float32), tl.zeros([8 * BANDS, BN], tl.int32)
     key_top = tl.zeros([8 * BANDS, BN], tl.float32)
-    cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
-    rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
-    total, so_far = tl.load(lse + to + rows, live, 1e30), tl.load(best + to + rows, live, 0)
-    for t in range(first_tile, last_tile):
-        rows, live = tile_rows(row, bottom, queries, WHOLE, BM)
-        origin = row
-        if WHOLE:
-            origin = tl.minimum(row, queries - BM)
-            block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near)
-        else:
-            block = tl.load((rows_of + origin.to(tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
-        # What the next tile needs is asked for now: nothing else would cover the time that it takes.
-        next_r = r
-        next_row = row + BM
-        if next_row >= bottom:
-            next_r += 1
-            next_row = next_r * height
-        next_bottom = tl.minimum((next_r + 1) * height, queries)
-        next_rows, next_live = tile_rows(next_row, next_bottom, queries, WHOLE, BM)
-        next_total = tl.load(lse + to + next_rows, next_live, 1e30)
-        next_so_far = tl.load(best + to + next_rows, next_live, 0)
-        low, high = row + moved, tl.minimum(row + BM, bottom) - 1 + moved
-        at_edge = gaps | (start < high - left) | (start + BN - 1 > low + right)
-        x = log_weights(
-            block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, at_edge,
-            CAPPED, SLOPED, PRECISION,
-        )  # fmt: skip
-        p = tl.exp2(x)
-        # First what a thread does alone: until then it holds all weights, and has room for little else.
-        held = by_row(p, BM, BN)
-        row_mass = tl.sum(held, 2)
-        information = tl.sum(held * by_row(x, BM, BN), 2)
-        moment = tl.sum(held * steps[None, None, :], 2)
-        row_best = tl.max((held.to(tl.int32, bitcast=True) & row_bits) | in_row[None, None, :], 2) | (3 - quarter)
-        stacked = by_column(p, BM, BN, BANDS)
-        key_mass += tl.sum(stacked, 2)
-        column_best = tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | in_column[None, None, :], 2)
-        key_best = tl.maximum(key_best, column_best | ((last_tile - 1 - t) * HIGH))
-        # On one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|.
-        away = row_mass * (ahead + (origin + moved - start).to(tl.float32)) - moment
+    while row < end:
+        r = row // height
+        bottom = tl.minimum((r + 1) * height, queries)
+        full = (row >= opened) & (row < closed)
+        change = end
+        if row < opened:
+            change = tl.minimum(change, tile_from(opened, height, BM))
+        elif row < closed:
+            change = tl.minimum(change, tile_from(closed, height, BM))
         if not BACKWARD:
-            away = tl.where(start > high, -away, away)
-            if (start <= high) & (start + BN - 1 > low):
-                beyond = tl.maximum(columns[None, :] - (rows + moved)[:, None], 0).to(tl.float32)
-                away += 2.0 * tl.sum(by_row(p * beyond, BM, BN), 2)
-        some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, tl.zeros_like(away))), 1)
-        tl.atomic_add(sums + (to + rows)[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
-        # All threads have the best of a row: one of them goes on with it.
-        found = tl.gather(tl.max(row_best, 1), below, 0)
-        n = BN - 1 - (found & (BN - 1))
-        weight = found & -BN
-        if PRECISION == "ieee":
-            row_best = tl.max(held, 2).to(tl.int32, bitcast=True)
-            weight = tl.gather(tl.max(row_best, 1), below, 0)
-            key_top = tl.maximum(key_top, tl.max(stacked, 2))
-        packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
-        # Few keys are better than all before them, and a number that only grows can be read without an atomic.
-        tl.atomic_max(best + to + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
-        cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
-        cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
-        if (t == last_tile - 1) | (next_r > r):
-            tl.store(mass + program + r, tl.sum(tl.sum(cell_mass, 1), 0))
-            most = tl.max(tl.max(cell_top, 1), 0)
-            if PRECISION != "ieee":
-                most = most & -BN
-            tl.store(largest + program + r, most.to(tl.float32, bitcast=True))
-            cell_mass, cell_top = tl.zeros([8 * BANDS, 4], tl.float32), tl.zeros([8 * BANDS, 4], tl.int32)
-        r, row, bottom, total, so_far = next_r, next_row, next_bottom, next_total, next_so_far
+            full = full & ((row < sooner) | (row >= later))
+            if row < sooner:
+                change = tl.minimum(change, tile_from(sooner, height, BM))
+            elif row < later:
+                change = tl.minimum(change, tile_from(later, height, BM))
+        if full != MASKED:
+            change = tl.minimum(change, bottom)
+            key_mass, key_best, key_top, tiles_mass, tiles_top = add_tiles(
+                q, near, tile, lse, sums, best, row, change, bottom, last_tile - r * per - (row - r * height) // BM,
+                queries, width, start, stop, moved, columns, seen, slope, scale, softcap, left, right, q_token, item, head,
+                row_bits, column_bits, key_mass, key_best, key_top,
+                MASKED, PADDED, CAPPED, SLOPED, PRECISION, BACKWARD, WHOLE, COPIED, BM, BN, BD, BANDS,
+            )  # fmt: skip
+            if MASKED or not BACKWARD:  # else they are the first of this cell
+                tiles_mass += tl.load(mass + program + r)
+                tiles_top = tl.maximum(tiles_top, tl.load(largest + program + r))
+            tl.store(mass + program + r, tiles_mass)
+            tl.store(largest + program + r, tiles_top)
+        row = change
     # From the number of the tile and the place in it to the query:
     holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
-    n, tiles = HIGH - 1 - place % HIGH, last_tile - 1 - place // HIGH
+    n, tiles = HIGH - 1 - place % HIGH, last_tile - place // HIGH
     inner = n // 2 * (16 * BANDS) + n % 2 * 8 + (holder // 8 * 16 + holder % 8)[:, None]
     origin = tiles // per * height + tiles % per * BM
     if WHOLE:
         origin = tl.minimum(origin, queries - BM)
-    query = origin + inner
     weight = key_best & column_bits
     if PRECISION == "ieee":
         weight = key_top.to(tl.int32, bitcast=True)
-    found = tl.max((weight.to(tl.int64) << 32) | (2147483647 - query), 0)
-    weight = (found >> 32).to(tl.int32)
-    tl.store(received + at + columns, tl.sum(key_mass, 0), columns < stop)
-    tl.store(top + at + columns, weight.to(tl.float32, bitcast=True), columns < stop)
-    tl.store(
-        source + at + columns, tl.where(weight > 0, 2147483647 - (found & 2147483647).to(tl.int32), -1), columns < stop
-    )
-    if start < first_keys:
-        # Few programs go through their queries again, for the mass on the first keys: the others have more room without.
-        rows_of += begin.to(tl.int64) * q_token
-        for row in range(begin, end, BM):
+    found = tl.max((weight.to(tl.int64) << 32) | (2147483647 - origin - inner), 0)
+    weight = (found >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    query = tl.where(weight > 0, 2147483647 - (found & 2147483647).to(tl.int32), -1)
+    mine = columns < stop
+    before, from_query = tl.load(top + at + columns, mine, 0.0), tl.load(source + at + columns, mine, 0)
+    better = (weight > before) | (before == 0.0) | ((weight == before) & (query < from_query))
+    tl.store(received + at + columns, tl.load(received + at + columns, mine, 0.0) + tl.sum(key_mass, 0), mine)
+    tl.store(top + at + columns, tl.maximum(weight, before), mine)
+    tl.store(source + at + columns, tl.where(better, query, from_query), mine)
+    if MASKED:
+        # The mass on the first keys: every program takes as many queries.
+        stop = tl.minimum(first_keys, keys)
+        seen = inside < stop
+        tile = tl.load(
+            k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head
+            + (inside[None, :] * k_token + d[:, None]), seen[None, :] & (d < width)[:, None], 0.0,
+        )  # fmt: skip
+        if PADDED:
+            seen = seen & (tl.load(present + item.to(tl.int64) * keys + inside, seen, 0) != 0)
+        share = (queries + tl.num_programs(0) - 1) // tl.num_programs(0)
+        until = tl.minimum((part + 1) * share, queries)
+        for row in range(part * share, until, BM):
             rows = row + below
-            live = rows < end
-            block = tl.load(rows_of + near, live[:, None] & (d < width)[None, :], 0.0)
-            total = tl.load(lse + to + rows, live, 1e30)
-            x = log_weights(
-                block, tile, total, rows + moved, columns, seen, slope, scale, softcap, left, right, True,
-                CAPPED, SLOPED, PRECISION,
+            live = rows < until
+            block = tl.load(
+                (q + tl.cast(row, tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0
             )  # fmt: skip
-            early = tl.sum(tl.where((columns < first_keys)[None, :], tl.exp2(x), 0.0), 1)
-            tl.atomic_add(sums + (to + rows) * 4 + 3, early, live, sem="relaxed")
-            rows_of += BM * q_token
+            total = tl.load(lse + rows, live, 1e30)
+            x = log_weights(
+                block, tile, total, rows + moved, inside, stop, seen, slope, scale, softcap, left, right, True,
+                PADDED, CAPPED, SLOPED, PRECISION,
+            )  # fmt: skip
+            tl.atomic_add(sums + rows * 4 + 3, tl.sum(tl.exp2(x), 1), live, sem="relaxed")
 
 
 @triton.jit
@@ -302,8 +372,8 @@ def map_weights(
         at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right) | PADDED
         p = tl.exp2(
             log_weights(
-                block, tile, total, place, columns, seen, slope, scale, softcap, left, right, at_edge,
-                CAPPED, SLOPED, PRECISION,
+                block, tile, total, place, columns, keys, seen, slope, scale, softcap, left, right, at_edge,
+                PADDED, CAPPED, SLOPED, PRECISION,
             )
         )  # fmt: skip
         tl.store(to + start, p.to(weights.dtype.element_ty), here)

@@ -5,6 +5,7 @@ support another function, write its source and register it here.
 """
 
 from regard.maps.sources._aten_kernels import aten_kernel
+from regard.maps.sources._direct_kernels import run_usual as run_usual
 from regard.maps.sources._flash_attn import flash_attn, flash_attn_with_cache
 from regard.maps.sources._flex import flex
 from regard.maps.sources._function_call import KERNELS_WITH_LOGSUMEXP as KERNELS_WITH_LOGSUMEXP
@@ -15,7 +16,9 @@ from regard.maps.sources._handwritten import DROPOUTS as DROPOUTS
 from regard.maps.sources._handwritten import HandwrittenAttention as HandwrittenAttention
 from regard.maps.sources._handwritten import LinearAttention as LinearAttention
 from regard.maps.sources._handwritten import handwritten as handwritten
+from regard.maps.sources._mixtures import mixture as mixture
 from regard.maps.sources._own_layers import own_layer as own_layer
+from regard.maps.sources._sdpa import arranged as arranged
 from regard.maps.sources._sdpa import sdpa
 from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
 from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS

@@ -16,11 +16,13 @@ _FLASH, _EFFICIENT, _CUDNN = (
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 )
 _NAMES = {
-    ("cpu", _FLASH): "_scaled_dot_product_flash_attention_for_cpu",
-    ("cuda", _FLASH): "_scaled_dot_product_flash_attention",
-    ("cuda", _EFFICIENT): "_scaled_dot_product_efficient_attention",
-    ("cuda", _CUDNN): "_scaled_dot_product_cudnn_attention",
+    (False, _FLASH): "_scaled_dot_product_flash_attention_for_cpu",
+    (True, _FLASH): "_scaled_dot_product_flash_attention",
+    (True, _EFFICIENT): "_scaled_dot_product_efficient_attention",
+    (True, _CUDNN): "_scaled_dot_product_cudnn_attention",
 }
+# Names and functions, by whether it is a GPU's and by the choice.
+_KERNELS = {key: (name, getattr(torch, name, None)) for key, name in _NAMES.items()}
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -47,16 +49,36 @@ def run_directly(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor,
     scale, causal, shared = given.get("scale"), bool(given.get("is_causal")), bool(given.get("enable_gqa"))
     if not (type(query) is type(key) is type(value) is Tensor) or not _usual(query, key, value, shared):
         return None
-    choice = int(torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared))
-    name = _NAMES.get((query.device.type, choice))
-    kernel = None if name is None else getattr(torch, name, None)
+    return _run(query, key, value, scale, causal, shared)
+
+
+def run_usual(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool
+) -> tuple[Tensor, KernelRun] | None:
+    """The same for tensors of a form and dtypes for which it was the usual case before."""
+    if key.shape != value.shape or 0 in key.shape or _watched() or torch._C._are_functorch_transforms_active():
+        return None
+    if torch.is_autocast_enabled(query.device.type):
+        return None
+    return _run(query, key, value, scale, causal, shared)
+
+
+def _run(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool
+) -> tuple[Tensor, KernelRun] | None:
+    choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
+    cuda = query.is_cuda
+    name, kernel = _KERNELS.get((cuda, choice), (None, None)) if cuda or query.is_cpu else (None, None)
     if kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
         return None
     # Two of them return the logsumexp only if they are asked for it. The output is the same.
-    options: tuple[Any, ...] = (0.0, causal, False) if query.is_cuda else (0.0, causal)
-    if choice in (_EFFICIENT, _CUDNN):
+    if not cuda:
+        out = kernel(query, key, value, 0.0, causal, scale=scale)
+    elif choice == _FLASH:
+        out = kernel(query, key, value, 0.0, causal, False, scale=scale)
+    else:
         options = (None, True, 0.0, causal, False) if choice == _CUDNN else (None, True, 0.0, causal)
-    out = kernel(query, key, value, *options, scale=scale)
+        out = kernel(query, key, value, *options, scale=scale)
     return out[0], KernelRun(name, out[1] if isinstance(out[1], Tensor) and out[1].numel() else None)
 
 

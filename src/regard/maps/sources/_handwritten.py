@@ -22,7 +22,10 @@ Function = Callable[..., Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
-DROPOUTS = frozenset({"dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"})
+IN_PLACE = frozenset({"masked_fill_", "__setitem__", "index_put_"})
+DROPOUTS = frozenset(
+    {"native_dropout", "dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"}
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class HandwrittenAttention:
         self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
             **dict.fromkeys(DROPOUTS, self._dropout),
             "sum": self._sum,
+            "logsumexp": self._followed,
+            **dict.fromkeys(IN_PLACE, self._in_place),
             **dict.fromkeys(RANDOM, self._random),
             **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
             **dict.fromkeys(SOFTMAXES, self._softmax),
@@ -66,7 +71,9 @@ class HandwrittenAttention:
 
     def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
-        self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out)
+        place = 4 if func.__name__ == "gumbel_softmax" else 1
+        axis = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
+        self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out, axis)
         return out, None
 
     def _dropout(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
@@ -78,7 +85,26 @@ class HandwrittenAttention:
             return out, None
         kept = before.detach().clone() if inplace else before
         out = func(*args, **kwargs)
-        self.history.dropout(origin, kept, out, rate)
+        self.history.dropout(origin, kept, out[0] if isinstance(out, tuple) else out, rate)
+        return out, None
+
+    def is_of_scores(self, args: Args) -> bool:
+        origin = self.history.get(args[0]) if args else None
+        return origin is not None and origin.kind == "scores"
+
+    def _followed(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        out = func(*args, **kwargs)
+        self.history.follow(func.__name__, func, args, kwargs, out)
+        return out, None
+
+    def _in_place(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        """Some weights are set: by a random mask, which is dropout written out, or by another one."""
+        masks = (*args[1:], *kwargs.values())
+        random = self.history.random.among(masks) and self.history.get(args[0]) is not None
+        before = args[0].detach().clone() if random else None
+        out = func(*args, **kwargs)
+        if before is None or not self.history.random_mask(args, before, args[0]):
+            self.history.follow(func.__name__, func, args, kwargs, out)
         return out, None
 
     def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
@@ -87,6 +113,7 @@ class HandwrittenAttention:
         return out, None
 
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
+        self.history.touch(args)
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
         out = func(*args, **kwargs)
@@ -107,6 +134,7 @@ class HandwrittenAttention:
         return out, found
 
     def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        self.history.touch(args)
         found = sum_of_terms(self.history, args, kwargs) if self.history else None
         return func(*args, **kwargs), found
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import AxisReading, read_axes
-from regard.maps._axis_evidence import evidence_for
+from regard.maps._axis_evidence import evidence_for, is_own, stated_by
 from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
@@ -49,7 +49,7 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         value,
         output,
         restore=lambda new: flat.undo(new, tuple(out.shape)),
-        logsumexp=_arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
+        logsumexp=arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
         clean=clean,
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
         axes=reading.axes,
@@ -62,18 +62,29 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
 
 
 def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> AxisReading:
-    """What the axes are. A single query of the same module and shape has the same axes, however many keys there are."""
-    like = (id(call.site.module), query.shape, query.stride(), key.shape[:-2], value.shape[-1], key.shape[-2] > 1)
-    order = tuple(x.stride(axis) > x.stride(-2) for x in (key, value) for axis in range(x.ndim - 2))
-    remembered = call.site.remembered.get((*like, order)) if query.shape[-2] == 1 else None
+    """What the axes are. A call of the same module with tensors of the same form, and with an input of the same form, has the
+    same axes; a single query has them however many keys there are."""
+    site, out = call.site, call.output
+    of_key, of_value = key.stride(), value.stride()
+    like: tuple[Any, ...]
+    if query.shape[-2] == 1:
+        order = tuple(step[axis] > step[-2] for step in (of_key, of_value) for axis in range(len(step) - 2))
+        like = (id(site.module), query.shape, query.stride(), key.shape[:-2], value.shape[-1], key.shape[-2] > 1, order)
+    else:
+        stated, projected, first, arguments = stated_by(site, value.shape[-1])
+        own = is_own(first, arguments, tuple(out.shape))
+        given = None if first is None else (first.shape, first.is_contiguous(), own)
+        tensors = (query.shape, query.stride(), key.shape, of_key, value.shape, of_value, out.shape)
+        like = (id(site.module), *tensors, stated, projected, given)
+    remembered = site.remembered.get(like)
     if remembered is not None:
         return remembered  # type: ignore[no-any-return]
-    evidence = evidence_for(call.site, value.shape[-1], tuple(call.output.shape), query, key, value)
+    evidence = evidence_for(site, value.shape[-1], tuple(out.shape), query, key, value)
     per_query = key.shape[:-2] == query.shape[:-2]
     reading = read_axes(
         (*query.shape[:-1], key.shape[-2]), value.shape[-1], evidence, per_query=per_query, documented=True
     )
-    call.site.remembered[*like, order] = reading
+    site.remembered[like] = reading
     return reading
 
 
@@ -84,7 +95,7 @@ def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:
     return reading.arrange(mask.expand(*out.shape[:-2], *mask.shape[-2:]))
 
 
-def _arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
+def arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
     """``(batch, heads, queries)``: some kernels pad the queries, others add an axis of size 1."""
     if logsumexp is None or logsumexp.shape == output.shape[:3]:
         return logsumexp

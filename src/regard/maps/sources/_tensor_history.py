@@ -38,9 +38,13 @@ _SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_siz
 _COPIES = frozenset({"copy_", "__setitem__"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
-RANDOM = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"})
+RANDOM = frozenset(
+    {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
+    | {"normal", "normal_", "random_"}
+)
 _TURNS = frozenset({"cos", "sin"})  # of angles, which rotary positions compute by a product
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
+_SAME = _CASTS | {"__get__"}  # no use of a tensor yet
 # Their further arguments lend a dtype or a shape, and nothing else.
 _ALIKE = _CASTS | {"view_as", "reshape_as", "expand_as"}
 
@@ -92,6 +96,14 @@ class TensorHistory:
         self.random.clear()
         self.uses.clear()
 
+    def touch(self, args: tuple[Any, ...]) -> None:
+        """These tensors, or those in a list, were used for anything."""
+        for x in args if self.uses else ():
+            for given in x if isinstance(x, list | tuple) else (x,):
+                origin = self.get(given)
+                if origin is not None and origin.use is not None:
+                    origin.use.touched = True
+
     def random_mask(self, args: tuple[Any, ...], before: Tensor | None, out: Any) -> bool:
         """Whether this operation drops weights by a random mask, which is dropout written out. Then note it.
 
@@ -113,7 +125,8 @@ class TensorHistory:
         self.set(out, replace(origin, source=source, kept=origin.kept * masked[1], masked=True))
         return True
 
-    def softmax(self, function: str, scores: Any, weights: Any) -> None:
+    def softmax(self, function: str, scores: Any, weights: Any, axis: Any = None) -> None:
+        """``axis`` is that over which it was taken; None if that is not known."""
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return
         before = self.get(scores)
@@ -122,11 +135,15 @@ class TensorHistory:
         if function == "log_softmax":
             self.set(weights, TensorOrigin("logarithms", scored, shape))
         else:
-            self.set(weights, TensorOrigin("weights", scored, shape, use=self._expect(scored, shape)))
+            by_keys = not isinstance(axis, int) or axis in (-1, len(shape) - 1)
+            # Over classes it gives probabilities, which most models return.
+            classes = before is not None and before.form == "classes" and by_keys
+            use = None if classes else self._expect(scored, shape, by_keys)
+            self.set(weights, TensorOrigin("weights", scored, shape, use=use))
 
-    def _expect(self, scored: bool, shape: tuple[int, ...]) -> ExpectedUse | None:
-        """Expect a product if there were scores, or as many axes as only attention has."""
-        where = self._running() if scored or len(shape) >= 4 else None
+    def _expect(self, scored: bool, shape: tuple[int, ...], by_keys: bool = True) -> ExpectedUse | None:
+        """Expect a product if there were scores, or as many axes as only attention has, of which the last sums to one."""
+        where = self._running() if scored or (len(shape) >= 4 and by_keys) else None
         if where is None:
             return None
         self.uses.append(ExpectedUse(where, shape))
@@ -143,6 +160,8 @@ class TensorHistory:
             return
         learned = any(map(is_learned, tensors_of(args)))
         origin = TensorOrigin("scores", True, tuple(out.shape), learned=learned, numerator=numerator)
+        if len(args) == 2 and isinstance(args[1], Tensor) and out.ndim == 3 and is_learned(args[1]):
+            origin.form = "classes"
         origin.form = "outer" if is_outer(args) else origin.form
         if numerator is not None and numerator.origin.kind == "exponentials" and (where := self._running()) is not None:
             reason = (
@@ -188,6 +207,8 @@ class TensorHistory:
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
         """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
+        if name not in _SAME:
+            self.touch(args)
         if name in _SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
         elif name in _COPIES:

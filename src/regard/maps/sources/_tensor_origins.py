@@ -8,11 +8,17 @@ from torch import Tensor
 
 @dataclass
 class ExpectedUse:
-    """Something that is attention only if another operation follows. If none follows, this is reported."""
+    """Something that is attention only if another operation follows. If none follows, this is reported.
+
+    Attributes:
+        done: whether it followed.
+        touched: whether anything followed.
+    """
 
     name: str
     shape: tuple[int, ...]
     done: bool = False
+    touched: bool = False
     reason: str = "its softmax was not followed by a product with values"
 
 
@@ -32,7 +38,8 @@ class TensorOrigin:
         use: the product that must follow.
         factors: for terms, the weights and the values.
         form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
-            scores "outer" if they are a product of columns and rows, which rarely is attention.
+            scores "outer" if they are a product of columns and rows, which rarely is attention, and "classes" if their
+            last axis counts vectors that are learned or the same for all samples.
         learned: for scores, whether one factor is learned or the same for all samples.
         numerator: for scores, the product that is attention if its rows are divided by the sums of their weights.
         average: for averages, the name under which it was recorded, and the number of its queries and keys.

@@ -61,7 +61,7 @@ class BlockLayers:
     """The layers of a model that attend in blocks, and which of them is running."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._some = any(type(module).__name__ in BLOCK_LAYERS for module in modules)
+        self._some = any(kind.__name__ in BLOCK_LAYERS for kind in set(map(type, modules)))
         self._running: FrameType | None = None
 
     def __bool__(self) -> bool:

@@ -1,5 +1,8 @@
 """A capture of a model that an earlier one has seen needs no function mode: what it records must be the same."""
 
+import copy
+import io
+import pickle
 import threading
 
 import pytest
@@ -9,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import regard
-from regard.maps import _habits, _traps
+from regard.maps import _learning, _operator_watch
 from regard.maps.sources import _direct_kernels
 
 WAY = {"by hand": False, "without": False}
@@ -59,20 +62,20 @@ def x():
 def seen(monkeypatch):
     """The names of the functions that the mode of a capture sees."""
     names = []
-    usual = _habits.HabitualInterceptor.__torch_function__
+    usual = _learning.LearningInterceptor.__torch_function__
 
     def noted(self, func, *args):
         names.append(func.__name__)
         return usual(self, func, *args)
 
-    monkeypatch.setattr(_habits.HabitualInterceptor, "__torch_function__", noted)
+    monkeypatch.setattr(_learning.LearningInterceptor, "__torch_function__", noted)
     return names
 
 
 def capture(model, x, **options):
     with regard.capture(model, **options) as maps:
         model(x)
-    assert _traps._thread.sleeper is None
+    assert _operator_watch._thread.listener is None
     assert torch._C._len_torch_function_stack() == 0
     return maps
 
@@ -143,7 +146,7 @@ def test_a_changed_model_is_seen_in_full(model, x, seen, change):
     assert list(maps) == [f"layers.{i}" for i in range(3)]
 
 
-def test_another_way_that_nothing_shows_wakes(model, x, seen, monkeypatch):
+def test_another_way_that_nothing_shows_is_seen(model, x, seen, monkeypatch):
     first = capture(model, x)
     seen.clear()
     monkeypatch.setitem(WAY, "by hand", True)
@@ -159,7 +162,7 @@ def test_another_way_that_nothing_shows_wakes(model, x, seen, monkeypatch):
     assert seen
 
 
-def test_modules_that_run_without_a_map_are_reported_asleep_too(model, x, seen, monkeypatch):
+def test_modules_that_run_without_a_map_are_reported_by_their_calls(model, x, seen, monkeypatch):
     capture(model, x)
     seen.clear()
     monkeypatch.setitem(WAY, "without", True)
@@ -173,7 +176,151 @@ def test_modules_that_run_without_a_map_are_reported_asleep_too(model, x, seen, 
     assert not maps.missed
 
 
-def test_modules_that_gave_no_map_keep_it_awake(model, x, seen):
+class OwnWay(Attention):
+    """Copies all of its variables, which torch's own modules do not."""
+
+    def __getstate__(self):
+        return dict(vars(self))
+
+
+def saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x)), saved])
+def test_a_copy_that_is_made_inside_takes_nothing_along(model, x, seen, copied):
+    model.layers[2] = OwnWay()
+    plain = model.eval()(x)
+    first = capture(model, x)
+    seen.clear()
+    with regard.capture(model) as maps:
+        another = copied(model)
+        torch.testing.assert_close(another(x), plain)
+        model(x)
+        later = copied(model)
+    assert not seen
+    for one in (model, another, later):
+        for module in one.modules():
+            assert vars(module).get("_compiled_call_impl") is None
+            assert not module._forward_pre_hooks
+    if copied is not copy.copy:  # which shares its layers with the model
+        assert [missed.name for missed in maps.missed] == ["(outside the model)"]
+        same(first, capture(model, x))
+
+
+def test_two_captures_of_one_model_leave_nothing_on_it(model, x):
+    first = capture(model, x)
+    began, go = threading.Event(), threading.Event()
+    found = []
+
+    def other():
+        with regard.capture(model) as maps:
+            began.set()
+            go.wait(10)
+            model(x)
+        found.append(maps)
+
+    with pytest.warns(UserWarning, match="no attention was seen"), regard.capture(model) as maps:
+        pass
+    thread = threading.Thread(target=other)
+    thread.start()
+    began.wait(10)
+    with regard.capture(model) as maps:
+        model(x)
+        go.set()
+        thread.join()
+    same(first, maps)
+    same(first, found[0])
+    assert all("_compiled_call_impl" not in vars(module) for module in model.modules())
+
+
+def test_a_capture_learns_from_the_first_pass(model, x, seen):
+    with regard.capture(model) as maps:
+        model(x)
+        model(x)
+        seen.clear()
+        model(x)
+        model(x)
+    assert not seen
+    assert torch._C._len_torch_function_stack() == 0
+    assert [len(maps[name].calls) for name in maps] == [4, 4, 4]
+    assert not maps.missed
+    calls = maps["layers.1"].calls
+    assert [call.moment[0] for call in calls] == [0, 1, 2, 3]
+    assert all(torch.equal(call.stored, calls[0].stored) and call.axes == calls[0].axes for call in calls)
+
+
+def test_another_way_after_the_first_pass_is_seen(model, x, monkeypatch):
+    with regard.capture(model) as maps:
+        for way in (False, False, True, False):
+            monkeypatch.setitem(WAY, "by hand", way)
+            model(x)
+    assert [call.kind for call in maps["layers.1"].calls] == ["sdpa", "sdpa", "softmax", "sdpa"]
+    assert not maps.missed
+    same(capture(model, x), capture(model, x))
+
+
+class Overwriting(Attention):
+    """Writes into all tensors of its attention afterwards, as static caches do at the next step."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        result = self.proj(out.transpose(1, 2).flatten(2))
+        for buffer in (q, k, v, out):
+            buffer.fill_(7.0)
+        return result
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"rows": -1}, {"overview": 2, "keep_keys": True}], ids=["all", "row", "overview"]
+)
+def test_maps_are_right_if_their_tensors_are_overwritten(x, options):
+    torch.manual_seed(0)
+    usual, overwriting = Attention(), Overwriting()
+    overwriting.load_state_dict(usual.state_dict())
+    with torch.no_grad():
+        expected = capture(usual, x, **options)[0]
+        for _ in range(3):
+            with regard.capture(overwriting, **options) as maps:
+                for _ in range(3):
+                    overwriting(x)
+            assert all(call.agrees and call.residual < 1e-5 for call in maps.records)
+            for call in maps.records:
+                if "overview" in options:
+                    assert torch.equal(call.overview.mass, expected.overview)
+                    assert torch.equal(call.block(torch.arange(5)), expected.block())
+                else:
+                    assert torch.equal(call.stored, expected.weights)
+
+
+class Twice(Attention):
+    """Attends once or twice in a call; the second map is subtracted from the first."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v)
+        if WAY["by hand"]:
+            out = out - 0.5 * F.scaled_dot_product_attention(k, q, v)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+def test_a_second_attention_in_a_call_is_seen_in_full(x, monkeypatch):
+    model = Twice()
+    first = capture(model, x)
+    same(first, capture(model, x))
+    monkeypatch.setitem(WAY, "by hand", True)
+    maps = capture(model, x)
+    fresh = Twice()
+    fresh.load_state_dict(model.state_dict())
+    same(capture(fresh, x), maps)
+    assert [len(found.calls) for found in maps.values()] == [1]  # both are one map
+
+
+def test_modules_that_gave_no_map_need_a_capture_that_sees_everything(model, x, seen):
     model.other = Attention()  # never called
     capture(model, x)
     seen.clear()
@@ -181,7 +328,7 @@ def test_modules_that_gave_no_map_keep_it_awake(model, x, seen):
     assert seen
 
 
-def test_another_capture_inside_wakes_the_outer_one(model, x):
+def test_with_another_capture_inside_the_outer_one_sees_everything(model, x):
     first = capture(model, x)
     with regard.capture(model) as outer:
         with regard.capture(model) as inner:
@@ -202,7 +349,7 @@ def test_modes_of_others_stay_in_their_order(model, x, monkeypatch):
     monkeypatch.setitem(WAY, "by hand", True)
     with regard.capture(model) as maps:
         with Counting():
-            model(x)  # wakes the capture
+            model(x)  # from here on it sees everything
         first = len(counted)
         model(x)
     assert len(counted) == first
@@ -217,7 +364,7 @@ def test_other_threads_and_errors(model, x):
     capture(model, x)
     with pytest.raises(RuntimeError), regard.capture(model):
         model(x[..., :3])
-    assert _traps._thread.sleeper is None
+    assert _operator_watch._thread.listener is None
     before = len(capture(model, x).records)
     assert before == 3
 

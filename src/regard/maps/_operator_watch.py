@@ -1,8 +1,8 @@
-"""Operators that a sleeping interceptor is woken by.
+"""Sees the calls of a few operators, in one thread, and costs nothing for all others.
 
 A torch function mode sees every function that a model calls, which costs more than all the rest of a capture. A dispatch
-key that is on in one thread alone, and has kernels for a few operators only, costs nothing for all others: the dispatcher
-skips it. The kernels pass the call to the interceptor of the thread.
+key that is on in one thread alone, and has kernels for a few operators only, is skipped by the dispatcher for all others. The
+kernels pass the call to the listener of the thread.
 """
 
 import functools
@@ -18,7 +18,7 @@ from regard.observation import is_hidden
 _KEY = "TESTING_ONLY_GenericMode"  # no operator of torch's own has a kernel for it
 
 # What a model calls, by the operator that it becomes.
-_TRAPS: dict[str, tuple[str, Any]] = {
+_WATCHED: dict[str, tuple[str, Any]] = {
     "scaled_dot_product_attention": ("scaled_dot_product_attention", F.scaled_dot_product_attention),
     "conv2d": ("conv2d", torch.conv2d),
     "conv2d.padding": ("conv2d", torch.conv2d),
@@ -32,18 +32,18 @@ _TRAPS: dict[str, tuple[str, Any]] = {
 
 
 @runtime_checkable
-class Sleeper(Protocol):
-    """Takes the calls of operators with traps, in one thread."""
+class OperatorListener(Protocol):
+    """Takes the calls of these operators, in one thread."""
 
-    def trapped(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
-class _Asleep(threading.local):
+class _ListenerOfThread(threading.local):
     def __init__(self) -> None:
-        self.sleeper: Sleeper | None = None
+        self.listener: OperatorListener | None = None
 
 
-_thread = _Asleep()
+_thread = _ListenerOfThread()
 _lock = threading.Lock()
 _libraries: list[Any] = []  # for as long as the process runs: without the key they have no effect
 
@@ -55,48 +55,50 @@ def _keys() -> tuple[Any, Any]:
 
 
 @functools.cache
-def _are_set() -> bool:
-    """Whether this version of torch can have such traps. They are set once."""
+def _is_ready() -> bool:
+    """Whether operators can be watched in this version of torch. Their kernels are registered once."""
     with _lock:
         try:
             _keys()
             others = torch.library.Library("_", "IMPL")
             others.fallback(torch.library.fallthrough_kernel, _KEY)
-            traps = torch.library.Library("aten", "IMPL")
-            for operator, (name, function) in _TRAPS.items():
+            watched = torch.library.Library("aten", "IMPL")
+            for operator, (name, function) in _WATCHED.items():
                 packet, _, overload = operator.partition(".")
                 original = getattr(getattr(torch.ops.aten, packet), overload or "default")
-                traps.impl(operator, _trap(name, function, original), _KEY)
-            _libraries.extend((others, traps))
+                watched.impl(operator, _kernel(name, function, original), _KEY)
+            _libraries.extend((others, watched))
         except (AttributeError, RuntimeError, ValueError):
             return False
     return True
 
 
-def _trap(name: str, function: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+def _kernel(name: str, function: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    off, own = torch._C._ExcludeDispatchKeyGuard, _keys()[1]
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        sleeper = _thread.sleeper
-        with torch._C._ExcludeDispatchKeyGuard(_keys()[1]):
-            if sleeper is None or is_hidden():
+        listener = _thread.listener
+        with off(own):
+            if listener is None or is_hidden():
                 return original(*args, **kwargs)
-            return sleeper.trapped(name, function, args, kwargs)
+            return listener.operator_called(name, function, args, kwargs)
 
     return kernel
 
 
-class Sleep:
-    """From when it is made until :meth:`end`, operators with traps are passed to the sleeper, in this thread."""
+class OperatorWatch:
+    """From when it is made until :meth:`end`, the listener takes the calls of these operators, in this thread."""
 
-    def __init__(self, sleeper: Sleeper) -> None:
+    def __init__(self, listener: OperatorListener) -> None:
         self._guard = torch._C._IncludeDispatchKeyGuard(_keys()[0])
         self._guard.__enter__()
-        _thread.sleeper = sleeper
+        _thread.listener = listener
 
     @staticmethod
     def is_possible() -> bool:
-        """Whether nobody sleeps in this thread, and no mode would see less than it does."""
-        return _thread.sleeper is None and not torch._C._len_torch_function_stack() and _are_set()
+        """Whether nobody watches in this thread, and torch can."""
+        return _thread.listener is None and _is_ready()
 
     def end(self) -> None:
-        _thread.sleeper = None
+        _thread.listener = None
         self._guard.__exit__(None, None, None)

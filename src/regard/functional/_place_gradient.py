@@ -1,0 +1,36 @@
+"""Gradients of centers and sharpness beside a fused kernel that knows nothing of them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.functional._place_moments import place_moments
+
+
+class PlaceGradient(torch.autograd.Function):
+    """Attention's output as it is. Backward, center and matrix receive their gradients, made again from queries, keys and
+    values and what comes from above; all else goes its own way."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, out: Tensor, center: Tensor, matrix: Tensor, query: Tensor, key: Tensor, value: Tensor,
+        keep: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(query, key, value, center, matrix, keep)
+        ctx.call = (grid, prefix, beta, causal)
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        query, key, value, center, matrix, keep = ctx.saved_tensors
+        inputs = (grad, query, key, value, center, matrix, keep)
+        grid, prefix, beta, causal = ctx.call
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+            from regard.functional._place_operator import place_moments as operator
+
+            first, second = operator(*inputs, list(grid), prefix, beta, causal)
+        else:
+            first, second = place_moments(*inputs, grid, prefix, beta, causal)
+        by_center = ((matrix + matrix.mT) @ first.unsqueeze(-1)).squeeze(-1)
+        return grad, by_center, -second, *(None,) * 8

@@ -1,0 +1,81 @@
+"""What the gradients of centers and sharpness need of content with place: moments of the scores' gradient."""
+
+import math
+from contextlib import suppress
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.functional import kernels
+
+# What stands between the products of a few queries may take so many bytes.
+CHUNK_BYTES = {"cpu": 1 << 25, "cuda": 1 << 30}
+
+Moments = tuple[Float[Tensor, "heads axes"], Float[Tensor, "heads axes axes"]]
+
+
+def coordinates(grid: tuple[int, ...], like: Tensor) -> Float[Tensor, "tokens axes"]:
+    """Counted from the middle of the grid, row-major."""
+    sides = [torch.arange(n, device=like.device, dtype=like.dtype) - (n - 1) / 2 for n in grid]
+    return torch.stack([x.flatten() for x in torch.meshgrid(*sides, indexing="ij")], -1)
+
+
+def place_moments(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
+    grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+) -> Moments:  # fmt: skip
+    r"""Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over all pairs with a position, ds the gradient of their scores.
+
+    A fused kernel rounds ds to its dtype before it multiplies with coordinates, and a row's sum is then no longer zero: in
+    absolute coordinates that is most of what is found. Here ds is made again, in float32, and distances are what it meets.
+    """
+    fits = kernels.usable_for_places(value, grid) and query.shape[3] <= kernels.WIDEST
+    if fits and not torch.is_grad_enabled():
+        heads = kernels.three_axes(center, matrix, grid)
+        with suppress(MemoryError):
+            return kernels.place_moments(grad, (query, key, value), heads, keep, prefix, beta, causal)
+    return plain_moments(grad, query, key, value, center, matrix, keep, grid, prefix, beta, causal)
+
+
+def plain_moments(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
+    grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+) -> Moments:  # fmt: skip
+    """The same by plain operations, a few queries at a time."""
+    build = torch.promote_types(query.dtype, torch.float32)
+    query, key, value, grad = (x.to(build) for x in (query, key, value, grad))
+    place, tokens = coordinates(grid, center), prefix + math.prod(grid)
+    first, second = torch.zeros_like(center), torch.zeros_like(matrix)
+    row = 8 * query.shape[0] * query.shape[1] * tokens * query.element_size()
+    size = max(1, CHUNK_BYTES.get(query.device.type, CHUNK_BYTES["cuda"]) // max(row, 1))
+    for start in range(prefix, tokens, size):
+        rows = slice(start, min(start + size, tokens))
+        targets = place[start - prefix : start - prefix + size] + center[:, None, :]
+        away = place[None, None] - targets[:, :, None]  # (heads, rows, tokens of the grid, axes)
+        bias = -torch.einsum("hrna,hab,hrnb->hrn", away, matrix, away)
+        scores = beta * (query[:, :, rows] @ key.mT) + F.pad(bias, (prefix, 0)).to(build)
+        seen = _seen(keep, rows, tokens, causal, query.device)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, torch.finfo(build).min)
+        weights = scores.softmax(-1)
+        if seen is not None:
+            weights = weights.masked_fill(~seen, 0.0)  # rows that see nothing, too
+        by_weights = grad[:, :, rows] @ value.mT
+        by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdim=True))
+        total = by_scores[..., prefix:].sum(0).to(away.dtype)
+        first = first + torch.einsum("hrn,hrna->ha", total, away)
+        second = second + torch.einsum("hrn,hrna,hrnb->hab", total, away, away)
+    return first, second
+
+
+def _seen(
+    keep: Tensor | None, rows: slice, tokens: int, causal: bool, device: torch.device
+) -> Bool[Tensor, "..."] | None:
+    seen = None if keep is None else keep[:, None, None, :]
+    if causal:
+        place = torch.arange(tokens, device=device)
+        before = place <= place[rows, None]
+        seen = before if seen is None else seen & before
+    return seen

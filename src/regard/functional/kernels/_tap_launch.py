@@ -1,0 +1,56 @@
+"""Launches of one axis of a converted convolution."""
+
+import functools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from regard.functional.kernels._start import Launch
+
+LONGEST = 128  # axis whose matrix of one tap stays on the chip
+LINES = 128  # at a time
+
+
+def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias: Tensor | None = None) -> None:
+    """Mix along the last axis of ``x`` into ``y``, both ``(outer, taps, inner, axis)`` with any strides.
+
+    The side that has one tap is read for all, or written with the sum of all, by ``matrix`` (taps, outputs, inputs);
+    ``back`` takes its transposed. ``bias``, if given, is added to the sum: one number for so many neighboring inner lines.
+    """
+    if x.is_cuda and x.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(x.device):  # kernels are launched on the current device
+            axis_taps(x, matrix, y, back=back, bias=bias)
+        return
+    from regard.functional.kernels._start import is_aligned, raw_stream
+
+    numbers = 0 if bias is None else len(bias)
+    launch = _launch(x.dtype, x.get_device(), x.shape, y.shape, x.stride(), y.stride(), matrix.stride(), back, numbers)
+    tensors = (x, matrix, matrix if bias is None else bias, y)
+    launch(is_aligned(*tensors), raw_stream(x), *tensors)
+
+
+@functools.lru_cache(1024)
+def _launch(
+    _dtype: torch.dtype, _device: int, x: torch.Size, y: torch.Size, x_strides: tuple[int, ...],
+    y_strides: tuple[int, ...], matrix: tuple[int, ...], back: bool, numbers: int,
+) -> "Launch":  # fmt: skip
+    """Decided once for tensors of one kind."""
+    from regard.functional.kernels._start import Launch
+    from regard.functional.kernels._tap_pass import axis_taps as kernel
+
+    outer, read, inner, inputs = x
+    lines, outputs = outer * inner, y[3]
+    m_tap, m_output, m_input = (matrix[0], matrix[2], matrix[1]) if back else matrix
+    grid = (math.ceil(lines / LINES), 1, 1)
+    sizes = (lines, inner, inputs, outputs, inner // numbers if numbers else 1)
+    constants = (max(read, y[1]), int(read == 1), int(numbers > 0), LINES, _power(inputs), _power(outputs))
+    return Launch(
+        kernel, grid, (*sizes, *x_strides, *y_strides, m_tap, m_output, m_input, *constants), {"num_warps": 4}, grid[0]
+    )
+
+
+def _power(n: int) -> int:
+    return max(16, 1 << max(0, n - 1).bit_length())

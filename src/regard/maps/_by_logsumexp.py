@@ -1,0 +1,65 @@
+"""Weights from the logsumexp that a kernel returned: exp(scores − logsumexp), whose rows sum to one if it is right.
+
+So the largest score of a row need not be found, and the sums are the check. Rows are divided by their sums, so that the
+weights are those of the softmax whatever the kernel returned.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact
+from regard.maps._record import AttentionRecord, Computation
+
+
+def has_logsumexp(running: Computation) -> bool:
+    """Whether weights can be had from the kernel's logsumexp: on a CPU, and if every query sees a key."""
+    scores, total = running.weights, running.logsumexp
+    if total is None or not isinstance(scores, AttentionScores) or running.compare is not None or running.value is None:
+        return False
+    usual = scores.is_plain and not scores.may_be_empty and running.value.device.type == "cpu"
+    return usual and total.dtype == (torch.float64 if scores.query.dtype is torch.float64 else torch.float32)
+
+
+def weights_at_once(record: AttentionRecord, rows: Selection, dtype: torch.dtype) -> Tensor | None:
+    """These rows of all heads, with as few operations as there can be; None if they must be computed in another way.
+
+    Neighbors that share a head of keys are rows of one product: to repeat the keys would take memory.
+    """
+    running = record.running
+    expected = running.output if running.expected is None else running.expected
+    if not isinstance(rows, slice) or rows.step not in (None, 1) or expected is None or not has_logsumexp(running):
+        return None
+    scores, total, value = running.weights, running.logsumexp, running.value
+    if not isinstance(scores, AttentionScores) or total is None or value is None or expected.dtype != value.dtype:
+        return None
+    query, key = scores.query, scores.key
+    batch, heads, queries, keys = record.shape
+    start, stop = 0, queries
+    if rows != ALL:
+        start, stop, _ = rows.indices(queries)
+        query, total, expected = query[:, :, rows], total[:, :, rows], expected[:, :, rows]
+    count, shared, of_values = max(0, stop - start), batch * key.shape[1], batch * value.shape[1]
+    if count == 0 or value.shape[0] != batch:
+        return None
+    weights = torch.baddbmm(
+        total.reshape(shared, -1, 1),
+        exact(query).reshape(shared, -1, query.shape[3]),
+        exact(key).reshape(shared, keys, -1).mT,
+        beta=-1,
+        alpha=scores.scale,
+    ).view(batch, heads, count, keys)
+    if scores.band is not None:
+        scores.band.hide(weights, (start, stop), (0, keys))
+    sums = weights.exp_().sum(-1, keepdim=True)
+    weights.div_(sums)
+    found = torch.baddbmm(
+        exact(expected).reshape(of_values, -1, value.shape[3]),
+        weights.view(of_values, -1, keys),
+        exact(value).reshape(of_values, keys, -1),
+        beta=-1,
+    )
+    record.check.add(torch.linalg.vector_norm(found, math.inf), None)
+    record.check.add_sums(sums)
+    return weights if weights.dtype is dtype else weights.to(dtype)

@@ -1,0 +1,281 @@
+"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, once in each
+call of a module, and that nothing else concerns the maps.
+
+Then no torch function mode is needed, as long as the model does not change: to watch a few operators is enough (see
+:mod:`regard.maps._operator_watch`). A capture learns it from one pass of the model. From the second pass on, and in later
+captures, it only watches operators. If one is called that may be another attention, it sees everything from there on.
+"""
+
+import weakref
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.maps._interception import Interceptor
+from regard.maps._known_functions import in_backward
+from regard.maps._listener import RecordListener
+from regard.maps._module_names import CallSite
+from regard.maps._module_watch import ModuleWatch
+from regard.maps._operator_watch import OperatorWatch
+from regard.maps._patches import paused
+from regard.maps._record import AttentionRecord, Computation
+from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
+from regard.maps.sources import is_outer
+from regard.observation import unobserved
+
+_NUMBERS = frozenset({bool, int, str, float})
+_SDPA = "scaled_dot_product_attention"
+_EXPECTED = (_SDPA, "conv2d")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+class Learned(NamedTuple):
+    """The names of the modules that attended, what the model was like then, and what is known of its modules."""
+
+    names: frozenset[str]
+    likeness: tuple[Any, ...]
+    facts: dict[Any, Any]
+
+
+_learned: weakref.WeakKeyDictionary[nn.Module, Learned] = weakref.WeakKeyDictionary()
+
+
+class LearningInterceptor(Interceptor):
+    """An interceptor that only watches operators once it is known that this is enough."""
+
+    def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool = True) -> None:
+        super().__init__(model, listener, keeps_path)
+        self._model = model
+        self._operators: OperatorWatch | None = None  # while it only watches operators
+        self._modules: ModuleWatch | None = None
+        self._began = False
+        self._known: Learned | None = None  # by which it only watches operators
+        self._seen: set[str] = set()  # names of modules that attended
+        self._repeated = RepeatedCalls(self.names, self.layouts)
+        self._call: Call | None = None  # that is being recorded
+        # The latest output that was passed on in short, and its values.
+        self._latest: tuple[str, weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
+        self._usual = listener.projections is None and not self.blocks and type(model).__hash__ is not None
+        self._likeness = _likeness(self.names.modules) if self._usual else None
+
+    def __enter__(self) -> "LearningInterceptor":
+        first, self._began = not self._began, True
+        known = _learned.get(self._model) if first and self._likeness is not None else None
+        if known is not None and known.likeness == self._likeness and self._may_watch(others=0):
+            self.names.remember(known.facts)
+            self._known = known
+            self._watch_modules(self.silent.ran)
+            self._operators = OperatorWatch(self)
+            return self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._end_modules()
+        if self._operators is not None:
+            self._operators.end()
+            self._operators = None
+        else:
+            super().__exit__(*error)
+
+    @staticmethod
+    def _may_watch(others: int) -> bool:
+        """Whether operators can be watched, and no mode of somebody else's would see less than it does."""
+        return torch._C._len_torch_function_stack() == others and OperatorWatch.is_possible()
+
+    def _watch_modules(self, ran: Any) -> None:
+        """Let the modules that attend say that they run: one that then gives no map is reported."""
+        names = () if self._known is None else self._known.names
+        found = ((name, self.names.find(name)) for name in names)
+        self._modules = ModuleWatch([(name, module) for name, module in found if module is not None], ran)
+
+    def _end_modules(self) -> None:
+        if self._modules is not None:
+            self._modules.end()
+            self._modules = None
+
+    def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One of the watched operators is called."""
+        if in_backward() or (name == "bmm" and is_outer(args)):  # angles of rotary positions, for example
+            return function(*args, **kwargs)
+        if name not in _EXPECTED:
+            self.watch_everything()
+        call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
+        found = None if call is None else self._repeated.record(call, self.listener.wants)
+        if found is not None:
+            return self._repeat(*found)
+        with torch._C.DisableTorchFunction():
+            self._call = call
+            out = self._handlers[name](function, args, kwargs)
+            self._call = None
+            if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
+                self.handwritten.history.also = out  # the model continues with a view of it
+        return out
+
+    def _repeat(self, record: AttentionRecord, out: Tensor) -> Tensor:
+        """Pass on a record that is like an earlier one."""
+        name, value = record.name, record.running.value
+        record.moment = (self.names.run, self._count)
+        self._count += 1
+        self._accounted.add(name)
+        self._last_output = weakref.ref(out)
+        self._latest = None if value is None else (name, self._last_output, weakref.ref(value))
+        with torch._C.DisableTorchFunction(), paused():
+            unobserved(self.listener.attended, record)
+        return out
+
+    def watch_everything(self) -> None:
+        """From now on every function of torch is seen."""
+        if self._operators is None:
+            return
+        self._follow_latest()
+        self._end_modules()
+        self._operators.end()
+        self._operators, self._usual = None, False
+        others = []
+        while torch._C._len_torch_function_stack():  # modes that began inside the block end before this one
+            others.append(torch.overrides._pop_mode())
+        super().__enter__()
+        for mode in reversed(others):
+            torch.overrides._push_mode(mode)
+
+    def _follow_latest(self) -> None:
+        """The latest output was passed on in short: what the model does with it is followed from here on."""
+        if self._latest is None:
+            return
+        name, output, value = self._latest[0], self._latest[1](), self._latest[2]()
+        self._latest = None
+        if output is not None:
+            running = Computation(lambda *_: (output, None), output=output, value=value)
+            self.outputs.recorded(name, running, output, output, tokens_first=None)
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def _learn(self) -> Learned | None:
+        """What this capture has shown so far; None if everything must be seen."""
+        names, history = frozenset(self._accounted), self.handwritten.history
+        same = self._usual and not history.followed and not history.random.some and bool(names)
+        if not same or self._likeness is None or not self.silent.owners <= names:
+            return None
+        return Learned(names, self._likeness, self.names.facts)
+
+    def _again(self) -> None:
+        """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that
+        attends: here, inside of a function of torch, the mode cannot be taken off."""
+        if self._modules is not None or self._operators is not None or not self._usual:
+            return
+        learned = self._learn()
+        if learned is None or _likeness(self.names.modules) != learned.likeness:
+            self._usual = False
+            return
+        self._known = learned
+        self._watch_modules(self._switch)
+
+    def _switch(self, _: str) -> None:
+        self._end_modules()
+        if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
+            super().__exit__(None, None, None)
+            self._operators = OperatorWatch(self)
+
+    def finish(self) -> None:
+        if self._known is not None:
+            same = self._usual and (not self._accounted or self._accounted == self._known.names)
+            learned = self._known if same else None
+            if learned is not None and len(self.names.remembered) > len(learned.facts):
+                learned = learned._replace(facts=self.names.facts)
+        else:
+            learned = self._learn()
+        if learned is not None:
+            _learned[self._model] = learned
+        elif type(self._model).__hash__ is not None:
+            _learned.pop(self._model, None)
+        super().finish()
+        del self._model
+
+    # -- what is not usual -------------------------------------------------------------------------------------
+
+    def _missed(self, *args: Any) -> None:
+        self._usual = False
+        super()._missed(*args)
+
+    def _record(self, site: CallSite, out: Any, source: Any, tokens_first: bool | None = None) -> Any:
+        if "#" in site.name or tokens_first is not None:
+            self.watch_everything()
+            self._usual = False
+        new = super()._record(site, out, source, tokens_first)
+        if self._usual and self._operators is None:
+            if site.name in self._seen:
+                self._again()
+            self._seen.add(site.name)
+        return new
+
+    def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
+        if running.folded or record.kind != "sdpa":
+            self.watch_everything()
+            self._usual = False
+        if self._call is not None:
+            self._repeated.learn(self._call, record, running)
+        self._latest = None  # it is followed
+        return super()._changed(record, running, out)
+
+    def _apart(self, function: Any, *args: Any) -> Any:  # type: ignore[override]
+        self._usual = False
+        return super()._apart(function, *args)
+
+    def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._usual = False
+        return super()._multi_head(func, args, kwargs)
+
+    def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
+        self._usual = False
+        super()._operator(func, args, out)
+
+    def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
+        self.watch_everything()
+        self._usual = False
+        return super().observed(module, output, weights, **about)
+
+    def called(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.watch_everything()
+        self._usual = False
+        return super().called(name, original, args, kwargs)
+
+    def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
+        self.watch_everything()
+        self._usual = False
+        super().parameters_replaced(module, parameters)
+
+    def thread_started(self) -> None:
+        self.watch_everything()
+        self._usual = False
+        super().thread_started()
+
+
+@lru_cache(4096)
+def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
+    """Whether a class is torch's own, and whether it runs outside of Python."""
+    return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule)
+
+
+def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
+    """What decides which way a model takes, as far as its modules state it; None if that cannot be told."""
+    kinds: list[Any] = list(map(type, modules.values()))
+    about = {kind: _about(kind) for kind in set(kinds)}
+    if any(scripted for _, scripted in about.values()):
+        return None
+    variables = [module.__dict__ for module in modules.values()]
+    found: list[Any] = [*map(id, modules.values()), *kinds, *(kind.forward for kind in about)]
+    found += [of.get("training") for of in variables]
+    found += [
+        (id(of), id(of.get("forward")), *(id(x) for name in _HOOKS for x in of.get(name, {}).values()))
+        for of in variables
+        if of.get("_forward_hooks") or of.get("_forward_pre_hooks") or "forward" in of
+    ]
+    others = [of for of, kind in zip(variables, kinds, strict=True) if not about[kind][0]]
+    for of in others:
+        found += [x for x in of.values() if type(x) in _NUMBERS]
+    configurations = {id(of["config"]): of["config"] for of in others if "config" in of}
+    found += [getattr(x, "_attn_implementation", None) for x in configurations.values()]
+    return tuple(found)

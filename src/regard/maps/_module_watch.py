@@ -1,0 +1,63 @@
+"""Modules say when they are first called, without hooks.
+
+A hook would be copied and saved with its module, and would turn off the fast path of ``nn.TransformerEncoderLayer``. Torch
+asks each module for a compiled form of it before a call, and leaves that form out of copies and files: what stands there
+until the first call says that the call came.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+_PLACE = "_compiled_call_impl"
+
+
+class _FirstCall:
+    """Takes the first call of a module in this thread, says so, and passes it on. Then it is gone."""
+
+    def __init__(self, module: nn.Module, said: Callable[[], None]) -> None:
+        self._module, self._said = module, said
+        self._thread = threading.get_ident()
+        self._before = vars(module).get(_PLACE)
+        self._over = False
+        vars(module)[_PLACE] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._module._call_impl if self._before is None else self._before
+        if threading.get_ident() == self._thread and not self._over:
+            self.end()
+            self._said()
+        return call(*args, **kwargs)
+
+    def end(self) -> None:
+        self._over = True
+        variables = vars(self._module)
+        while isinstance(found := variables.get(_PLACE), _FirstCall) and found._over:  # others may be above or below
+            if found._before is None:
+                del variables[_PLACE]
+            else:
+                variables[_PLACE] = found._before
+
+    # A module of its own way to copy itself may take this along: the copy has nothing in its place.
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class ModuleWatch:
+    """Until :meth:`end`, ``ran(name)`` is called when one of these modules is called the first time, in this thread."""
+
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]], ran: Callable[[str], None]) -> None:
+        self._calls = [_FirstCall(module, partial(ran, name)) for name, module in modules]
+
+    def end(self) -> None:
+        for call in self._calls:
+            if not call._over:
+                call.end()
+        self._calls = []
