@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
 import type { NumberArray } from "../src/core/payload";
 import { themes } from "../src/core/theme";
-import { widestRow } from "../src/maps/atlas";
+import type { Pen } from "../src/core/pen";
+import { fitted, widestRow } from "../src/maps/atlas";
 import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
 import { drawOverlay, places, whoIsAt } from "../src/maps/overlay";
@@ -326,5 +327,25 @@ describe("labels", () => {
   it("of one character stand upright, longer ones lie", () => {
     expect(["a", "␣", "語", "🙂"].every(isUpright)).toBe(true);
     expect(["", "<U>", "ab"].some(isUpright)).toBe(false);
+  });
+});
+
+describe("fitted", () => {
+  const letters = (room: number, text: string) => {
+    let asked = 0;
+    const pen = { measureText: (said: string) => (asked++, { width: 6 * said.length }) } as unknown as Pen;
+    return { said: fitted(pen, text, room), asked };
+  };
+
+  it("shows as many letters as have room", () => {
+    expect(letters(60, "short").said).toBe("short");
+    expect(letters(60, "a longer text").said).toBe("a longer …");
+    expect(letters(1, "none").said).toBe("n…");
+  });
+
+  it("asks for a few widths, however long the text is", () => {
+    const { said, asked } = letters(60, "x".repeat(20_000));
+    expect(said).toBe(`${"x".repeat(9)}…`);
+    expect(asked).toBeLessThan(20);
   });
 });

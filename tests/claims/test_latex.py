@@ -1,5 +1,6 @@
 """Formulas: every one in the claims is understood, becomes well-formed MathML, and reads well as text."""
 
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -76,3 +77,9 @@ def test_a_page_shows_no_formula_that_is_not_understood(latex: str) -> None:
 def test_prose_keeps_code_and_emphasis() -> None:
     assert as_text("*all* of `beta=0` at $x$") == "all of beta=0 at x"
     assert as_html("*all* of `a < b`") == "<p><em>all</em> of <code>a &lt; b</code></p>"
+
+
+def test_without_the_library_texts_keep_formulas_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core has no extra, and the README's first claims are printed with it."""
+    monkeypatch.setitem(sys.modules, "latex2mathml.converter", None)
+    assert as_text(r"*Every* weight is $\frac{7}{m}$.") == r"Every weight is \frac{7}{m}."

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from operator import attrgetter
 
 import pytest
 import torch
@@ -206,6 +207,18 @@ class TestWhereTheBoundDoesNotApply:
                 assert layer.error_bound(torch.zeros(shape, dtype=torch.float64)) >= 0
         finally:
             torch.set_float32_matmul_precision(before)
+
+    @pytest.mark.parametrize("place", ["", "mkldnn", "mkldnn.matmul", "mkldnn.conv"])
+    def test_a_precision_set_for_a_backend_is_seen(self, place):
+        layer, backend = conv_to_attention(nn.Conv2d(2, 2, 3)), attrgetter(f"backends.{place}".strip("."))(torch)
+        if not hasattr(backend, "fp32_precision"):
+            pytest.skip("this torch has no such setting")
+        backend.fp32_precision = "bf16" if place else "tf32"
+        try:
+            with pytest.raises(ValueError, match="does not apply where float32 products may be computed in less"):
+                layer.error_bound(torch.zeros(1, 2, 5, 5))
+        finally:
+            backend.fp32_precision = "none"
 
 
 @pytest.mark.parametrize("lowered", ["autocast", "half"])

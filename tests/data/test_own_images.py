@@ -624,7 +624,11 @@ def damaged_archives():
     )
     with zipfile.ZipFile(bomb := io.BytesIO(), "w") as archive:
         archive.writestr("images.npy", header + b"\n")
+    open_header = b"\x93NUMPY\x01\x00v\x00" + b"(" * 117 + b"\n"  # numpy parses it as a program that does not end
+    with zipfile.ZipFile(endless := io.BytesIO(), "w") as archive:
+        archive.writestr("images.npy", open_header)
     return {
+        "a header without end": endless.getvalue(),
         "cut": whole[:-9],
         "one byte of its directory": whole[:-30] + b"\xff" + whole[-29:],
         "one byte of its content": whole[:140] + bytes([whole[140] ^ 255]) + whole[141:],

@@ -134,3 +134,31 @@ def test_hard_attention_with_an_infinite_bias(dtype, return_weights):
     found = attention(query, key, value, beta=math.inf, bias=bias, return_weights=return_weights)
     found = found[0] if return_weights else found
     assert found.flatten().tolist() == [0.5, 0.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_temperature_for_each_slice_is_that_temperature_however_far_scores_lie_apart(dtype):
+    """Differences of scores leave the range, where β = 0 would make them NaN and a small β infinite."""
+    most = torch.finfo(dtype).max
+    scores = torch.tensor([[-most, 0.0, most / 2, most]], dtype=torch.float64).to(dtype)
+    for beta in (0.0, 1 / most, 2 / most, 0.5, 1.0, 3.0, most, math.inf):
+        found = softargmax(scores, torch.full((1, 1), beta, dtype=torch.float64).requires_grad_())
+        torch.testing.assert_close(found.detach(), softargmax(scores, beta), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("small", [0.0, 1e-38])
+def test_temperatures_may_take_queries_out_of_the_range_where_keys_are_small(dtype, small):
+    query = torch.full((1, 2, 3, 4), torch.finfo(dtype).max, dtype=dtype)
+    key, value = torch.full((1, 2, 5, 4), small, dtype=dtype), torch.randn(1, 2, 5, 4).to(dtype)
+    found = both(query, key, value, beta=torch.full((2, 1, 1), 3.0))
+    torch.testing.assert_close(found, value.mean(-2, keepdim=True).expand(found.shape), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_bias_may_fill_the_range_beside_large_scores(sign):
+    most = torch.finfo(torch.float32).max
+    query, key = torch.full((1, 1, 1, 1), sign * 1e-3), torch.full((1, 1, 3, 1), most / 2)
+    value, bias = torch.randn(1, 1, 3, 4), torch.full((1, 1, 1, 3), sign * most)
+    found = both(query, key, value, bias=bias)
+    torch.testing.assert_close(found, value.mean(-2, keepdim=True))

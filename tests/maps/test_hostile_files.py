@@ -59,6 +59,15 @@ def test_only_plain_names_inside_the_folder_are_read(folder, name):
         Maps.load(folder)
 
 
+@pytest.mark.parametrize("field", ["against", "kernel", "residual", "allowed", "axes", "over"])
+@pytest.mark.parametrize("value", [[], {}, [[1]], True])
+def test_what_is_said_about_a_map_is_text_or_a_number(folder, field, value):
+    """Printing the maps would fail."""
+    change(folder, **{field: value})
+    with pytest.raises(UnreadableError, match=r"stands where a (text|number) is due"):
+        Maps.load(folder)
+
+
 def test_a_link_out_of_the_folder_is_not_followed(folder):
     (file,) = folder.glob("*.map")
     shutil.move(file, folder.parent / "outside.map")

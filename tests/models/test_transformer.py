@@ -130,7 +130,7 @@ def test_generation_stops_when_all_have_ended():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"positions": "learned"}, "length is needed for learned positions"),
+        ({"positions": "learned"}, "length must be the number of tokens"),
         ({"positions": "rotary"}, "positions must be one of"),
         ({"depth": (-1, 1)}, "depth of the encoder must be 0 or more, and 10000 at most, got -1"),
         ({"depth": (0, 1), "source_vocab_size": 5}, r"source_vocab_size is 5, but depth \(0, 1\) has no encoder"),

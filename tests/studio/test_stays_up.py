@@ -106,6 +106,17 @@ def test_clients_that_stop_after_their_request_do_not_keep_others_out(server, fi
             time.sleep(0.1)
 
 
+def test_of_requests_sent_at_once_one_is_answered(server):
+    _, port, _ = server
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        connection.sendall(b"GET /api/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
+        answers = b""
+        with contextlib.suppress(ConnectionResetError):  # what was not read is thrown away
+            while found := connection.recv(65536):
+                answers += found
+    assert answers.count(b"HTTP/1.1 401") == 1
+
+
 def _is_answered(port, token):
     with contextlib.suppress(OSError):
         return ask(port, token)["info"]["title"] == "regard studio"

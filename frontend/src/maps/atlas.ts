@@ -198,11 +198,18 @@ export function Atlas(props: AtlasProps) {
   return html`<${Picture} class="rg-atlas" focusable onKey=${move} tip=${tip} draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
 }
 
-/** As much of a text as has room. */
+/** More letters than any place has room for. */
+const MOST_LETTERS = 400;
+
+/** As much of a text as has room, found by halving: a token may have any number of letters. */
 export function fitted(pen: Pen, text: string, room: number): string {
-  if (pen.measureText(text).width <= room) return text;
-  let end = text.length;
-  while (end > 1 && pen.measureText(`${text.slice(0, end)}…`).width > room) end--;
+  if (text.length <= MOST_LETTERS && pen.measureText(text).width <= room) return text;
+  let [end, most] = [1, Math.min(text.length, MOST_LETTERS)];
+  while (end < most) {
+    const middle = Math.ceil((end + most) / 2);
+    if (pen.measureText(`${text.slice(0, middle)}…`).width <= room) end = middle;
+    else most = middle - 1;
+  }
   return `${text.slice(0, end)}…`;
 }
 

@@ -11,13 +11,21 @@ _EMPHASIS = re.compile(r"(?<![\w*])\*([^*\s][^*]*)\*(?!\w)")
 
 
 def as_text(markdown: str) -> str:
-    r"""Plain text, formulas in Unicode.
+    r"""Plain text, formulas in Unicode (as they are written where the package that reads them is not installed).
 
     >>> as_text(r"*Every* weight is $\frac{1}{m}$.")
     'Every weight is 1/m.'
     """
-    text = _FORMULA.sub(lambda found: to_text(found[1] or found[2]), markdown)
+    text = _FORMULA.sub(_formula, markdown)
     return _CODE.sub(r"\1", _EMPHASIS.sub(r"\1", text))
+
+
+def _formula(found: re.Match[str]) -> str:
+    written = found[1] or found[2]
+    try:
+        return to_text(written)
+    except ImportError:
+        return written
 
 
 def as_line(markdown: str) -> str:

@@ -1,7 +1,7 @@
 """How far a Gaussian head is from a shift, and how far rounding may carry a sum: the two parts of every bound here."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -150,13 +150,25 @@ def arithmetic(x: Tensor) -> Arithmetic:
             f"(layer.cpu() and x.cpu()); leak holds on every device"
         )
     dtype = torch.get_autocast_dtype("cpu") if under_autocast(x) and x.dtype != torch.float64 else x.dtype
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+    if dtype == torch.float32 and _may_be_lowered():
         raise ValueError(
             "error_bound does not apply where float32 products may be computed in less: call "
-            "torch.set_float32_matmul_precision('highest')"
+            "torch.set_float32_matmul_precision('highest'), and leave fp32_precision of torch.backends at 'none' or 'ieee'"
         )
     unit = torch.finfo(dtype).eps / 2
     return Arithmetic(dtype, unit, min(unit, FLOAT32), dtype != x.dtype)
+
+
+def _may_be_lowered() -> bool:
+    """Whether products of float32 may be computed in TF32 or bfloat16, by either of torch's settings."""
+    backends: Any = torch.backends
+    places = (backends, backends.mkldnn, *(getattr(backends.mkldnn, name, None) for name in ("matmul", "conv")))
+    if any(getattr(place, "fp32_precision", "none") not in ("none", "ieee") for place in places):
+        return True
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # torch refuses to say where both were used
+        return True
 
 
 def lost_below(dtype: torch.dtype) -> float:

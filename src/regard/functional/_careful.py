@@ -24,8 +24,12 @@ def is_at_the_edge(
         scale = beta.max().item() if values_are_readable(beta) and beta.numel() else 1.0
     elif beta != math.inf:
         scale = beta
-    room = ROOM * torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
-    largest = query.shape[-1] * _largest(query) * _largest(key)
+    wide = torch.finfo(torch.promote_types(query.dtype, torch.float32))
+    # A bias may fill the range, as masks of the lowest number do: scores beside it must be lost in its last digit.
+    room = (ROOM if bias is None else wide.eps / 8) * wide.max
+    # A β for each slice multiplies the queries first, which must stay in range whatever the keys are: 0 · ∞ would be NaN.
+    alone = max(scale, 1.0) if isinstance(beta, Tensor) else 1.0
+    largest = _largest(query) * max(query.shape[-1] * _largest(key), alone)
     # Negated, so that NaN is an edge, too. Large temperatures have a path of their own, which never makes β times a score.
     if not largest * min(max(scale, 1.0), 1e4) < room:
         return True

@@ -79,10 +79,11 @@ def finite_number(beta: float | Tensor) -> float | Tensor:
 def scale_scores(scores: Tensor, beta: float | Tensor, keep: Tensor, dim: int) -> Tensor:
     """The logits whose softmax the weights are, for every β including ∞: β·scores, but for a number per slice."""
     if isinstance(beta, Tensor):
-        hard = torch.isinf(beta)
-        soft = below_best(scores, None, keep, dim) * beta.masked_fill(hard, 0.0).to(scores.dtype).clamp(
-            max=_largest(scores)
-        )
+        hard, largest = torch.isinf(beta), _largest(scores)
+        finite = beta.masked_fill(hard, 0.0).to(scores.dtype).clamp(max=largest)
+        # A β up to 1 keeps scores in range. A larger one meets differences, which may leave it: 0 · ∞ would be NaN.
+        below = below_best(scores, None, keep, dim).clamp(min=-largest)
+        soft = torch.where(finite <= 1, scores * finite.clamp(max=1.0), below * finite)
         return torch.where(hard, hard_logits(scores, None, keep, dim), soft)
     if beta == math.inf:
         return hard_logits(scores, None, keep, dim)

@@ -65,12 +65,18 @@ def read_records(path: Path) -> Read:
             records = []
             for number, call in enumerate(about["calls"]):
                 records.append(_read_call(file, keys, number, call))
-        missed = [Missed(**{**m, "shape": None if m["shape"] is None else tuple(m["shape"])}) for m in about["missed"]]
-        return records, missed, [str(note) for note in about["notes"]]
+        return records, [_missed(entry) for entry in about["missed"]], [str(note) for note in about["notes"]]
     except UnreadableError:
         raise
     except (safetensors.SafetensorError, *WRONG) as error:
         raise UnreadableError(f"{path} does not hold maps that can be read: {first_line(error)}") from error
+
+
+def _missed(entry: dict[str, Any]) -> Missed:
+    found = Missed(**{**entry, "shape": None if entry["shape"] is None else tuple(entry["shape"])})
+    if not (isinstance(found.name, str) and isinstance(found.reason, str) and type(found.count) is int):
+        raise UnreadableError(f"{entry!r:.100} does not say what was missed")
+    return found
 
 
 def _read_call(file: Any, keys: set[str], number: int, call: dict[str, Any]) -> AttentionRecord:

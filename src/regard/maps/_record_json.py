@@ -51,8 +51,8 @@ def record_from_json(
         name=str(fields["name"]),
         kind=str(fields["kind"]),
         shape=tuple(fields["whole"]),
-        check=Check(fields["against"], *map(_scalar, numbers)),
-        kernel=fields["kernel"],
+        check=Check(_text(fields["against"]), *map(_scalar, numbers)),
+        kernel=None if fields["kernel"] is None else _text(fields["kernel"]),
         stored=weights,
         rows=_tuple(fields["rows"]),
         heads=_tuple(fields["heads"]),
@@ -60,8 +60,8 @@ def record_from_json(
         layout=layouts[0],
         # Files of before state neither.
         axes=MapAxes(
-            fields.get("axes", "inferred"),
-            fields.get("over", "tokens"),
+            _text(fields.get("axes", "inferred")),
+            _text(fields.get("over", "tokens")),
             layouts[1],
             None if fields.get("positions") is None else Positions(**fields["positions"]),
         ),
@@ -116,8 +116,16 @@ def _fits(wanted: Any, count: int) -> bool:
     return isinstance(wanted, tuple) and len(wanted) == count and all(type(n) is int and n >= 0 for n in wanted)
 
 
-def _scalar(x: float | None) -> Tensor | None:
+def _scalar(x: Any) -> Tensor | None:
+    if x is not None and (isinstance(x, bool) or not isinstance(x, int | float)):
+        raise ValueError(f"{x!r:.60} stands where a number is due")
     return None if x is None else torch.tensor(x, dtype=torch.float64)
+
+
+def _text(x: Any) -> Any:
+    if not isinstance(x, str):
+        raise ValueError(f"{x!r:.60} stands where a text is due")
+    return x
 
 
 def _tuple(x: Any) -> Any:

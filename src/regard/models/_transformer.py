@@ -109,7 +109,9 @@ class Transformer(Pretrained):
         check_probability("dropout", dropout)
         encoder_depth, decoder_depth = _depths(depth)
         if positions == "learned" and length is None:
-            raise ValueError("length is needed for learned positions: the longest sequence")
+            raise ValueError(
+                "length must be the number of tokens of the longest sequence where positions are learned, got None"
+            )
         if length is not None:
             check_positive("length", length)
         if not encoder_depth and source_vocab_size is not None:

@@ -19,7 +19,8 @@ class ImpatientProtocol(H11Protocol):
 
     uvicorn limits the time between two requests, but neither the time that the head of one may take, nor that of a body
     that comes after its answer, nor that until an answer is taken. Such connections would fill every place. Where there are
-    too many, the one whose client has been waited for longest is closed.
+    too many, the one whose client has been waited for longest is closed. Requests that are sent before the answer to the one
+    before them are not read.
     """
 
     _waiting: "dict[ImpatientProtocol, None]" = {}  # in the order in which they began to wait  # noqa: RUF012
@@ -39,6 +40,9 @@ class ImpatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+            # More requests before this one has its answer: no browser sends any, and thousands would keep the others out.
+            self.cycle.keep_alive = False
         self._look()
 
     def on_response_complete(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -25,7 +26,15 @@ from regard.support.text import format_size, listed
 IMAGE_NAMES, LABEL_NAMES, CLASS_NAMES = ("images", "image", "x"), ("labels", "label", "y"), ("classes", "class_names")
 EXPECTED = "train_images and train_labels (and test_images and test_labels), or images and labels"
 # What damaged or hostile archives raise: also encrypted ones, unknown ways of packing, and sizes without end.
-_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)
+_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+    tokenize.TokenError,
+    SyntaxError,
+)
 
 
 class Arrays(NamedTuple):
