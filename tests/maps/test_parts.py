@@ -1,5 +1,6 @@
 """Attention that is computed in parts has one map, if what the model does with the parts' outputs proves it."""
 
+import einops
 import pytest
 import torch
 import torch.nn.functional as F
@@ -62,6 +63,16 @@ def stacked(first, a, second, b):
     return (torch.stack((first, second)) * torch.stack((a, b)).softmax(0)).sum(0)
 
 
+def by_einsum(first, a, second, b):
+    shares = torch.stack((a, b)).squeeze(-1).softmax(0)
+    return torch.einsum("sbhnd,sbhn->bhnd", torch.stack((first, second)), shares)
+
+
+def by_einsum_of_exponentials(first, a, second, b):
+    shares = (torch.cat((a, b), -1) - torch.logaddexp(a, b)).exp()
+    return torch.einsum("bhns,bhnsd->bhnd", shares, torch.stack((first, second), 3))
+
+
 def split_weights(q, k, v):
     first, second = (q @ k.mT).softmax(-1).split([3, 2], -1)
     return first @ v[:, :, :3] + second @ v[:, :, 3:]
@@ -93,6 +104,9 @@ def by_addcmul(first, a, second, b):
     return torch.addcmul((a - both).exp() * first, second, (b - both).exp())
 
 
+MERGES = (by_exponentials, divided_later, by_sigmoid, stacked, by_lerp, by_difference, in_place, by_addcmul)
+MERGES = (*MERGES, by_einsum, by_einsum_of_exponentials)
+
 WHOLE = {
     "heads": lambda q, k, v: torch.stack([hand(q[:, i], k[:, i], v[:, i]) for i in range(3)], 1),
     "heads, concatenated": lambda q, k, v: torch.cat(
@@ -114,7 +128,7 @@ WHOLE = {
     **{
         f"{attend.__name__}, {merge.__name__}": merged(attend, merge)
         for attend in (with_logsumexp, by_hand)
-        for merge in (by_exponentials, divided_later, by_sigmoid, stacked, by_lerp, by_difference, in_place, by_addcmul)
+        for merge in MERGES
     },
     "flex, divided_later": merged(flex, divided_later),
 }
@@ -237,23 +251,90 @@ def test_differential_attention_has_one_map_however_it_is_written(name):
     torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1))
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_sink_by_the_logsumexp_of_scores_belongs_to_the_map(first):
-    sink = torch.tensor([0.5, -0.2, 1.0]).view(3, 1, 1)
+SINK = torch.tensor([0.5, -0.2, 1.0]).view(3, 1, 1)
 
+
+def _tokens_first(out, share):
+    return (out.transpose(1, 2) * share.transpose(1, 2)).transpose(1, 2)
+
+
+# How a model multiplies (batch, heads, queries, width) with (batch, heads, queries, 1).
+ROW_BY_ROW = {
+    "a product": lambda out, share: out * share,
+    "einsum": lambda out, share: torch.einsum("bhnd,bhn->bhnd", out, share[..., 0]),
+    "einsum, otherwise": lambda out, share: torch.einsum("qpr,pqrz->pqrz", share[..., 0].transpose(0, 1), out),
+    "einsum, tokens first": lambda out, share: torch.einsum("bhnd,bhn->bnhd", out, share[..., 0]).transpose(1, 2),
+    "einsum, dots": lambda out, share: torch.einsum("...d,...->...d", out, share[..., 0]),
+    "einsum, numbers": lambda out, share: torch.einsum(out, [0, 1, 2, 3], share[..., 0], [0, 1, 2], [0, 1, 2, 3]),
+    "einops": lambda out, share: einops.einsum(out, share[..., 0], "b h n d, b h n -> b h n d"),
+    "mul, out": lambda out, share: torch.mul(out, share, out=torch.empty_like(out)),
+    "named": lambda out, share: torch.mul(input=out, other=share),
+    "in place": lambda out, share: out.multiply_(share),
+    "divided": lambda out, share: torch.div(out, 1 / share),
+    "expanded": lambda out, share: torch.multiply(share.expand_as(out), out),
+    "in two steps": lambda out, share: out * (1 + share) / ((1 + share) / share),
+    "tokens first": _tokens_first,
+}
+
+
+@pytest.mark.parametrize(("name", "first"), [*((name, True) for name in ROW_BY_ROW), ("a product", False)])
+def test_a_sink_by_the_logsumexp_of_scores_belongs_to_the_map(name, first):
     def with_sink(q, k, v):
         scores = q @ k.mT
         known = scores.logsumexp(-1, keepdim=True) if first else None
         out = scores.softmax(-1) @ v
         known = scores.logsumexp(-1, keepdim=True) if known is None else known
-        return out * torch.sigmoid(known - sink)
+        return ROW_BY_ROW[name](out, torch.sigmoid(known - SINK))
 
     layer, x = Layer(with_sink), torch.randn(2, 5, 12)
     with torch.no_grad(), regard.capture(layer) as maps:
         layer(x)
     q, k, _ = layer.split(x)
-    expected = torch.cat((q @ k.mT, sink.expand(2, 3, 5, 1)), -1).softmax(-1)[..., :-1]
+    expected = torch.cat((q @ k.mT, SINK.expand(2, 3, 5, 1)), -1).softmax(-1)[..., :-1]
     torch.testing.assert_close(maps[0].weights, expected)
+    assert not maps.missed
+
+
+@pytest.mark.parametrize("attend", [by_hand, with_logsumexp])
+def test_a_gate_belongs_to_the_map_only_if_it_is_computed_from_the_logsumexp(attend):
+    def gated(q, k, v):
+        out, known = attend(q, k, v)
+        layer.loss = known.square().mean()
+        return out * torch.sigmoid(q.sum(-1, keepdim=True))
+
+    layer, x = Layer(gated), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+    assert not maps.missed
+
+
+def test_a_factor_by_the_logsumexp_that_is_not_followed_is_announced():
+    def folded(q, k, v):
+        out, known = with_logsumexp(q, k, v)
+        return (out.flatten(0, 2) * torch.sigmoid(known.flatten() - 1)[:, None]).view(out.shape)
+
+    layer = Layer(folded)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(torch.randn(2, 5, 12))
+    assert (
+        [missed.name for missed in maps.missed if "a factor that the model" in missed.reason] == list(maps) == ["Layer"]
+    )
+
+
+def test_a_sink_after_a_merge_belongs_to_the_map():
+    def product(q, k, v):
+        (first, a), (second, b) = (with_logsumexp(q, *part) for part in halves(k, v))
+        whole = torch.logaddexp(a, b).unsqueeze(-1)
+        return by_exponentials(first, a.unsqueeze(-1), second, b.unsqueeze(-1)) * torch.sigmoid(whole - SINK)
+
+    layer, x = Layer(product), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    expected = torch.cat((q @ k.mT, SINK.expand(2, 3, 5, 1)), -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(maps["Layer"].weights, expected)
 
 
 def test_the_budget_holds_for_parts_that_are_joined():

@@ -43,6 +43,8 @@ class Followed:
         values: where its values lie in memory.
         tokens_first: whether tokens come before heads.
         with_logsumexp: whether the model has the logsumexp of its scores.
+        taken: whether a factor that was computed from it is in the map already.
+        lost: whether such a factor was used in a way that is not followed.
         chosen: for a part of an output, which of its heads these are.
     """
 
@@ -52,6 +54,8 @@ class Followed:
     values: Memory
     tokens_first: bool = False
     with_logsumexp: bool = False
+    taken: bool = False
+    lost: bool = False
     chosen: tuple[int, ...] | None = None
 
 
@@ -87,11 +91,36 @@ class Combinations:
         self._known = {key: entry for key, entry in self._known.items() if not any(x in entry[1] for x in gone)}
 
 
-def scaled(terms: Terms, factor: Any, whole: Tensor, divided: bool = False) -> Terms | None:
-    """The terms of ``whole`` times a factor, or divided by it; None if it is not one number for each row."""
+def row_factors(terms: Terms, factor: Any, whole: Tensor, divided: bool = False) -> Terms | None:
+    """For each output in ``whole``, what a factor or divisor does to its rows; None if it is not one number for each."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         rows = {output: _rows(factor, whole, output, divided) for output in terms}
-        return None if None in rows.values() else {output: old * rows[output] for output, old in terms.items()}
+        return None if None in rows.values() else rows
+
+
+def scaled(terms: Terms, factor: Any, whole: Tensor) -> Terms | None:
+    """The terms of ``whole`` times a factor; None if it is not one number for each row."""
+    rows = row_factors(terms, factor, whole)
+    return None if rows is None else times(terms, rows)
+
+
+def times(terms: Terms, rows: Terms) -> Terms:
+    """The terms after each output was multiplied with a factor of its own."""
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return {output: old * rows[output] for output, old in terms.items()}
+
+
+def aligned(factor: Tensor, letters: str, of_whole: str) -> Tensor | None:
+    """An operand of einsum with the axes of another one, those that it lacks of size 1; None if it has more.
+
+    >>> aligned(torch.ones(5, 2), "nb", "bhnd").shape
+    torch.Size([2, 1, 5, 1])
+    """
+    if len(set(letters)) != len(letters) or not set(letters) <= set(of_whole):
+        return None
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        found = factor.detach().permute([letters.index(a) for a in of_whole if a in letters])
+        return found[tuple(slice(None) if a in letters else None for a in of_whole)]
 
 
 def total(first: Terms, second: Terms) -> Terms:
@@ -134,7 +163,9 @@ def _rows(factor: Any, whole: Tensor, output: Followed, divided: bool) -> Any:
     if found.numel() == 1:
         return found.reshape(())
     if found.shape[-1] != 1:
-        return None
+        if found.ndim != whole.ndim or found.stride(-1) != 0:  # not expanded along the width
+            return None
+        found = found[..., :1]
     try:
         found = found.expand(*whole.shape[:-1], 1)[..., 0]
     except RuntimeError:  # it makes the output larger

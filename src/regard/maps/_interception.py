@@ -72,8 +72,11 @@ class Interceptor(TorchFunctionMode):
         self.outputs = OutputTracker(
             listener, self._apart, self._follow, lambda: about_tokens(self.names.locate(count=False))
         )
-        history = self.handwritten.history  # both are empty while nothing is followed
-        self._origins, self._random = history.origins, history.random.known
+        history, derived = (
+            self.handwritten.history,
+            self.outputs.derived.known,
+        )  # all are empty while nothing is followed
+        self._origins, self._random, self._derived = history.origins, history.random.known, derived
         self._handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -96,7 +99,7 @@ class Interceptor(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         known = self._functions[func]
-        idle = known.quiet and not self._origins and not self._random
+        idle = known.quiet and not self._origins and not self._random and not self._derived
         if idle and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting):
             return func(*args) if kwargs is None else func(*args, **kwargs)
         kwargs = kwargs or {}
@@ -120,8 +123,8 @@ class Interceptor(TorchFunctionMode):
         history = self.handwritten.history
         if history.origins or history.random.known:
             history.follow(name, func, args, kwargs, out)
-        if self.outputs.folded.waiting is not None:
-            self.outputs.merged(name, args, out)
+        if self._derived or self.outputs.folded.waiting is not None:
+            self.outputs.ran(name, args, kwargs, out)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """An operator ran that is called as such, not as a function of torch."""
@@ -146,11 +149,10 @@ class Interceptor(TorchFunctionMode):
     def _wanted(self, like: Any, module: nn.Module | None = None) -> CallSite | None:
         """Where this attention is computed, if the listener wants it and its tensors can be read."""
         site = self.names.locate(module)
-        if site is not None:
-            self._accounted.add(site.name.partition("#")[0])
         if site is None:
             self._missed(_OUTSIDE, "attention was computed outside of the model", tuple(like.shape))
             return None
+        self._accounted.add(site.name.partition("#")[0])
         if not self.listener.wants(site.name):
             return None
         reason = why_unreadable(like)
@@ -267,11 +269,10 @@ class Interceptor(TorchFunctionMode):
     def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.blocks and self._in_blocks(func.__name__):
             return func(*args, **kwargs)
-        out, found = self.handwritten.handlers[func.__name__](func, args, kwargs)
-        if self.outputs.followed:
-            self.outputs.scaled(func.__name__, args, out)
+        out, found = self.handwritten.run(func, args, kwargs)
+        merged = self.outputs.scaled(func.__name__, args, kwargs, out)
         if func.__name__ == "logsumexp" and self.handwritten.is_of_scores(args):
-            self.outputs.logsumexp_taken(self._running())
+            self.outputs.logsumexp_taken(self._running(), out)
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # its first product was reported already
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
@@ -281,9 +282,7 @@ class Interceptor(TorchFunctionMode):
             self.listener.missed(found.name, found.reason, found.shape)
         if not isinstance(found, WeightedSum):
             return out
-        if found.origin.use is not None:
-            found.origin.use.done = True
-        if self.outputs.averaged(found, out) or self._is_mixture(found):
+        if merged or self.outputs.averaged(found, out) or self._is_mixture(found):
             return out
         site = self._wanted(found.weights)
         if site is None:
@@ -378,9 +377,8 @@ class Interceptor(TorchFunctionMode):
         self._handlers.clear()
         self._functions.clear()
         self.outputs.handlers.clear()
-        del self.outputs
         self.handwritten.close()
-        del self.handwritten
+        del self.outputs, self.handwritten
 
 
 @contextmanager

@@ -10,32 +10,36 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import Combinations, Followed, Memory, Terms, is_negative, scaled, some_heads, total
+from regard.maps._combinations import Followed, Memory, Terms, scaled, some_heads, total
 from regard.maps._folded_heads import FoldedHeads
 from regard.maps._joining import Joint, axis_of
 from regard.maps._known_functions import KnownFunction
 from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
 from regard.maps._record import Computation
-from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS, WeightedSum
+from regard.maps._scaled_outputs import STEPS, ScaledOutputs, same_rows
+from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 SUBTRACTIONS = frozenset({"sub", "sub_", "subtract", "__sub__", "__isub__"})
 # Of three arguments: a + w·(b − a) and a + b·c.
 _THREE = frozenset({"lerp", "lerp_", "addcmul", "addcmul_"})
-_COPIES = frozenset({"clone", "contiguous", "to", "float", "double", "type_as"})
+_COPIES = frozenset({"clone", "contiguous", "to", "float", "double", "type_as", "transpose", "permute", "swapaxes"})
 _SPLITS = frozenset({"chunk", "split", "tensor_split", "__getitem__"})
-_STEPS = 24  # products and sums after an attention that may concern its output
 _LOOSE = (
     "several kernels of one call gave their logsumexp to the model, which combined them in a way that regard does not follow: "
     "its map is that of this kernel alone, and not its share of the whole"
+)
+_UNUSED = (
+    "a factor that the model computed from the logsumexp of its scores was used in a way that regard does not follow: if it "
+    "scales the output, it is not in the map"
 )
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 # Of these functions the first 24 after an attention are looked at.
 _COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
 
 
-class OutputTracker:
+class OutputTracker(ScaledOutputs):
     """Follows the outputs of the module that runs.
 
     Args:
@@ -57,8 +61,8 @@ class OutputTracker:
         follow: Callable[..., None],
         about: Callable[[], tuple[int | None, int | None, Tensor | None, Layout | None]],
     ) -> None:
-        self.listener = listener
-        self._apply, self._follow, self._about = apply, follow, about
+        super().__init__(listener, apply)
+        self._follow, self._about = follow, about
         self.handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(SUBTRACTIONS | ADDITIONS | _THREE, self._sum_of_outputs),
             **dict.fromkeys(JOINS, self._join),
@@ -66,14 +70,8 @@ class OutputTracker:
             **dict.fromkeys(_SPLITS, self._split),
         }
         self.folded = FoldedHeads()
-        self._outputs: list[Followed] = []
-        self._sums = Combinations()
         self._number = 0  # of the latest output in its call
-        self._steps = 0
-        self._known: set[int] = set()  # ids of all tensors that are followed here; some may be gone
         self._expected: str | None = None  # the module that has the logsumexp of scores whose output follows
-        # Outputs that were stacked, and the result: it may be averaged with weights.
-        self._stack: tuple[weakref.ref[Tensor], list[Followed]] | None = None
 
     def _sum_of_outputs(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A sum or a difference. The model may work in place: what is added is known before."""
@@ -110,7 +108,7 @@ class OutputTracker:
     def _copy(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         terms = self._sums.get(args[0]) if args else None
-        if terms is not None and isinstance(out, Tensor):
+        if terms is not None and isinstance(out, Tensor) and same_rows(args[0], out):
             self._sums.set(out, terms)
             self.note()
         self._follow(func.__name__, func, args, kwargs, out)
@@ -176,12 +174,9 @@ class OutputTracker:
             self._steps -= 1
         return True
 
-    def note(self) -> None:
-        """Other tensors are followed than before."""
-        self._known = self._sums.ids
-
-    def logsumexp_taken(self, name: str | None) -> None:
+    def logsumexp_taken(self, name: str | None, logsumexp: Any) -> None:
         """The module of this name took the logsumexp of scores: of its latest attention, or of the next one."""
+        self.derived.add(logsumexp)
         latest = self._outputs[-1] if self._outputs else None
         if latest is not None and latest.name.partition("#")[0] == name and not latest.with_logsumexp:
             latest.with_logsumexp = True
@@ -199,9 +194,11 @@ class OutputTracker:
         tensor = new[0] if isinstance(new, tuple) else new
         same_call = bool(self._outputs) and self._outputs[0].name.partition("#")[0] == base
         if not same_call or int(number or 1) != self._number + 1:
-            self._end_call()
-        self._number, self._steps = int(number or 1), _STEPS
+            self._end_call(keep=self._expected == base)
+        self._number, self._steps = int(number or 1), STEPS
         expected, self._expected = self._expected == base, None
+        if tokens_first is not None and isinstance(own, tuple):
+            self.derived.add(own[1:])
         if not isinstance(tensor, Tensor):
             return
         heads, later = running.output, bool(self._outputs)
@@ -218,11 +215,21 @@ class OutputTracker:
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
         self.note()
 
-    def _end_call(self) -> None:
-        """The call of a module is over. Kernels that gave their logsumexp to the model are there to be merged."""
-        loose = [output.name for output in self._outputs if output.with_logsumexp]
-        for name in loose if len(loose) > 1 else ():
+    def _end_call(self, keep: bool = False) -> None:
+        """The call of a module is over. Kernels that gave their logsumexp to the model are there to be merged.
+
+        Args:
+            keep: the logsumexp of the next call is known already.
+        """
+        loose = [output.name for output in self._outputs if output.with_logsumexp and not output.taken]
+        loose = loose if len(loose) > 1 else []
+        for name in loose:
             self._apply(self.listener.missed, name, _LOOSE)
+        for output in self._outputs:
+            if output.lost and output.name not in loose:
+                self._apply(self.listener.missed, output.name, _UNUSED)
+        if not keep:
+            self.derived.clear()
         self._outputs = []
         self._sums.clear()
 
@@ -231,84 +238,12 @@ class OutputTracker:
         if (unknown := self.folded.give_up()) is not None:
             self._apply(self.listener.regrouped, unknown[0], False)
 
-    @property
-    def followed(self) -> bool:
-        """Whether a product or a sum may concern an output: they come soon after it."""
-        self._steps -= 1
-        return self._steps > 0 and bool(self._outputs)
-
-    def merged(self, function: str, args: tuple[Any, ...], out: Any) -> None:
-        """A function ran, while it is not known whether heads or samples come first."""
-        found = self.folded.saw(function, args, out)
+    def ran(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Another function ran, while it is not known whether heads or samples come first, or after a logsumexp."""
+        self.derived.follow(function, args, kwargs, out)
+        found = None if self.folded.waiting is None else self.folded.saw(function, args, out)
         if found is not None and found[1] != "samples first":
             self._apply(self.listener.regrouped, found[0], found[1] == "heads first")
-
-    def scaled(self, function: str, args: tuple[Any, ...], out: Any) -> None:
-        """A multiplication or division: of one of the outputs, row by row?"""
-        divided = function in DIVISIONS
-        if len(args) >= 2 and (divided or function in MULTIPLICATIONS):
-            self._scaled(divided, args, out)
-            self.note()
-
-    def _scaled(self, divided: bool, args: tuple[Any, ...], out: Any) -> None:
-        index, terms = next(
-            ((i, terms) for i, x in enumerate(args[: 1 if divided else 2]) if (terms := self._sums.get(x))), (0, None)
-        )
-        if terms is None or not isinstance(out, Tensor):
-            return
-        terms = scaled(terms, args[1 - index], args[index], divided)
-        if terms is None:
-            return
-        output, rows = next(iter(terms.items()))
-        if len(terms) == 1 and output.with_logsumexp and isinstance(rows, Tensor) and rows.ndim:
-            # A learned sink, or a share of the softmax: this belongs to the map by itself.
-            self._apply(self.listener.rescaled, output.name, rows.squeeze(-1))
-            output.with_logsumexp, terms = False, {output: 1.0}
-        self._combined(terms, out, subtraction=False)
-
-    def _combined(self, terms: Terms, out: Tensor, subtraction: bool) -> None:
-        """A combination of outputs: are their maps one now?"""
-        self._sums.set(out, terms)
-        if len(terms) == 2 and all(part.chosen is not None for part in terms):
-            (first, one), (second, factor) = terms.items()
-            same = first.name == second.name and len(first.chosen or ()) == len(second.chosen or ())
-            if same and not isinstance(one, Tensor) and one == 1.0 and (subtraction or is_negative(factor)):
-                self._apply(self.listener.heads_subtracted, first.name, first.chosen, second.chosen, -factor)
-            return
-        parts = [output for output in self._outputs if output in terms]
-        if len(parts) < 2 or len(parts) != len(terms):
-            return
-        names, factors = tuple(part.name for part in parts), tuple(terms[part] for part in parts)
-        same = all(part.values is parts[0].values for part in parts)
-        done = bool(self._apply(self.listener.added, names, factors, same))
-        if not done and same and len(parts) == 2 and (subtraction or is_negative(factors[1])):
-            if isinstance(factors[0], Tensor) or factors[0] != 1.0:
-                return
-            self._apply(self.listener.subtracted, *names, -factors[1])
-            done = True
-        if done:
-            first = parts[0]
-            first.heads, first.with_logsumexp = None, False
-            first.values = first.values if same else Memory(None)
-            self._outputs = [output for output in self._outputs if output not in parts[1:]]
-            self._sums.without(parts)
-            self._sums.set(out, {first: 1.0})
-
-    def averaged(self, found: WeightedSum, out: Any) -> bool:
-        """Whether this is an average of several outputs, whose maps are one now."""
-        stack, factors = self._stack, found.origin.factors
-        if stack is None or factors is None or factors[1] is not stack[0]():
-            return False
-        shares, parts = factors[0], stack[1]
-        self._stack = None
-        if shares.shape[0] != len(parts) or len({id(part.values) for part in parts}) != len(parts):
-            return False
-        names = tuple(part.name for part in parts)
-        done = bool(self._apply(self.listener.added, names, tuple(shares.detach()), False))
-        if done:
-            self._outputs = [output for output in self._outputs if output not in parts]
-            self._sums.without(parts)
-        return done
 
     def _joined(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Tensors are concatenated or stacked: the latest outputs?"""
@@ -346,7 +281,8 @@ class OutputTracker:
         known = [output.heads for output in outputs if output.heads is not None]
         along = ("batch", "heads", "queries").index(axis)
         first.heads = torch.cat(known, along) if len(known) == len(outputs) else None
-        first.values, first.with_logsumexp = Memory(None), False
+        first.values, first.taken = Memory(None), True
+        first.with_logsumexp = any(output.with_logsumexp for output in outputs)
         first.lead = _lead(first.heads)
         del self._outputs[-len(parts) + 1 :]
         self._sums.without(outputs)
@@ -355,7 +291,7 @@ class OutputTracker:
     def _side_by_side(self, outputs: list[Followed], out: Tensor, dim: int, stacked: bool) -> None:
         """Outputs were stacked, to be averaged perhaps, or concatenated along the width: if they have the same map, with
         values in several parts, it is one."""
-        self._stack = (weakref.ref(out), outputs) if stacked and dim == 0 else None
+        self._stack = (weakref.ref(out), outputs, dim % out.ndim) if stacked else None
         if stacked or dim not in (-1, out.ndim - 1):
             return
         if self._apply(self.listener.repeated, tuple(output.name for output in outputs)):

@@ -6,6 +6,8 @@ support another function, write its source and register it here.
 
 from regard.maps.sources._aten_kernels import aten_kernel
 from regard.maps.sources._direct_kernels import run_usual as run_usual
+from regard.maps.sources._einsum import einsum_labels as einsum_labels
+from regard.maps.sources._einsum import read_einsum as read_einsum
 from regard.maps.sources._flash_attn import flash_attn, flash_attn_with_cache
 from regard.maps.sources._flex import flex
 from regard.maps.sources._function_call import KERNELS_WITH_LOGSUMEXP as KERNELS_WITH_LOGSUMEXP
@@ -30,6 +32,7 @@ from regard.maps.sources._torch_fast_path import torch_fast_path
 from regard.maps.sources._torch_fast_path import without_question as without_question
 from regard.maps.sources._unit_values import BlockLayers as BlockLayers
 from regard.maps.sources._unit_values import block_layer as block_layer
+from regard.maps.sources._weighted_sums import PRODUCTS as PRODUCTS
 from regard.maps.sources._xformers import xformers
 
 # Functions of torch, by name: a torch function mode sees their calls.

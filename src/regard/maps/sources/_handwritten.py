@@ -69,6 +69,13 @@ class HandwrittenAttention:
         self.handlers.clear()
         self.history.close()
 
+    def run(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
+        """Run a function that has a handler."""
+        out, found = self.handlers[func.__name__](func, args, kwargs)
+        if isinstance(found, WeightedSum) and found.origin.use is not None:
+            found.origin.use.done = True
+        return out, found
+
     def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
         place = 4 if func.__name__ == "gumbel_softmax" else 1

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from regard.maps._shapes import why_unreadable
 
-MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
-DIVISIONS = frozenset({"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", "__div__"})
+MULTIPLICATIONS = frozenset({"mul", "mul_", "multiply", "multiply_", "__mul__", "__rmul__", "__imul__"})
+DIVISIONS = frozenset(
+    {"div", "div_", "divide", "divide_", "true_divide", "true_divide_", "__truediv__", "__itruediv__", "__div__"}
+)
 
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:

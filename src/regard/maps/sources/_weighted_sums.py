@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._shapes import why_unreadable
+from regard.maps.sources._einsum import einsum_labels, read_einsum
 from regard.maps.sources._tensor_facts import DIVISIONS, is_learned, sums_to_one
 from regard.maps.sources._tensor_history import TensorHistory
 from regard.maps.sources._tensor_origins import TensorOrigin, WeightedSum
@@ -92,11 +93,8 @@ def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOr
 
 
 def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None:
-    if not args or not isinstance(args[0], str):
-        return None
-    operands = list(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else list(args[1:])
-    equation, operands = _with_two_operands(history, args[0].replace(" ", ""), operands)
-    labels, result = _labels(equation, operands)
+    equation, operands = _with_two_operands(history, *read_einsum(args))
+    labels, result = einsum_labels(equation, operands)
     if not labels:
         return None
     for (weights, of_weights), (value, of_value) in (
@@ -161,25 +159,6 @@ def _arranged(
         return (rows if query else rows.squeeze(-2)).permute(back)
 
     return origin.weighted_sum(weights, values, arranger(order), arrange=arranger(target), restore=restore)
-
-
-def _labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
-    """The letters of both operands and of the result, with the ellipsis replaced by letters; empty for other equations."""
-    inputs, arrow, result = equation.replace(" ", "").partition("->")
-    labels = inputs.split(",")
-    if not arrow:  # then the result has the letters that occur once, in alphabetical order
-        once = sorted(a for a in set(inputs) - {",", "."} if inputs.count(a) == 1)
-        result = "..." * ("..." in inputs) + "".join(once)
-    if len(labels) != 2 or len(operands) != 2 or not all(isinstance(x, Tensor) for x in operands):
-        return [], ""
-    spare = [letter for letter in "ZYXWVUTSRQ" if letter not in equation]
-    most = 0
-    for index, (label, x) in enumerate(zip(labels, operands, strict=True)):
-        if "..." in label:
-            count = x.ndim - len(label.replace("...", ""))
-            most = max(most, count)
-            labels[index] = label.replace("...", "".join(spare[:count][::-1]))
-    return labels, result.replace("...", "".join(spare[:most][::-1]))
 
 
 def _mixes_heads(weights: Tensor, summed: int) -> bool:

@@ -1,0 +1,57 @@
+"""What a model computes from the logsumexp of its scores: only such factors of an output belong to the map."""
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+
+_LARGER = frozenset({"expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave"})
+
+
+class FromLogsumexp:
+    """The tensors that are alive and were computed from a logsumexp, row by row.
+
+    Attributes:
+        known: by the tensor's id.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, weakref.ref[Tensor]] = {}
+
+    def __contains__(self, x: Any) -> bool:
+        entry = self.known.get(id(x))
+        return entry is not None and entry() is x
+
+    def add(self, x: Any) -> None:
+        for part in _tensors((x,)):
+            if part.is_floating_point() and part.ndim:
+                self._add(part)
+
+    def _add(self, x: Tensor) -> None:
+        key, known = id(x), self.known
+        known[key] = weakref.ref(x, lambda _: known.pop(key, None))
+
+    def follow(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Note the result of a function if it still is a number for each row.
+
+        Only the sizes are compared: scores minus their logsumexp, or an output times a factor, have more numbers.
+        """
+        given = [x for x in _tensors((*args, *kwargs.values())) if x in self]
+        if not given:
+            return
+        most = sum(x.numel() for x in given)
+        parts = out if isinstance(out, tuple | list) else (out,)
+        self.add([x for x in parts if isinstance(x, Tensor) and (x.numel() <= most or function in _LARGER)])
+
+    def is_beside_another(self, args: tuple[Any, ...], out: Any) -> bool:
+        """Whether such a tensor was multiplied with one of another kind, which has more numbers."""
+        found = [x in self for x in _tensors(args)]
+        return any(found) and not all(found) and out not in self
+
+    def clear(self) -> None:
+        self.known.clear()
+
+
+def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+    nested = (part for x in args for part in (x if isinstance(x, tuple | list) else (x,)))
+    return [x for x in nested if isinstance(x, Tensor)]
