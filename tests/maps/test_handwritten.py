@@ -1,5 +1,6 @@
 """Attention written by hand: a softmax and a product, in every spelling."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -310,6 +311,129 @@ MASKS = {
     "with its mask": lambda w, p: torch.native_dropout(w, 1 - p, True)[0],
     "in place": lambda w, p: w.mul_(torch.empty_like(w).bernoulli_(p)).div_(p),
 }
+
+
+def _of_numpy(like, p):
+    return torch.from_numpy(np.random.default_rng(0).random(tuple(like.shape)) < p)
+
+
+# The same by masks that are not drawn by torch: only the zeros and the scale show it.
+UNSEEN = {
+    "a mask that is scaled": lambda w, p: w * (_of_numpy(w, p).float() / p),
+    "scaled in place": lambda w, p: w.mul_(_of_numpy(w, p) / p),
+    "scaled later": lambda w, p: w * _of_numpy(w, p) / p,
+    "scaled before": lambda w, p: (w / p) * _of_numpy(w, p),
+    "weights filled": lambda w, p: w.masked_fill(~_of_numpy(w, p), 0.0) * (1 / p),
+}
+
+
+def _added(scores, mask):
+    scores += mask
+    return scores
+
+
+def _set_lowest(scores, dropped):
+    mask = torch.zeros_like(scores)
+    mask[dropped] = -torch.inf
+    return scores + mask
+
+
+def _divided(weights):
+    return weights / weights.sum(-1, keepdim=True)
+
+
+# Keys hidden at random before the softmax (DropKey). Each takes scores and the probability to hide one.
+HIDDEN = {
+    "filled": lambda s, p: s.masked_fill(torch.rand_like(s) < p, -torch.inf).softmax(-1),
+    "added": lambda s, p: (s + torch.bernoulli(torch.full_like(s, p)) * -1e9).softmax(-1),
+    "added in place": lambda s, p: _added(s, torch.zeros(s.shape).masked_fill_(torch.rand(s.shape) < p, -1e4)).softmax(
+        -1
+    ),
+    "set": lambda s, p: _set_lowest(s, torch.rand_like(s) < p).softmax(-1),
+    "where, then scaled": lambda s, p: F.softmax(torch.where(torch.rand_like(s) < p, -torch.inf, s / 2) * 2, dim=-1),
+    "by logarithms": lambda s, p: s.masked_fill(torch.rand_like(s) < p, -torch.inf).log_softmax(-1).exp(),
+    "exponentials": lambda s, p: _divided(s.masked_fill(torch.rand_like(s) < p, -torch.inf).exp()),
+    "dropped exponentials": lambda s, p: _divided(s.exp() * (torch.rand_like(s) > p)),
+    "and dropout": lambda s, p: F.dropout(s.masked_fill(torch.rand_like(s) < p, -torch.inf).softmax(-1), 0.5),
+    "a mask of positions follows": lambda s, p: (
+        s.masked_fill(torch.rand_like(s) < p, -torch.inf)
+        .masked_fill(torch.ones(6, 6).triu(4) > 0, -torch.inf)
+        .softmax(-1)
+    ),
+}
+
+
+class Weighing(nn.Module):
+    num_heads = 2
+
+    def __init__(self, weigh):
+        super().__init__()
+        self.weigh = weigh
+
+    def forward(self, q, k, v):
+        return self.weigh(q @ k.mT) @ v
+
+
+@pytest.mark.parametrize("name", [*UNSEEN, *HIDDEN])
+def test_no_random_mask_enters_the_map(name):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4) for _ in range(3))
+    weigh = HIDDEN.get(name) if name in HIDDEN else None
+    network = Weighing((lambda s: weigh(s, 0.3)) if weigh else (lambda s: UNSEEN[name](s.softmax(-1), 0.7)))
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(q, k, v)
+    scores = q @ k.mT
+    if "positions" in name:
+        scores = scores.masked_fill(torch.ones(6, 6).triu(4) > 0, -torch.inf)
+    torch.testing.assert_close(maps[0].weights, scores.softmax(-1))
+    assert maps[0].agrees
+    assert not maps.missed
+    assert ["as dropout does" in note for note in maps.notes] == [True] * (weigh is None)
+
+
+def _mixed_mask(scores):
+    return torch.where(torch.rand_like(scores) < 0.1, 1.0, torch.ones(6, 6).triu(4)) > 0
+
+
+class WithMask(nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=~_mixed_mask(q @ k.mT), scale=1.0)
+
+
+@pytest.mark.parametrize(
+    "network", [Weighing(lambda s: s.masked_fill(_mixed_mask(s), -torch.inf).softmax(-1)), WithMask()]
+)
+def test_a_mask_that_is_partly_random_is_in_the_map_and_named(network):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4) for _ in range(3))
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(q, k, v)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4) for _ in range(3))
+    scores = q @ k.mT
+    torch.testing.assert_close(maps[0].weights, scores.masked_fill(_mixed_mask(scores), -torch.inf).softmax(-1))
+    assert ["random numbers" in note for note in maps.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    "weigh", [lambda s: (s + torch.randn(6, 6)).softmax(-1), lambda s: F.gumbel_softmax(s, dim=-1)]
+)
+def test_noise_in_the_scores_is_named(weigh):
+    with torch.no_grad(), regard.capture(network := Weighing(weigh)) as maps:
+        network(*(torch.randn(2, 2, 6, 4) for _ in range(3)))
+    assert ["random numbers" in note for note in maps.notes] == [True]
+
+
+def test_masks_of_a_model_that_draws_its_input_stay_in_the_map():
+    def causal(scores):
+        noise = torch.randn(2, 2, 6, 6)
+        return scores.masked_fill(torch.ones_like(noise).triu(1) > 0, -torch.inf).softmax(-1)
+
+    q, k, v = (torch.randn(2, 2, 6, 4) for _ in range(3))
+    with torch.no_grad(), regard.capture(network := Weighing(causal)) as maps:
+        network(q, k, v)
+    torch.testing.assert_close(maps[0].weights, causal(q @ k.mT))
+    assert not maps.notes
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -15,7 +15,6 @@ from regard.maps._known_functions import KnownFunctions, in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite, ModuleNames
 from regard.maps._outputs import OutputTracker
-from regard.maps._packed_patches import about_tokens
 from regard.maps._patches import (
     compiled_as_called,
     outer_interceptors,
@@ -31,6 +30,7 @@ from regard.maps._token_layouts import TokenLayouts
 from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
     PYTHON_FUNCTIONS,
+    RANDOM_MASK,
     TORCH_FUNCTIONS,
     BlockLayers,
     FunctionCall,
@@ -69,9 +69,7 @@ class Interceptor(TorchFunctionMode):
         self._last_output: weakref.ref[Tensor] | None = None
         # The latest output that the listener replaced, and the weights that give it.
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
-        self.outputs = OutputTracker(
-            listener, self._apart, self._follow, lambda: about_tokens(self.names.locate(count=False))
-        )
+        self.outputs = OutputTracker(listener, self._apart, self._follow, self.names, self.handwritten.before)
         history, derived = (
             self.handwritten.history,
             self.outputs.derived.known,
@@ -223,6 +221,8 @@ class Interceptor(TorchFunctionMode):
         site = self._wanted(args[0] if args else kwargs["query"])
         if site is None:
             return func(*args, **kwargs)
+        if self.handwritten.has_random_mask(args, kwargs):
+            self.listener.noted(site.name, RANDOM_MASK)
         out, seen = run_kernel(func, args, kwargs)
         call = FunctionCall(site, func, args, kwargs, out, seen)
         return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
@@ -295,6 +295,8 @@ class Interceptor(TorchFunctionMode):
                 self._linear.add(site.name)
             return record
 
+        if found.origin.note is not None:
+            self.listener.noted(site.name, found.origin.note)
         new = self._record(site, out, source)
         self.handwritten.history.average(new, found, site.name)
         return new

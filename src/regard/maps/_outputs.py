@@ -14,8 +14,9 @@ from regard.maps._combinations import Followed, Memory, Terms, scaled, some_head
 from regard.maps._folded_heads import FoldedHeads
 from regard.maps._joining import Joint, axis_of
 from regard.maps._known_functions import KnownFunction
-from regard.maps._layout import Layout
 from regard.maps._listener import RecordListener
+from regard.maps._module_names import ModuleNames
+from regard.maps._packed_patches import about_tokens
 from regard.maps._record import Computation
 from regard.maps._scaled_outputs import STEPS, ScaledOutputs, same_rows
 from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS
@@ -45,7 +46,8 @@ class OutputTracker(ScaledOutputs):
     Args:
         apply: calls a method of the listener, out of sight of all interceptors.
         follow: is called after each function that has a handler here.
-        about: returns the numbers of heads and samples of the running module, and the order and layout of its tokens.
+        before: returns the arguments of a sum that is about to be computed, copied if it changes them and that matters.
+        names: tells which module runs.
 
     Attributes:
         handlers: run functions of torch, by their names.
@@ -59,10 +61,11 @@ class OutputTracker(ScaledOutputs):
         listener: RecordListener,
         apply: Callable[..., Any],
         follow: Callable[..., None],
-        about: Callable[[], tuple[int | None, int | None, Tensor | None, Layout | None]],
+        names: ModuleNames,
+        before: Callable[[str, tuple[Any, ...]], tuple[Any, ...]],
     ) -> None:
         super().__init__(listener, apply)
-        self._follow, self._about = follow, about
+        self._follow, self._names, self._before = follow, names, before
         self.handlers: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(SUBTRACTIONS | ADDITIONS | _THREE, self._sum_of_outputs),
             **dict.fromkeys(JOINS, self._join),
@@ -76,11 +79,12 @@ class OutputTracker(ScaledOutputs):
     def _sum_of_outputs(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A sum or a difference. The model may work in place: what is added is known before."""
         terms = self._terms(func.__name__, args, kwargs) if self.followed else None
+        given = self._before(func.__name__, args)
         out = func(*args, **kwargs)
         if terms is not None and isinstance(out, Tensor):
             self._combined(terms, out, func.__name__ in SUBTRACTIONS)
             self.note()
-        self._follow(func.__name__, func, args, kwargs, out)
+        self._follow(func.__name__, func, given, kwargs, out)
         return out
 
     def _terms(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms | None:
@@ -257,7 +261,7 @@ class OutputTracker(ScaledOutputs):
         outputs = self._outputs[-len(parts) :]
         dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
         stacked = function == "stack"
-        heads, samples, order, layout = self._about()
+        heads, samples, order, layout = about_tokens(self._names.locate(count=False))
         if len(parts) == 1:
             if order is not None and not stacked and outputs[0].name.partition("#")[1] == "":
                 self._apply(self.listener.joined, (outputs[0].name,), Joint("queries", order, layout))

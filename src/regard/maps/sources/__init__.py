@@ -20,6 +20,7 @@ from regard.maps.sources._handwritten import LinearAttention as LinearAttention
 from regard.maps.sources._handwritten import handwritten as handwritten
 from regard.maps.sources._mixtures import mixture as mixture
 from regard.maps.sources._own_layers import own_layer as own_layer
+from regard.maps.sources._random_masks import RANDOM_MASK as RANDOM_MASK
 from regard.maps.sources._sdpa import arranged as arranged
 from regard.maps.sources._sdpa import sdpa
 from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS

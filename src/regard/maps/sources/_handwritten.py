@@ -22,6 +22,7 @@ Function = Callable[..., Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
+_SUMS_IN_PLACE = frozenset({"add_", "__iadd__", "sub_", "__isub__"})
 IN_PLACE = frozenset({"masked_fill_", "__setitem__", "index_put_"})
 DROPOUTS = frozenset(
     {"native_dropout", "dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"}
@@ -80,7 +81,12 @@ class HandwrittenAttention:
         out = func(*args, **kwargs)
         place = 4 if func.__name__ == "gumbel_softmax" else 1
         axis = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
-        self.history.softmax(func.__name__, args[0] if args else kwargs.get("input"), out, axis)
+        scores = args[0] if args else kwargs.get("input")
+        origin, source = self.history.get(scores), None
+        if origin is not None and origin.hidden and args and place == 1:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                source = func(origin.source, *args[1:], **kwargs)
+        self.history.softmax(func.__name__, scores, out, axis, source)
         return out, None
 
     def _dropout(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
@@ -109,6 +115,8 @@ class HandwrittenAttention:
         masks = (*args[1:], *kwargs.values())
         random = self.history.random.among(masks) and self.history.get(args[0]) is not None
         before = args[0].detach().clone() if random else None
+        if self.history.random.among(masks) and before is None:
+            self.history.random.add(args[0], args)
         out = func(*args, **kwargs)
         if before is None or not self.history.random_mask(args, before, args[0]):
             self.history.follow(func.__name__, func, args, kwargs, out)
@@ -116,8 +124,21 @@ class HandwrittenAttention:
 
     def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
-        self.history.random.add(out)
+        self.history.random.add(out, args[:1] if func.__name__ == "bernoulli" else args[1:2])
         return out, None
+
+    def before(self, name: str, args: Args) -> Args:
+        """The arguments of a sum, with a copy of scores to which a random mask is about to be added in place."""
+        origin = self.history.get(args[0]) if name in _SUMS_IN_PLACE and self.history.random.among(args[1:]) else None
+        if origin is None:
+            return args
+        copy = args[0].detach().clone()
+        self.history.set(copy, origin)
+        return (copy, *args[1:])
+
+    def has_random_mask(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether the mask of a call of ``scaled_dot_product_attention`` depends on random numbers."""
+        return (args[3] if len(args) > 3 else kwargs.get("attn_mask")) in self.history.random
 
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
         self.history.touch(args)
@@ -127,10 +148,17 @@ class HandwrittenAttention:
         if found is not None and found.origin.kind == "weights":
             return out, found
         self.history.scores(args, out, found)
+        origin = self.history.get(out)
+        if func.__name__ in ("baddbmm", "addmm") and origin is not None and self.history.random.among(args[:1]):
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                entered = func(torch.zeros_like(args[0]), *args[1:], **kwargs)
+            self.history.hide(origin, entered, out, self.history.random.is_alone(args[0]))
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
-        inplace = func.__name__ in ("mul_", "__imul__") and self.history.random.among(args)
+        if self.history and func.__name__ in MULTIPLICATIONS:
+            self.history.may_drop(args)
+        inplace = func.__name__ in ("mul_", "__imul__", "multiply_") and self.history.random.among(args)
         before = args[0].detach().clone() if inplace else None
         out = func(*args, **kwargs)
         if before is not None and self.history.random_mask(args, before, out):
@@ -171,7 +199,11 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         """With dropout: its result must be the map, scaled up, and must give the output."""
         used = exact(dropped[:, chosen][:, :, rows])  # type: ignore[index]
         error = product_error(used, value, output, rows, chosen)
-        left = torch.where(used == 0, used, used * found.origin.kept - built).abs()
+        kept = used * found.origin.kept
+        if found.origin.hidden:  # the others have their weights
+            shares = torch.where(used == 0, used, built).sum(-1, keepdim=True)
+            built = built * torch.where(shares == 0, shares, kept.sum(-1, keepdim=True) / shares)
+        left = torch.where(used == 0, used, kept - built).abs()
         return error if left.numel() == 0 else torch.maximum(error, left.amax())
 
     def restore(new: Tensor) -> Tensor:

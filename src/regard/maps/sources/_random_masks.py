@@ -1,17 +1,36 @@
-"""Dropout that a model writes out, as a random mask."""
+"""Dropout that a model writes out, as a random mask of its weights, or of its scores (then keys are hidden at random)."""
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.maps._shapes import why_unreadable
+from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, number_of, sums_to_one
+from regard.maps.sources._tensor_origins import TensorOrigin
+
+RANDOM_MASK = "random numbers that were drawn in the call are in its scores or its mask, and so in its map"
+LIKE_DROPOUT = (
+    "its weights were multiplied with zeros and one number above 1, as dropout does: the map is without them, whatever "
+    "made them"
+)
+_MASKS = MULTIPLICATIONS | {"masked_fill", "where"}
+_FAR = 1e3  # so much lower, a score has no weight
+
 
 class RandomTensors:
-    """The tensors that are alive and for which random numbers were drawn."""
+    """The tensors that are alive and for which random numbers were drawn.
+
+    Attributes:
+        known: by the tensor's id.
+        alone: ids of those that depend on nothing else, besides constants; some may be gone.
+    """
 
     def __init__(self) -> None:
         self.known: dict[int, weakref.ref[Tensor]] = {}
+        self.alone: set[int] = set()
         self.some = False  # whether there ever were any
 
     def __bool__(self) -> bool:
@@ -21,11 +40,18 @@ class RandomTensors:
         entry = self.known.get(id(x))
         return entry is not None and entry() is x
 
-    def add(self, x: Any) -> None:
+    def add(self, x: Any, others: tuple[Any, ...] = ()) -> None:
+        """``x`` is random. It was computed from these others."""
         if isinstance(x, Tensor) and x.ndim >= 2:
             self.some = True
+            tensors = [y for y in others if isinstance(y, Tensor) and not self.is_alone(y)]
+            alone = not self.among(tuple(tensors)) and all(map(is_constant, tensors))
             key, known = id(x), self.known
             known[key] = weakref.ref(x, lambda _: known.pop(key, None))
+            (self.alone.add if alone else self.alone.discard)(key)
+
+    def is_alone(self, x: Any) -> bool:
+        return x in self and id(x) in self.alone
 
     def among(self, args: tuple[Any, ...]) -> bool:
         """Whether one of the arguments is random."""
@@ -33,6 +59,45 @@ class RandomTensors:
 
     def clear(self) -> None:
         self.known.clear()
+        self.alone.clear()
+
+
+def is_constant(x: Tensor) -> bool:
+    """Whether all numbers are the same.
+
+    >>> is_constant(torch.zeros(2, 3)), is_constant(torch.eye(2))
+    (True, False)
+    """
+    if x.numel() < 2:
+        return True
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return why_unreadable(x) is None and bool((x == x.flatten()[0]).all())
+
+
+def hides(entered: Tensor, out: Tensor) -> bool:
+    """Whether ``out`` has the scores that entered, some of them so much lower that they have no weight.
+
+    >>> hides(torch.tensor([0.5, 2.0]), torch.tensor([0.5, -torch.inf])), hides(torch.zeros(2), torch.ones(2))
+    (True, False)
+    """
+    if why_unreadable(out) is not None:
+        return False
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        kept = out == entered
+        return bool((kept | (out <= entered - _FAR)).all()) and not bool(kept.all())
+
+
+def is_like_dropout(x: Any) -> bool:
+    """Whether a factor has zeros, and one number above 1 everywhere else.
+
+    >>> is_like_dropout(torch.tensor([[0.0, 1.25], [1.25, 1.25]])), is_like_dropout(torch.eye(2))
+    (True, False)
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or why_unreadable(x) is not None:
+        return False
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        least, most = x.aminmax() if x.numel() else (x.new_ones(()), x.new_ones(()))
+        return bool(least == 0) and bool(most > 1.001) and bool(((x == 0) | (x == most)).all())
 
 
 def undone(entered: Tensor, out: Tensor, normalized: bool) -> tuple[Tensor, float] | None:
@@ -58,3 +123,42 @@ def undone(entered: Tensor, out: Tensor, normalized: bool) -> tuple[Tensor, floa
         if normalized and scale > 1.001 and bool((total >= scale * 0.999).all()):
             return entered / scale, largest / scale
     return entered, largest
+
+
+def zeros_set(name: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> TensorOrigin:
+    """Weights some of which are set to zero, by a mask that nobody has seen being drawn.
+
+    It is dropout if the others are scaled up, then or before.
+    """
+    if name not in _MASKS or out.shape != before.shape or why_unreadable(out) is not None:
+        return origin
+    entered = before.detach()
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        kept = out == entered
+        new = bool((kept | (out == 0)).all()) and not bool(kept.all())
+    if origin.source is not None or not new:
+        return replace(origin, unmasked=None)
+    found = undone(entered, out, origin.form == "softmax")
+    if found is None or found[0] is entered:
+        return replace(origin, unmasked=entered)
+    return replace(origin, source=found[0], kept=found[1], masked=True, note=LIKE_DROPOUT)
+
+
+def scaled_up(name: str, origin: TensorOrigin, factor: Any) -> TensorOrigin:
+    """Weights some of which were set to zero are scaled up: by whatever mask, this is dropout."""
+    number = number_of(factor) if name in MULTIPLICATIONS | DIVISIONS and origin.unmasked is not None else None
+    if number is None:
+        return origin
+    number = 1 / number if name in DIVISIONS else number
+    if number < 1.001:
+        return origin
+    return replace(origin, source=origin.unmasked, unmasked=None, kept=1 / number, masked=True, note=LIKE_DROPOUT)
+
+
+def renormalized(origin: TensorOrigin, out: Tensor) -> TensorOrigin:
+    """Exponentials of which some were dropped are divided by the sum of the others: keys were hidden at random."""
+    if origin.source is None or not sums_to_one(out, -1) or sums_to_one(origin.source, -1):
+        return origin
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        source = origin.source / origin.source.sum(-1, keepdim=True)
+    return replace(origin, source=source, hidden=True, masked=False, kept=1.0)

@@ -16,7 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps.sources._random_masks import RandomTensors, undone
+from regard.maps.sources._random_masks import (
+    LIKE_DROPOUT,
+    RANDOM_MASK,
+    RandomTensors,
+    hides,
+    is_like_dropout,
+    renormalized,
+    scaled_up,
+    undone,
+    zeros_set,
+)
 from regard.maps.sources._tensor_facts import (
     DIVISIONS,
     MULTIPLICATIONS,
@@ -45,6 +55,7 @@ RANDOM = frozenset(
 _TURNS = frozenset({"cos", "sin"})  # of angles, which rotary positions compute by a product
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 _SAME = _CASTS | {"__get__"}  # no use of a tensor yet
+_MASKED = ("weights", "exponentials", "scores")
 # Their further arguments lend a dtype or a shape, and nothing else.
 _ALIKE = _CASTS | {"view_as", "reshape_as", "expand_as"}
 
@@ -110,14 +121,17 @@ class TensorHistory:
         Args:
             before: a copy of the weights, if the operation changes them in place.
         """
-        weights = next((x for x in args if (found := self.get(x)) and found.kind in ("weights", "exponentials")), None)
+        weights = next((x for x in args if (found := self.get(x)) and found.kind in _MASKED), None)
         origin = self.get(weights)
         if weights is None or origin is None:
-            self.random.add(out)
+            self.random.add(out, args)
             return False
         if not isinstance(out, Tensor) or out.shape != weights.shape:
             return False
         entered = weights.detach() if before is None else before
+        if origin.kind == "scores":
+            alone = all(self.random.is_alone(x) for x in args if isinstance(x, Tensor) and x in self.random)
+            return self.hide(origin, entered, out, alone)
         masked = undone(entered, out, origin.kind == "weights")
         if masked is None:
             return False
@@ -125,21 +139,38 @@ class TensorHistory:
         self.set(out, replace(origin, source=source, kept=origin.kept * masked[1], masked=True))
         return True
 
-    def softmax(self, function: str, scores: Any, weights: Any, axis: Any = None) -> None:
-        """``axis`` is that over which it was taken; None if that is not known."""
+    def hide(self, origin: TensorOrigin, entered: Tensor, out: Tensor, alone: bool) -> bool:
+        """Whether some scores were hidden by a mask that is random, and nothing else. Then the map is without it; if the
+        mask is not random alone, or nothing is hidden (noise), the map is said to have it."""
+        hidden = hides(entered, out)
+        if hidden and alone:
+            self.set(out, replace(origin, source=origin.before_dropout(entered), hidden=True))
+            return True
+        if hidden or alone:
+            origin.note = RANDOM_MASK
+        return False
+
+    def softmax(self, function: str, scores: Any, weights: Any, axis: Any = None, source: Tensor | None = None) -> None:
+        """
+        Args:
+            axis: that over which it was taken; None if that is not known.
+            source: what it is without keys that were hidden at random.
+        """
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return
         before = self.get(scores)
         scored = before is not None and before.kind == "scores"
         shape = tuple(weights.shape)
+        note = RANDOM_MASK if function == "gumbel_softmax" else None if before is None else before.note
+        about: dict[str, Any] = {"source": source, "hidden": source is not None, "note": note}
         if function == "log_softmax":
-            self.set(weights, TensorOrigin("logarithms", scored, shape))
+            self.set(weights, TensorOrigin("logarithms", scored, shape, **about))
         else:
             by_keys = not isinstance(axis, int) or axis in (-1, len(shape) - 1)
             # Over classes it gives probabilities, which most models return.
             classes = before is not None and before.form == "classes" and by_keys
             use = None if classes else self._expect(scored, shape, by_keys)
-            self.set(weights, TensorOrigin("weights", scored, shape, use=use))
+            self.set(weights, TensorOrigin("weights", scored, shape, use=use, **about))
 
     def _expect(self, scored: bool, shape: tuple[int, ...], by_keys: bool = True) -> ExpectedUse | None:
         """Expect a product if there were scores, or as many axes as only attention has, of which the last sums to one."""
@@ -214,6 +245,8 @@ class TensorHistory:
         elif name in _COPIES:
             self._copied(args[0], args[-1])
         elif isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(args, kwargs, out)):
+            if name.endswith("_like") or name.startswith("new_"):
+                return  # the others only lend a shape and a dtype
             masked = self.random.among(args) and self.random_mask(args, None, out)
             if not masked and out.is_floating_point():
                 self._follow(name, func, args, kwargs, out)
@@ -231,7 +264,8 @@ class TensorHistory:
                 return
             if not _represents(name, origin.kind, x, out):
                 continue
-            if origin.source is not None:
+            before, origin = origin, scaled_up(name, origin, args[1 - index] if index < 2 <= len(args) else None)
+            if origin.source is not None and origin is before:
                 followed = _follow_source(name, origin, func, args, kwargs, index)
                 if followed is None:
                     return
@@ -239,11 +273,21 @@ class TensorHistory:
             shape = origin.shape if name in _RESHAPES or out.shape == x.shape else tuple(out.shape)
             origin = replace(origin, shape=shape, numerator=None)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
+            if origin.kind == "weights":
+                origin = renormalized(origin, out) if before.kind != "weights" else zeros_set(name, origin, x, out)
             self.set(out, origin)
             for other in map(self.get, args):
                 if other is not None and other.use is not None and other.use is not origin.use:
                     other.use.done = True  # two maps became one, which continues with the first one's name
             return
+
+    def may_drop(self, args: tuple[Any, ...]) -> None:
+        """Weights are about to be multiplied. If the other factor looks like dropout's, it is taken for random."""
+        for x, other in (args[:2], args[1::-1]) if len(args) >= 2 else ():
+            origin = self.get(x)
+            if origin is not None and origin.kind == "weights" and other not in self.random and is_like_dropout(other):
+                origin.note = LIKE_DROPOUT
+                self.random.add(other)
 
     def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], parts: Any) -> None:
         """Parts of weights are weights; not of those that were dropped, which are followed by the same function."""
@@ -316,7 +360,10 @@ def _follow_source(
         return replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            return replace(origin, source=func(*args[:index], origin.source, *args[index + 1 :], **kwargs))
+            source = origin.source
+            if source is not None and name.endswith("_"):
+                source = source.clone()  # it may be the model's own
+            return replace(origin, source=func(*args[:index], source, *args[index + 1 :], **kwargs))
     except (RuntimeError, TypeError):
         return None
 

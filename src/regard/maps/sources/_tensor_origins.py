@@ -35,6 +35,9 @@ class TensorOrigin:
         source: what entered dropout, with the operations since then; None without dropout.
         kept: the factor that undoes what dropout multiplies the weights with that it keeps.
         masked: whether dropout was written out as a random mask, which is scaled by itself.
+        hidden: whether the random mask hides keys before weights are normalized.
+        unmasked: the weights before some were set to zero, which is dropout if the others are scaled up.
+        note: what should be said of the map.
         use: the product that must follow.
         factors: for terms, the weights and the values.
         form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
@@ -51,6 +54,9 @@ class TensorOrigin:
     source: Tensor | None = None
     kept: float = 1.0
     masked: bool = False
+    hidden: bool = False
+    unmasked: Tensor | None = None
+    note: str | None = None
     use: ExpectedUse | None = None
     factors: tuple[Tensor, Tensor] | None = None
     form: str = "softmax"

@@ -238,8 +238,12 @@ def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out:
         if not normalized and numerator.origin.kind != "exponentials":
             return None
         dropped = None if numerator.dropped is None else numerator.dropped.detach() * rows
+        hidden = dropped is not None and sums_to_one(dropped, -1) and not sums_to_one(weights, -1)
+        if hidden:  # by the sum of what dropout left
+            weights = weights / weights.sum(-1, keepdim=True)
     form = "softmax" if numerator.origin.kind == "exponentials" else "normalized"
     of_map = replace(numerator.origin, kind="weights", form=form, use=origin.use)
+    of_map = replace(of_map, hidden=True, kept=1.0) if hidden else of_map
     return replace(numerator, weights=weights, dropped=dropped, origin=of_map)
 
 
