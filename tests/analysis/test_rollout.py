@@ -130,6 +130,20 @@ def test_rollout_takes_all_calls_of_a_shared_layer_and_only_the_last_run(tmp_pat
     assert not regard.show(maps).payload.meta["rollout"]
 
 
+def test_some_maps_may_be_passed_as_a_list():
+    torch.manual_seed(0)
+    each = [Map(name, [AttentionRecord.given(torch.rand(1, 2, 6, 6).softmax(-1), name)]) for name in ("a", "b", "c")]
+    some, listed = Maps(each[:2]), each[:2]
+    assert torch.equal(regard.rollout(listed), regard.rollout(some))
+    segments = [("text", 2), ("image", (2, 2))]
+    assert [part.shape for part in regard.rollout(listed, segments=segments)] == [(1, 6, 2), (1, 6, 2, 2)]
+    assert str(regard.find_heads(listed, "first")) == str(regard.find_heads(some, "first"))
+    assert entropy(listed).keys() == {"a", "b"}
+    assert regard.show(listed, tokens=list("abcdef")).view == "tokens"
+    with pytest.raises(ValueError, match="two of the maps are named 'a'"):
+        regard.rollout([each[0], Map("a", each[1].calls)])
+
+
 @pytest.mark.usefixtures("user_errors")
 def test_rollout_refuses_wrong_options():
     square = torch.rand(1, 1, 3, 3)
@@ -139,6 +153,8 @@ def test_rollout_refuses_wrong_options():
         regard.rollout([square], discard=1.0)
     with pytest.raises(ValueError, match="map 0 must be"):
         regard.rollout([square[0]])
+    with pytest.raises(TypeError, match="got the single 'a'"):
+        regard.rollout(Map("a", [AttentionRecord.given(square, "a")]))
     with pytest.raises(TypeError, match=r"maps must be what regard\.capture gives, or several tensors, got 3"):
         regard.rollout(3)
 

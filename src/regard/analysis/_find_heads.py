@@ -1,6 +1,6 @@
 """``find_heads``: which heads do something that has a name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ class FoundHeads:
 
 
 def find_heads(
-    maps: Maps,
+    maps: Maps | Sequence[Map],
     pattern: Given,
     *,
     ids: Tensor | None = None,
@@ -140,7 +140,7 @@ def find_heads(
     ───────  ─────  ──────  ──────  ─────
     attn[0]  1.000   0.290  +1.000  found
     """
-    check_maps(maps)
+    maps = check_maps(maps)
     check_over_tokens(maps, "find_heads")
     pattern = ALIASES.get(pattern, pattern) if isinstance(pattern, str) else pattern
     _check_options(pattern, ids, keep, radius, margin)

@@ -1,6 +1,6 @@
 """How local each head is: the Gaussian that fits its map best, and how well it fits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -101,7 +101,7 @@ class Locality:
         return "\n".join(text_table(rows))
 
 
-def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:
+def locality(maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:
     r"""Fit each head's attention with a Gaussian around a fixed offset, the form that a convolution's taps take.
 
     .. math:: G_{qk} = \mathrm{softmax}_k\bigl(-\alpha \lVert (k - q) - \Delta \rVert^2\bigr), \qquad
@@ -123,7 +123,7 @@ def locality(maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None
     >>> [abs(round(x, 3)) for x in (*head.center, head.sharpness, head.fit, head.overlap)]
     [0.0, 1.0, 0.7, 1.0, 1.0]
     """
-    check_maps(maps)
+    maps = check_maps(maps)
     check_over_tokens(maps, "locality")
     heads: list[Head] = []
     layouts: dict[str, Layout] = {}

@@ -8,7 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps import Layout, Map, Maps, check_over_tokens, check_segments, is_cross_attention, merged_rows, stacks_in
+from regard.maps import (
+    Layout,
+    Map,
+    Maps,
+    check_maps,
+    check_over_tokens,
+    check_segments,
+    is_cross_attention,
+    merged_rows,
+    stacks_in,
+)
 from regard.support.checks import check_choice, check_probability, describe, is_iterable
 
 Fusion = Literal["mean", "max", "min"]
@@ -51,7 +61,7 @@ class _Options:
 
 @overload
 def rollout(
-    maps: Maps | Sequence[Tensor],
+    maps: Maps | Sequence[Map] | Sequence[Tensor],
     *,
     fusion: Fusion = ...,
     discard: float = ...,
@@ -60,7 +70,7 @@ def rollout(
 ) -> Float[Tensor, "batch outputs inputs"]: ...
 @overload
 def rollout(
-    maps: Maps | Sequence[Tensor],
+    maps: Maps | Sequence[Map] | Sequence[Tensor],
     *,
     fusion: Fusion = ...,
     discard: float = ...,
@@ -68,7 +78,7 @@ def rollout(
     segments: Sequence[tuple[str, Any]],
 ) -> tuple[Tensor, ...]: ...
 def rollout(
-    maps: Maps | Sequence[Tensor],
+    maps: Maps | Sequence[Map] | Sequence[Tensor],
     *,
     fusion: Fusion = "mean",
     discard: float = 0.0,
@@ -105,6 +115,8 @@ def rollout(
              [0., 1., 0.],
              [0., 0., 1.]]])
     """
+    if isinstance(maps, Map) or (isinstance(maps, list | tuple) and any(isinstance(found, Map) for found in maps)):
+        maps = check_maps(maps)
     if segments is not None:
         whole = rollout(maps, fusion=fusion, discard=discard, identity=identity)
         return tuple(segment.part(whole) for segment in check_segments(segments, whole.shape[-1]))
@@ -184,9 +196,7 @@ def _encoder_and_decoder(steps: list[_Step], stacks: dict[str, list[str]]) -> tu
     return [step for step in steps if step.name not in decoding], [step for step in steps if step.name in decoding]
 
 
-def _steps(maps: Maps | Sequence[Tensor]) -> list[_Step]:
-    if isinstance(maps, Map):
-        raise TypeError("maps must be several maps, as capture gives them; got a single one")
+def _steps(maps: Any) -> list[_Step]:
     if isinstance(maps, Maps):
         check_over_tokens(maps, "rollout")
         return [_Step(name, call.weights, call.layout) for name, call in maps.last_run]

@@ -1,5 +1,7 @@
 """Statistics of each head: the entropy of its attention, and its mean distance."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch import Tensor
 from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
 
 
-def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
+def entropy(maps: Maps | Sequence[Map]) -> dict[str, Float[Tensor, " heads"]]:
     r"""The entropy of each head's attention in nats: 0 for a single key, log(keys) for a uniform map.
 
     .. math:: H = -\tfrac{1}{|q|} \sum_q \sum_k A_{qk} \log A_{qk}
@@ -21,12 +23,12 @@ def entropy(maps: Maps) -> dict[str, Float[Tensor, " heads"]]:
     >>> entropy(Maps([Map("attn", [uniform])]))["attn"].exp()
     tensor([4.])
     """
-    check_maps(maps)
+    maps = check_maps(maps)
     return {name: _row_mean(torch.special.entr(_rows(_weights(found))).sum(-1), found) for name, found in maps.items()}
 
 
 def distance(
-    maps: Maps, grid: tuple[int, ...] | None = None, prefix: int | None = None
+    maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, prefix: int | None = None
 ) -> dict[str, Float[Tensor, " heads"]]:
     r"""The mean distance between query and key on the grid, in tokens.
 
@@ -37,7 +39,7 @@ def distance(
     Args:
         grid, prefix: how the tokens lie, for models that do not state it.
     """
-    check_maps(maps)
+    maps = check_maps(maps)
     check_over_tokens(maps, "distance")
     found = {}
     for name, one in maps.items():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Maps, check_maps, check_over_tokens, check_segments, is_cross_attention
+from regard.maps import AttentionRecord, Map, Maps, check_maps, check_over_tokens, check_segments, is_cross_attention
 from regard.support.checks import describe
 
 Grid = tuple[int, int]
@@ -29,6 +29,10 @@ class WordMaps:
     tokens: tuple[str, ...]
     maps: int
 
+    def __repr__(self) -> str:
+        rows, columns = self.heat.shape[1:]
+        return f"WordMaps({len(self.tokens)} words on {rows} × {columns} places, from {self.maps} maps)"
+
     def __getitem__(self, word: str | int) -> Float[Tensor, "rows columns"]:
         """The heat map of a word, or of a token by its number; several tokens of the same name are added."""
         if isinstance(word, int):
@@ -45,7 +49,7 @@ def _plain(token: str) -> str:
 
 
 def word_maps(
-    maps: Maps,
+    maps: Maps | Sequence[Map],
     grid: Sequence[int],
     *,
     tokens: Sequence[str] | None = None,
@@ -76,7 +80,7 @@ def word_maps(
     >>> words["cat"].shape, bool(words.heat.sum(0).allclose(torch.ones(4, 4)))
     (torch.Size([4, 4]), True)
     """
-    check_maps(maps)
+    maps = check_maps(maps)
     check_over_tokens(maps, "word_maps")
     sides = _sides(grid)
     if tokens is not None and (not isinstance(tokens, Sequence) or not all(isinstance(token, str) for token in tokens)):

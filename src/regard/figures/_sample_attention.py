@@ -9,14 +9,14 @@ from torch import Tensor
 from regard.figures._checks import is_drawable, is_matrix, is_pair_of_numbers
 from regard.figures._color_scale import add_color_bar, paint, scale_position
 from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain
-from regard.maps import Maps, check_maps
+from regard.maps import Map, Maps, check_maps
 from regard.support.checks import check_sides, describe
 
 MOST_LAYERS, MOST_HEADS = 12, 12
 
 
 def image_attention(
-    maps: Maps,
+    maps: Maps | Sequence[Map],
     image: UInt8[Tensor, "channels height width"],
     *,
     query: tuple[int, int] | None = None,
@@ -44,7 +44,7 @@ def image_attention(
     >>> len(figure.axes)  # for both layers the image and two heads; a color bar
     7
     """
-    check_maps(maps)
+    maps = check_maps(maps)
     if not is_drawable(image) or image.ndim != 3 or image.shape[0] not in (1, 3) or not image.numel():
         raise ValueError(f"image must be (channels, height, width) with 1 or 3 channels, got {describe(image)}")
     if query is not None and (not is_pair_of_numbers(query) or any(not isinstance(at, int) for at in query)):

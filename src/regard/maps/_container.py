@@ -167,7 +167,10 @@ class Maps(Mapping[str, Map]):
     """
 
     def __init__(self, maps: Iterable[Map] = (), missed: list[Missed] | None = None) -> None:
-        self._maps = {found.name: found for found in maps}
+        self._maps: dict[str, Map] = {}
+        for found in maps:
+            if self._maps.setdefault(found.name, found) is not found:
+                raise ValueError(f"two of the maps are named {found.name!r}: maps of one model have names of their own")
         self.missed: list[Missed] = missed if missed is not None else []
         self.notes: list[str] = []
         self.image_tokens: ImageTokens | None = None
@@ -319,12 +322,15 @@ class Maps(Mapping[str, Map]):
         return "\n".join(lines)
 
 
-def check_maps(maps: Any) -> None:
-    """Raise an error unless ``maps`` are what ``regard.capture`` gives."""
+def check_maps(maps: Any) -> Maps:
+    """The maps that ``regard.capture`` gave, or a list of some of them; an error for anything else."""
     if isinstance(maps, Map):
         raise TypeError(f"maps must be several maps, as capture gives them, got the single {maps.name!r}")
+    if isinstance(maps, list | tuple) and maps and all(isinstance(found, Map) for found in maps):
+        return Maps(maps)
     if not isinstance(maps, Maps):
         raise TypeError(f"maps must be what regard.capture gives, got a {type(maps).__name__}")
+    return maps
 
 
 def check_over_tokens(maps: Maps, what: str) -> None:

@@ -38,11 +38,13 @@ class Sheet:
 
 
 def as_maps(what: Any, argument: str = "what") -> Maps | None:
-    """Maps from maps, from one map, or from tensors of weights, ``(heads, queries, keys)`` or with a batch; else None."""
+    """Maps from maps, from one map or several, or from weights, ``(heads, queries, keys)`` or with a batch; else None."""
     if isinstance(what, Maps):
         return what
     if isinstance(what, Map):
         return Maps([what])
+    if isinstance(what, list | tuple) and what and all(isinstance(each, Map) for each in what):
+        return Maps(what)
     if isinstance(what, Tensor):
         what = {"weights": what}
     elif isinstance(what, Sequence) and what and all(isinstance(each, Tensor) for each in what):

@@ -222,7 +222,8 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
     if image is not None and tokens is not None:
         raise ValueError(
             f"image and tokens exclude each other, got {describe(image):.60} and {describe(tokens):.60}: "
-            "pass one of the two, or segments= (or ids=) if the text has the image in it"
+            "pass one of the two, or segments= (or ids=) if the text has the image in it. Where the image is drawn from the "
+            "text, show regard.analysis.word_maps(maps, grid, tokens=tokens)"
         )
     if _long_maps.is_long(maps):
         if image is not None or layout["grid"] is not None:
