@@ -295,8 +295,8 @@ class Interceptor(TorchFunctionMode):
                 self._linear.add(site.name)
             return record
 
-        if found.origin.note is not None:
-            self.listener.noted(site.name, found.origin.note)
+        if found.origin.mask.note is not None:
+            self.listener.noted(site.name, found.origin.mask.note)
         new = self._record(site, out, source)
         self.handwritten.history.average(new, found, site.name)
         return new

@@ -83,7 +83,7 @@ class HandwrittenAttention:
         axis = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
         scores = args[0] if args else kwargs.get("input")
         origin, source = self.history.get(scores), None
-        if origin is not None and origin.hidden and args and place == 1:
+        if origin is not None and origin.mask.hidden and args and place == 1:
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 source = func(origin.source, *args[1:], **kwargs)
         self.history.softmax(func.__name__, scores, out, axis, source)
@@ -199,8 +199,8 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         """With dropout: its result must be the map, scaled up, and must give the output."""
         used = exact(dropped[:, chosen][:, :, rows])  # type: ignore[index]
         error = product_error(used, value, output, rows, chosen)
-        kept = used * found.origin.kept
-        if found.origin.hidden:  # the others have their weights
+        kept = used * found.origin.mask.kept
+        if found.origin.mask.hidden:  # the others have their weights
             shares = torch.where(used == 0, used, built).sum(-1, keepdim=True)
             built = built * torch.where(shares == 0, shares, kept.sum(-1, keepdim=True) / shares)
         left = torch.where(used == 0, used, kept - built).abs()

@@ -1,7 +1,6 @@
 """Dropout that a model writes out, as a random mask of its weights, or of its scores (then keys are hidden at random)."""
 
 import weakref
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -125,40 +124,49 @@ def undone(entered: Tensor, out: Tensor, normalized: bool) -> tuple[Tensor, floa
     return entered, largest
 
 
-def zeros_set(name: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> TensorOrigin:
+def after_mask(name: str, kind: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> TensorOrigin:
+    """The origin of ``out``, with what the function tells of dropout. ``kind`` is that of ``before``."""
+    if origin.kind != "weights":
+        return origin
+    return _zeros_set(name, origin, before, out) if kind == "weights" else _renormalized(origin, out)
+
+
+def _zeros_set(name: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> TensorOrigin:
     """Weights some of which are set to zero, by a mask that nobody has seen being drawn.
 
     It is dropout if the others are scaled up, then or before.
     """
-    if name not in _MASKS or out.shape != before.shape or why_unreadable(out) is not None:
+    if origin.mask.before is not None:
+        origin = origin.dropped(origin.source, before=None)
+    if name not in _MASKS or origin.source is not None or out.shape != before.shape or why_unreadable(out) is not None:
         return origin
     entered = before.detach()
     with torch.no_grad(), torch._C.DisableTorchFunction():
         kept = out == entered
-        new = bool((kept | (out == 0)).all()) and not bool(kept.all())
-    if origin.source is not None or not new:
-        return replace(origin, unmasked=None)
+        if not bool((kept | (out == 0)).all()) or bool(kept.all()):
+            return origin
     found = undone(entered, out, origin.form == "softmax")
     if found is None or found[0] is entered:
-        return replace(origin, unmasked=entered)
-    return replace(origin, source=found[0], kept=found[1], masked=True, note=LIKE_DROPOUT)
+        return origin.dropped(None, before=entered)
+    return origin.dropped(found[0], kept=found[1], written=True, note=LIKE_DROPOUT)
 
 
 def scaled_up(name: str, origin: TensorOrigin, factor: Any) -> TensorOrigin:
     """Weights some of which were set to zero are scaled up: by whatever mask, this is dropout."""
-    number = number_of(factor) if name in MULTIPLICATIONS | DIVISIONS and origin.unmasked is not None else None
+    before = origin.mask.before
+    number = None if before is None or name not in MULTIPLICATIONS | DIVISIONS else number_of(factor)
     if number is None:
         return origin
     number = 1 / number if name in DIVISIONS else number
     if number < 1.001:
         return origin
-    return replace(origin, source=origin.unmasked, unmasked=None, kept=1 / number, masked=True, note=LIKE_DROPOUT)
+    return origin.dropped(before, before=None, kept=1 / number, written=True, note=LIKE_DROPOUT)
 
 
-def renormalized(origin: TensorOrigin, out: Tensor) -> TensorOrigin:
+def _renormalized(origin: TensorOrigin, out: Tensor) -> TensorOrigin:
     """Exponentials of which some were dropped are divided by the sum of the others: keys were hidden at random."""
     if origin.source is None or not sums_to_one(out, -1) or sums_to_one(origin.source, -1):
         return origin
     with torch.no_grad(), torch._C.DisableTorchFunction():
         source = origin.source / origin.source.sum(-1, keepdim=True)
-    return replace(origin, source=source, hidden=True, masked=False, kept=1.0)
+    return origin.dropped(source, hidden=True, written=False, kept=1.0)

@@ -20,12 +20,11 @@ from regard.maps.sources._random_masks import (
     LIKE_DROPOUT,
     RANDOM_MASK,
     RandomTensors,
+    after_mask,
     hides,
     is_like_dropout,
-    renormalized,
     scaled_up,
     undone,
-    zeros_set,
 )
 from regard.maps.sources._tensor_facts import (
     DIVISIONS,
@@ -39,7 +38,7 @@ from regard.maps.sources._tensor_facts import (
     shares_memory,
     tensors_of,
 )
-from regard.maps.sources._tensor_origins import ExpectedUse, TensorOrigin, WeightedSum
+from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, TensorOrigin, WeightedSum
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
 _RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
@@ -136,7 +135,7 @@ class TensorHistory:
         if masked is None:
             return False
         source = masked[0] if origin.source is None else origin.source
-        self.set(out, replace(origin, source=source, kept=origin.kept * masked[1], masked=True))
+        self.set(out, origin.dropped(source, kept=origin.mask.kept * masked[1], written=True))
         return True
 
     def hide(self, origin: TensorOrigin, entered: Tensor, out: Tensor, alone: bool) -> bool:
@@ -144,10 +143,10 @@ class TensorHistory:
         mask is not random alone, or nothing is hidden (noise), the map is said to have it."""
         hidden = hides(entered, out)
         if hidden and alone:
-            self.set(out, replace(origin, source=origin.before_dropout(entered), hidden=True))
+            self.set(out, origin.dropped(origin.before_dropout(entered), hidden=True))
             return True
         if hidden or alone:
-            origin.note = RANDOM_MASK
+            origin.mask = replace(origin.mask, note=RANDOM_MASK)
         return False
 
     def softmax(self, function: str, scores: Any, weights: Any, axis: Any = None, source: Tensor | None = None) -> None:
@@ -161,8 +160,8 @@ class TensorHistory:
         before = self.get(scores)
         scored = before is not None and before.kind == "scores"
         shape = tuple(weights.shape)
-        note = RANDOM_MASK if function == "gumbel_softmax" else None if before is None else before.note
-        about: dict[str, Any] = {"source": source, "hidden": source is not None, "note": note}
+        note = RANDOM_MASK if function == "gumbel_softmax" else None if before is None else before.mask.note
+        about: dict[str, Any] = {"source": source, "mask": RandomMask(hidden=source is not None, note=note)}
         if function == "log_softmax":
             self.set(weights, TensorOrigin("logarithms", scored, shape, **about))
         else:
@@ -183,7 +182,8 @@ class TensorHistory:
     def dropout(self, origin: TensorOrigin, before: Tensor, after: Any, rate: float) -> None:
         """``before`` is what entered, or a copy of it if dropout works in place."""
         if isinstance(after, Tensor):
-            self.set(after, replace(origin, source=origin.before_dropout(before), kept=origin.kept * (1 - rate)))
+            kept = origin.mask.kept * (1 - rate)
+            self.set(after, origin.dropped(origin.before_dropout(before), kept=kept))
 
     def scores(self, args: tuple[Any, ...], out: Any, numerator: WeightedSum | None = None) -> None:
         """A product that completes no attention may be scores, unless one factor is a layer's parameter."""
@@ -258,7 +258,7 @@ class TensorHistory:
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
             origin = self.get(x)
-            if origin is None or (x is out and origin.kind == "weights" and not origin.masked):
+            if origin is None or (x is out and origin.kind == "weights" and not origin.mask.written):
                 continue
             if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
                 return
@@ -273,9 +273,7 @@ class TensorHistory:
             shape = origin.shape if name in _RESHAPES or out.shape == x.shape else tuple(out.shape)
             origin = replace(origin, shape=shape, numerator=None)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
-            if origin.kind == "weights":
-                origin = renormalized(origin, out) if before.kind != "weights" else zeros_set(name, origin, x, out)
-            self.set(out, origin)
+            self.set(out, after_mask(name, before.kind, origin, x, out))
             for other in map(self.get, args):
                 if other is not None and other.use is not None and other.use is not origin.use:
                     other.use.done = True  # two maps became one, which continues with the first one's name
@@ -286,7 +284,7 @@ class TensorHistory:
         for x, other in (args[:2], args[1::-1]) if len(args) >= 2 else ():
             origin = self.get(x)
             if origin is not None and origin.kind == "weights" and other not in self.random and is_like_dropout(other):
-                origin.note = LIKE_DROPOUT
+                origin.mask = replace(origin.mask, note=LIKE_DROPOUT)
                 self.random.add(other)
 
     def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], parts: Any) -> None:
@@ -356,8 +354,9 @@ def _follow_source(
     """The origin with the operation also applied to what entered dropout; None if that does not work: then this is no map
     any more."""
     factor = number_of(args[1 - index]) if index < 2 <= len(args) else None
-    if origin.masked and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
-        return replace(origin, kept=origin.kept * factor if name in DIVISIONS else origin.kept / factor)
+    if origin.mask.written and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
+        kept = origin.mask.kept
+        return origin.dropped(origin.source, kept=kept * factor if name in DIVISIONS else kept / factor)
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             source = origin.source

@@ -1,7 +1,8 @@
 """What is known of a tensor on its way from scores to the product with values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -22,6 +23,25 @@ class ExpectedUse:
     reason: str = "its softmax was not followed by a product with values"
 
 
+@dataclass(frozen=True)
+class RandomMask:
+    """What is known of dropout on the way to some weights.
+
+    Attributes:
+        kept: the factor that undoes what dropout multiplies the weights with that it keeps.
+        written: whether dropout was written out as a random mask, which is scaled by itself.
+        hidden: whether it hides keys before weights are normalized.
+        before: the weights before some were set to zero, which is dropout if the others are scaled up next.
+        note: what should be said of the map.
+    """
+
+    kept: float = 1.0
+    written: bool = False
+    hidden: bool = False
+    before: Tensor | None = None
+    note: str | None = None
+
+
 @dataclass
 class TensorOrigin:
     """Where a tensor comes from.
@@ -33,11 +53,7 @@ class TensorOrigin:
         scored: for weights, whether the softmax was taken of a product.
         shape: the shape before reshapes.
         source: what entered dropout, with the operations since then; None without dropout.
-        kept: the factor that undoes what dropout multiplies the weights with that it keeps.
-        masked: whether dropout was written out as a random mask, which is scaled by itself.
-        hidden: whether the random mask hides keys before weights are normalized.
-        unmasked: the weights before some were set to zero, which is dropout if the others are scaled up.
-        note: what should be said of the map.
+        mask: what is known of dropout.
         use: the product that must follow.
         factors: for terms, the weights and the values.
         form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
@@ -52,17 +68,17 @@ class TensorOrigin:
     scored: bool
     shape: tuple[int, ...]
     source: Tensor | None = None
-    kept: float = 1.0
-    masked: bool = False
-    hidden: bool = False
-    unmasked: Tensor | None = None
-    note: str | None = None
+    mask: RandomMask = RandomMask()
     use: ExpectedUse | None = None
     factors: tuple[Tensor, Tensor] | None = None
     form: str = "softmax"
     learned: bool = False
     numerator: "WeightedSum | None" = None
     average: tuple[str, int, int] | None = None
+
+    def dropped(self, source: Tensor | None, **about: Any) -> "TensorOrigin":
+        """This origin after dropout, of which this became known (see :class:`RandomMask`)."""
+        return replace(self, source=source, mask=replace(self.mask, **about))
 
     def before_dropout(self, x: Tensor) -> Tensor:
         """x, or what entered dropout."""

@@ -243,7 +243,7 @@ def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out:
             weights = weights / weights.sum(-1, keepdim=True)
     form = "softmax" if numerator.origin.kind == "exponentials" else "normalized"
     of_map = replace(numerator.origin, kind="weights", form=form, use=origin.use)
-    of_map = replace(of_map, hidden=True, kept=1.0) if hidden else of_map
+    of_map = of_map.dropped(of_map.source, hidden=True, kept=1.0) if hidden else of_map
     return replace(numerator, weights=weights, dropped=dropped, origin=of_map)
 
 
