@@ -76,7 +76,7 @@ def is_constant(x: Tensor) -> bool:
 def hides(entered: Tensor, out: Tensor) -> bool:
     """Whether ``out`` has the scores that entered, some of them so much lower that they have no weight.
 
-    >>> hides(torch.tensor([0.5, 2.0]), torch.tensor([0.5, -torch.inf])), hides(torch.zeros(2), torch.ones(2))
+    >>> hides(torch.zeros(1, 2), torch.tensor([[0.0, -torch.inf]])), hides(torch.zeros(1, 2), torch.ones(1, 2))
     (True, False)
     """
     if why_unreadable(out) is not None:
