@@ -229,6 +229,8 @@ def _every_other(out):
 DIFFERENCES = {
     "a factor": lambda q, k, v: kernel(q, k, v) - LAMBDA * kernel(k, q, v),
     "by hand": lambda q, k, v: (q @ k.mT).softmax(-1) @ v - LAMBDA * ((k @ q.mT).softmax(-1) @ v),
+    "in the values": lambda q, k, v: kernel(q, k, v) - kernel(k, q, LAMBDA * v),
+    "in the values, by hand": lambda q, k, v: (q @ k.mT).softmax(-1) @ v - (k @ q.mT).softmax(-1) @ (v * LAMBDA),
     "alpha": lambda q, k, v: torch.sub(kernel(q, k, v), kernel(k, q, v), alpha=0.3),
     "a sum": lambda q, k, v: kernel(q, k, v) + (-LAMBDA) * kernel(k, q, v),
     "halves of the heads": lambda q, k, v: _subtract_halves(

@@ -20,6 +20,7 @@ class Memory:
 
     def __init__(self, x: Tensor | None) -> None:
         self._at: tuple[Any, ...] | None = None
+        self._tensor = None if x is None else weakref.ref(x)
         if x is not None:
             try:
                 self._at = (x.data_ptr(), x.shape, x.stride())
@@ -30,6 +31,23 @@ class Memory:
     def joins(self, others: list["Memory"]) -> "Memory":
         """That of the others which is the same memory, still in use; else this one."""
         return next((x for x in others if x._at is not None and x._at == self._at and not x._storage.expired()), self)
+
+    def multiple(self, of: "Memory") -> float | None:
+        """The number by which the other's tensor was multiplied to give this one; None if there is none, or if either is
+        gone."""
+        mine, other = (None if x._tensor is None else x._tensor() for x in (self, of))
+        if mine is None or other is None or self._at is None or mine.shape != other.shape or min(mine.shape[-2:]) < 2:
+            return None
+        if mine.dtype != other.dtype or mine.device != other.device or not mine.is_floating_point():
+            return None
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                at = other.abs().argmax()
+                factor = float(mine.flatten()[at]) / (float(other.flatten()[at]) or math.nan)
+                near = 4 * torch.finfo(mine.dtype).eps
+                return factor if factor and torch.allclose(mine, factor * other, rtol=near, atol=0) else None
+        except RuntimeError:  # of a dtype with which nothing can be computed
+            return None
 
 
 @dataclass(eq=False)

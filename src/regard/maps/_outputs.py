@@ -214,8 +214,13 @@ class OutputTracker(ScaledOutputs):
             tokens_first=bool(tokens_first),
             with_logsumexp=tokens_first is not None or expected,
         )
+        # Differential attention may have its factor in the values: A (λ V) is λ times A V.
+        first = self._outputs[0] if len(self._outputs) == 1 and self._outputs[0].values is not output.values else None
+        factor = None if first is None else output.values.multiple(first.values)
+        if first is not None and factor is not None:
+            output.values = first.values
         self._outputs.append(output)
-        self._sums.set(tensor, {output: 1.0})
+        self._sums.set(tensor, {output: factor or 1.0})
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
         self.note()
 
