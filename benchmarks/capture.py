@@ -290,7 +290,7 @@ def main() -> None:
         torch.set_num_threads(1)
         rows = rows_of_host_work(options.rounds)
         print_table(rows, list(rows[0]))
-        print(write("capture_host", options, rows))
+        print(write("capture-host", options, rows))
         return
     if options.device != "cpu":
         from _capture_cuda import rows_on_cuda
