@@ -279,13 +279,32 @@ ROW_BY_ROW = {
 }
 
 
-@pytest.mark.parametrize(("name", "first"), [*((name, True) for name in ROW_BY_ROW), ("a product", False)])
-def test_a_sink_by_the_logsumexp_of_scores_belongs_to_the_map(name, first):
+def _steps_of_logsumexp(scores):
+    largest = scores.amax(-1, keepdim=True)
+    return largest + (scores - largest).exp().sum(-1, keepdim=True).log()
+
+
+LOGSUMEXPS = {
+    "at once": lambda scores: scores.logsumexp(-1, keepdim=True),
+    "in steps": _steps_of_logsumexp,
+    "without the largest": lambda scores: torch.log(torch.sum(torch.exp(scores), -1, keepdim=True)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "steps"),
+    [
+        *((name, True, "at once") for name in ROW_BY_ROW),
+        ("a product", False, "at once"),
+        *(("a product", first, steps) for first in (True, False) for steps in ("in steps", "without the largest")),
+    ],
+)
+def test_a_sink_by_the_logsumexp_of_scores_belongs_to_the_map(name, first, steps):
     def with_sink(q, k, v):
         scores = q @ k.mT
-        known = scores.logsumexp(-1, keepdim=True) if first else None
+        known = LOGSUMEXPS[steps](scores) if first else None
         out = scores.softmax(-1) @ v
-        known = scores.logsumexp(-1, keepdim=True) if known is None else known
+        known = LOGSUMEXPS[steps](scores) if known is None else known
         return ROW_BY_ROW[name](out, torch.sigmoid(known - SINK))
 
     layer, x = Layer(with_sink), torch.randn(2, 5, 12)

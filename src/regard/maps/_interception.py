@@ -271,7 +271,7 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         out, found = self.handwritten.run(func, args, kwargs)
         merged = self.outputs.scaled(func.__name__, args, kwargs, out)
-        if func.__name__ == "logsumexp" and self.handwritten.is_of_scores(args):
+        if self.handwritten.gives_logsumexp(func.__name__, args):
             self.outputs.logsumexp_taken(self._running(), out)
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # its first product was reported already

@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
 from regard.maps._axes import read_axes, rows_are_features
 from regard.maps._axis_evidence import evidence_for
+from regard.maps._logsumexps import FromLogsumexp
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._gathered import gathered
@@ -22,6 +23,7 @@ Function = Callable[..., Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
+_LOGARITHMS = ("log", "log_", "log2", "log2_")
 _SUMS_IN_PLACE = frozenset({"add_", "__iadd__", "sub_", "__isub__"})
 IN_PLACE = frozenset({"masked_fill_", "__setitem__", "index_put_"})
 DROPOUTS = frozenset(
@@ -54,10 +56,11 @@ class HandwrittenAttention:
 
     def __init__(self, running: Callable[[], str | None]) -> None:
         self.history = TensorHistory(running)
+        self._totals = FromLogsumexp()  # sums of exponentials of scores, whose logarithm is the logsumexp
         self.handlers: dict[str, Callable[..., tuple[Any, WeightedSum | LinearAttention | None]]] = {
             **dict.fromkeys(DROPOUTS, self._dropout),
             "sum": self._sum,
-            "logsumexp": self._followed,
+            **dict.fromkeys(("logsumexp", *_LOGARITHMS), self._followed),
             **dict.fromkeys(IN_PLACE, self._in_place),
             **dict.fromkeys(RANDOM, self._random),
             **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
@@ -101,9 +104,10 @@ class HandwrittenAttention:
         self.history.dropout(origin, kept, out[0] if isinstance(out, tuple) else out, rate)
         return out, None
 
-    def is_of_scores(self, args: Args) -> bool:
-        origin = self.history.get(args[0]) if args else None
-        return origin is not None and origin.kind == "scores"
+    def gives_logsumexp(self, function: str, args: Args) -> bool:
+        """Whether a function is the logsumexp of scores, or the last step of one: the logarithm of a sum of exponentials."""
+        origin = self.history.get(args[0]) if args and function == "logsumexp" else None
+        return (origin is not None and origin.kind == "scores") or (function in _LOGARITHMS and args[0] in self._totals)
 
     def _followed(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         out = func(*args, **kwargs)
@@ -171,7 +175,10 @@ class HandwrittenAttention:
     def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
         self.history.touch(args)
         found = sum_of_terms(self.history, args, kwargs) if self.history else None
-        return func(*args, **kwargs), found
+        origin, out = self.history.get(args[0]) if args else None, func(*args, **kwargs)
+        if origin is not None and origin.kind == "exponentials":
+            self._totals.add(out)
+        return out, found
 
 
 def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord | str:
