@@ -34,14 +34,17 @@ def by_formula(query, key, value, center, sharpness, grid, prefix, keep, causal)
     return attention(query, key, value, bias=bias[None], keep=hidden, causal=causal)
 
 
-@settings(max_examples=25)
-@given(
+any_problem = given(
     grid=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     prefix=st.integers(0, 2),
     masked=st.booleans(),
     causal=st.booleans(),
     seed=st.integers(0, 999),
 )
+
+
+@settings(max_examples=25)
+@any_problem
 def test_equals_the_formula_values_and_gradients(grid, prefix, masked, causal, seed):
     inputs, sharpness, keep = problem(grid, prefix, seed)
     if masked:
@@ -102,13 +105,7 @@ def test_half_precision_learns_positions_to_a_hundredth(sharpness, monkeypatch):
 
 
 @settings(max_examples=15)
-@given(
-    grid=st.lists(st.integers(1, 5), min_size=1, max_size=3),
-    prefix=st.integers(0, 2),
-    masked=st.booleans(),
-    causal=st.booleans(),
-    seed=st.integers(0, 999),
-)
+@any_problem
 def test_gradients_beside_the_kernel_are_those_of_the_formula(grid, prefix, masked, causal, seed):
     """In float64, a few queries at a time."""
     grid, (contents, sharpness, keep) = tuple(grid), problem(grid, prefix, seed)

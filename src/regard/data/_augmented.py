@@ -114,7 +114,7 @@ class AugmentedImages:
             draws = self._draws(seed, epoch)
             images = move(images, draws.shift[index], draws.mirror[index], border=augmentation.border)
         if augmentation.trivial_augment:
-            images = trivial_augment(images, *draw_operations(index, seed, epoch))
+            images = trivial_augment(images, *(drawn[index] for drawn in self._draws(seed, epoch).operations))
         images = normalize(images, self.set.mean, self.set.std)
         if augmentation.cutout:
             images = cutout(images, self._draws(seed, epoch).corner[index], augmentation.cutout)
@@ -130,6 +130,7 @@ class AugmentedImages:
                 augmentation.draw_mirror(everyone, seed, epoch),
                 augmentation.draw_corner(everyone, seed, epoch, height, width),
                 partners(len(self) if augmentation.mixes else 0, seed, epoch, device=self.index_device),
+                draw_operations(everyone[: len(self) if augmentation.trivial_augment else 0], seed, epoch),
             )
             self._drawn = (seed, epoch), draws
         return self._drawn[1]
@@ -142,6 +143,7 @@ class EpochDraws(NamedTuple):
     mirror: Bool[Tensor, "n"]
     corner: Int[Tensor, "n 2"]
     partner: Int[Tensor, "_"]
+    operations: tuple[Int[Tensor, "_"], Int[Tensor, "_"], Bool[Tensor, "_"]]
 
 
 def _fits(images: Tensor, device: torch.device) -> bool:

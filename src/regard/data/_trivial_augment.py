@@ -91,13 +91,11 @@ def _move(images: Bytes, operation: Int[Tensor, "n"], signed: Float[Tensor, "n"]
     """Each output pixel takes the input pixel under its center: ``source = floor(M (x, y, 1))``."""
     _, channels, height, width = images.shape
     is_move = {name: operation == OPERATIONS.index(name) for name in MOVES}
-    one, zero = torch.ones_like(signed), torch.zeros_like(signed)
-    angle = torch.where(is_move["rotate"], signed * _STRONGEST["rotate"], zero)
+    angle = signed * _STRONGEST["rotate"] * is_move["rotate"]  # 0, so no rotation, for the other moves
     shear, shift = signed * _STRONGEST["shear"], signed * _STRONGEST["translate"]
     cosine, sine = angle.cos(), angle.sin()
     # Rotation about the middle of the image; shears leave the upper left corner where it is.
     x_middle, y_middle = width / 2, height / 2
-    x_of_x, y_of_y = torch.where(is_move["rotate"], cosine, one), torch.where(is_move["rotate"], cosine, one)
     x_of_y = torch.where(is_move["shear columns"], shear, -sine)
     y_of_x = torch.where(is_move["shear rows"], shear, sine)
     x_start = torch.where(is_move["translate columns"], shift, (1 - cosine) * x_middle + sine * y_middle)
@@ -105,8 +103,8 @@ def _move(images: Bytes, operation: Int[Tensor, "n"], signed: Float[Tensor, "n"]
     y = torch.arange(height, device=images.device)[:, None] + 0.5
     x = torch.arange(width, device=images.device) + 0.5
     each = lambda value: value[:, None, None]  # noqa: E731
-    columns = (each(x_of_x) * x + each(x_of_y) * y + each(x_start)).floor().long()
-    rows = (each(y_of_x) * x + each(y_of_y) * y + each(y_start)).floor().long()
+    columns = (each(cosine) * x + each(x_of_y) * y + each(x_start)).floor().long()
+    rows = (each(y_of_x) * x + each(cosine) * y + each(y_start)).floor().long()
     inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     pixels = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
     moved = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1)).view_as(images)

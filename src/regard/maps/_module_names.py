@@ -302,7 +302,7 @@ def _from_compiled_code(frames: list[FrameType]) -> bool:
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
     """The frame of this one call of the module, inside which its helpers run; None if the module is not running."""
     for frame in frames:
-        if frame.f_code.co_name == "_wrapped_call_impl" and first_argument(frame) is module:
+        if frame.f_code is CALL and first_argument(frame) is module:
             return frame
     for frame in reversed(frames):  # a method was called directly
         method = getattr(type(module), frame.f_code.co_name, None)
@@ -313,7 +313,7 @@ def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
 
 def _is_another_model(found: Any, frame: FrameType) -> bool:
     """Whether a module that is not in the model, but has parameters, is being called: an assistant, or a teacher."""
-    called = frame.f_code.co_name == "_wrapped_call_impl" and isinstance(found, nn.Module)
+    called = frame.f_code is CALL and isinstance(found, nn.Module)
     return called and next(found.parameters(), None) is not None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._module_names import clean
+from regard.maps._module_names import CALL, clean
 
 _NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|(^|_|lite)mla(_|$)|retention|delta_?net|delta_?rule", re.IGNORECASE)
 _OPERATOR = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
@@ -160,7 +160,7 @@ def _is_called(module: int) -> bool:
     """Whether a call of the module of this id is running."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_code.co_name == "_wrapped_call_impl" and id(frame.f_locals.get("self")) == module:
+        if frame.f_code is CALL and id(frame.f_locals.get("self")) == module:
             return True
         frame = frame.f_back
     return False
