@@ -22,7 +22,7 @@ from regard.maps._module_watch import ModuleWatch
 from regard.maps._operator_watch import OperatorWatch
 from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
-from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
+from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
 from regard.maps.sources import is_outer
 from regard.observation import unobserved
 
@@ -108,9 +108,9 @@ class LearningInterceptor(Interceptor):
                 return function(*args, **kwargs)
             self.watch_everything()
         call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
-        found = None if call is None else self._repeated.record(call, self.listener.wants)
+        found = None if call is None else self._repeated.run(call, self.listener.wants)
         if found is not None:
-            return self._repeat(*found)
+            return self._repeat(found)
         with torch._C.DisableTorchFunction():
             self._call = call
             out = self._handlers[name](function, args, kwargs)
@@ -119,16 +119,18 @@ class LearningInterceptor(Interceptor):
                 self.handwritten.history.also = out  # the model continues with a view of it
         return out
 
-    def _repeat(self, record: AttentionRecord, out: Tensor) -> Tensor:
-        """Pass on a record that is like an earlier one."""
-        name, value = record.name, record.running.value
-        record.moment = (self.names.run, self._count)
+    def _repeat(self, call: RepeatedCall) -> Tensor:
+        """Pass on a call that is like an earlier one."""
+        name, moment, out = call.known.name, (self.names.run, self._count), call.output
         self._count += 1
         self._accounted.add(name)
         self._last_output = weakref.ref(out)
-        self._latest = None if value is None else (name, self._last_output, weakref.ref(value))
-        with torch._C.DisableTorchFunction(), paused():
-            unobserved(self.listener.attended, record)
+        self._latest = (name, self._last_output, weakref.ref(call.value))
+        if not self.listener.took(call, moment):
+            record = call.record()
+            record.moment = moment
+            with torch._C.DisableTorchFunction(), paused():
+                unobserved(self.listener.attended, record)
         return out
 
     def watch_everything(self) -> None:
