@@ -105,15 +105,23 @@ def attribute(module: nn.Module | None, name: str) -> Any:
 class ModuleNames:
     """Names of the modules of a model, and of the attention that runs in them."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = named_modules(model)
+    def __init__(
+        self, model: nn.Module | dict[str, nn.Module], paths: dict[int, str] | None = None, root: str = ""
+    ) -> None:
+        """``model``: or all of its modules by their paths, if ``paths`` and ``root`` are those of names found before."""
+        if isinstance(model, nn.Module):
+            self.modules, self.root = named_modules(model), type(_unwrapped(model)).__name__
+            self.paths = {id(module): path for path, module in self.modules.items()}
+            joined = "\n".join(self.modules)
+            self.is_wrapped = "_orig_mod" in joined or "_wrapped_module" in joined
+        else:
+            self.modules, self.paths, self.root, self.is_wrapped = model, paths or {}, root, False
         self._by_name = self.modules
-        if "_orig_mod" in (paths := "\n".join(self.modules)) or "_wrapped_module" in paths:
+        if self.is_wrapped:
             self._by_name = {clean(path): module for path, module in self.modules.items()}
-        self._names = {id(module): path for path, module in self._by_name.items()}
-        if len(self._names) < len(self.modules):  # without what wrappers add, some have the same path
-            self._names = {id(module): clean(path) for path, module in self.modules.items()}
-        self._root = type(_unwrapped(model)).__name__
+            self.paths = {id(module): path for path, module in self._by_name.items()}
+            if len(self.paths) < len(self.modules):  # without what wrappers add, some have the same path
+                self.paths = {id(module): clean(path) for path, module in self.modules.items()}
         self._parents: dict[str, list[nn.Module]] = {}
         self.remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
@@ -128,12 +136,12 @@ class ModuleNames:
 
     def of(self, module: nn.Module | None) -> str | None:
         """The module's path, the class name for the model itself, None for a module that is not in the model."""
-        path = self._names.get(id(module))
-        return path if path is None or path else self._root
+        path = self.paths.get(id(module))
+        return path if path is None or path else self.root
 
     def find(self, name: str) -> nn.Module | None:
         """The module of this name, which :meth:`of` gave."""
-        return self._by_name.get("" if name == self._root and name not in self._by_name else name)
+        return self._by_name.get("" if name == self.root and name not in self._by_name else name)
 
     def parents(self, name: str) -> list[nn.Module]:
         """The module of this name and those that contain it, innermost first."""
@@ -193,12 +201,12 @@ class ModuleNames:
         else:
             return None
         module = frame.f_locals["self"]
-        path = self._names.get(id(module))
+        path = self.paths.get(id(module))
         if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
             return None
         if self._run is None or self._run[0] not in frames:
             self._count_run(frames)
-        return CallSite(self._numbered(frame, path or self._root), module, tuple(frames), self.remembered)
+        return CallSite(self._numbered(frame, path or self.root), module, tuple(frames), self.remembered)
 
     @property
     def run(self) -> int:
@@ -276,7 +284,7 @@ class ModuleNames:
     def facts(self) -> dict[Any, Any]:
         """What was remembered and holds as long as the model does not change, without references to it."""
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
-        own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self._names}
+        own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
         return own if len(own) < _MOST else {}
 
     def remember(self, facts: dict[Any, Any]) -> None:
