@@ -39,7 +39,9 @@ def weights_at_once(record: AttentionRecord, rows: Selection, dtype: torch.dtype
     span = rows.indices(queries)[:2]
     if span[1] <= span[0] or value.shape[0] != batch:
         return None
-    weights, error, sums = weights_and_error(scores.query, scores.key, value, expected, total, scores.scale, scores.band, span)
+    weights, error, sums = weights_and_error(
+        scores.query, scores.key, value, expected, total, scores.scale, scores.band, span
+    )
     record.check.add(error, None)
     record.check.add_sums(sums)
     return weights if weights.dtype is dtype else weights.to(dtype)

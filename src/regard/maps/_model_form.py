@@ -5,6 +5,7 @@ Nothing here refers to the model or its modules, so that it can be kept for as l
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import torch
@@ -108,7 +109,8 @@ def likeness_of(modules: Iterable[nn.Module]) -> tuple[Any, ...] | None:
         for of in variables
         if of.get("_forward_hooks") or of.get("_forward_pre_hooks") or "forward" in of
     ]
-    found += [x for of in stated for x in of.values() if type(x) in _NUMBERS]
+    values = list(chain.from_iterable(map(dict.values, stated)))
+    found += compress(values, map(_NUMBERS.__contains__, map(type, values)))
     configurations = {id(of["config"]): of["config"] for of in stated if "config" in of}
     found += [getattr(x, "_attn_implementation", None) for x in configurations.values()]
     return tuple(found)

@@ -257,7 +257,9 @@ class ModuleNames:
             self._count_run(around)
             known = self._run is not None and self._run[0] in around
             self._outside = names[around.index(self._run[0]) :] if known and self._run is not None else []
-        if not self.compiled and ("compile_wrapper" in names or "compile_wrapper" in [x.f_code.co_name for x in inside]):
+        if not self.compiled and (
+            "compile_wrapper" in names or "compile_wrapper" in [x.f_code.co_name for x in inside]
+        ):
             self.compiled = _from_compiled_code(inside + _frames_from(call))
         return names
 

@@ -13,28 +13,28 @@ class NumbersOfCall(NamedTuple):
     """Three numbers of each program of one call: the error of the product, that of the logsumexp, and the largest value."""
 
     page: "_Page"
-    index: int
+    number: int
 
     @property
     def address(self) -> int:
         page = self.page
-        return page.begin + self.index * page.step
+        return page.begin + self.number * page.step
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """The largest of each over all programs, or those of all programs, of which the largest counts."""
         page = self.page
         if page.host is not None:
-            error, log_error, largest = page.host[self.index]
+            error, log_error, largest = page.host[self.number]
             return torch.tensor(error), torch.tensor(log_error), torch.tensor(largest)
-        error, log_error, top = page.tensor[self.index, : 3 * page.count].view(3, -1)
+        error, log_error, top = page.tensor[self.number, : 3 * page.count].view(3, -1)
         return error, log_error, top.amax()
 
     @property
     def values(self) -> tuple[float, float, float]:
         """The largest of each, which waits for the device unless they were fetched."""
         if self.page.host is not None:
-            error, log_error, largest = self.page.host[self.index]
+            error, log_error, largest = self.page.host[self.number]
             return error, log_error, largest
         error, log_error, largest = (float(x.amax()) for x in self.tensors)
         return error, log_error, largest

@@ -243,7 +243,8 @@ def _compiled_code_as_python() -> Iterator[None]:
         return
 
     prior = eval_frame._stance
-    ours = _eager_where_intercepted(type(prior))(prior)
+    kind: Any = type(prior)
+    ours = _eager_where_intercepted(kind)(prior)
     # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
     eval_frame._stance = ours
     try:

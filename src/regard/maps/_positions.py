@@ -88,9 +88,7 @@ class CacheState(NamedTuple):
     guessed: bool
 
 
-def state_of(
-    cache: Any, module: nn.Module, inside: Sequence[FrameType], running: Sequence[str]
-) -> CacheState | None:
+def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], running: Sequence[str]) -> CacheState | None:
     """What a cache states now, if it states anything. The arguments are those of :func:`positions_by`."""
     if not hasattr(cache, "get_seq_length"):
         return None

@@ -154,6 +154,8 @@ class QuickCalls:
         query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
         if logsumexp is None:
             return False
+        if self._kernels is None:
+            self._kernels = kernels.usable_for_maps(query)
         like = (
             query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device,
             call.causal, call.scale, self._key,
@@ -173,7 +175,7 @@ class QuickCalls:
             return False
         try:
             written = self._write(plan, call)
-        except RuntimeError:  # too little memory: the whole way says so
+        except Exception:  # most likely too little memory: the whole way says so
             return False
         if written is None:
             return False
@@ -200,7 +202,7 @@ class QuickCalls:
         if not self._kernels or not is_proven(kind):
             return None
         device = writer.device
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        stream = kernels.raw_stream(query)
         inference = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
         if inference is not None:
             inference.__enter__()
@@ -228,8 +230,6 @@ class QuickCalls:
         size = math.prod(shape) * dtype.itemsize
         if size <= 0 or output.dtype != value.dtype or query.dtype != value.dtype:
             return None
-        if self._kernels is None:
-            self._kernels = kernels.usable_for_maps(query)
         weights = None
         if self._kernels:
             weights = _by_kernel(call, slice(*span), dtype)
@@ -261,11 +261,9 @@ def _by_kernel(
     """How a kernel writes these rows, if it was proven before; None if it cannot, or not in short."""
     query, key, value, total, output = call.query, call.key, call.value, call.logsumexp, call.output
     batch, heads, queries, _ = query.shape
-    if total is None or not query.is_cuda or batch * heads > kernels.MOST_HEADS or query.shape[3] > kernels.WIDEST:
+    if total is None or batch * heads > kernels.MOST_HEADS or query.shape[3] > kernels.WIDEST:
         return None
     if total.dtype != torch.float32 or any(x.stride(3) != 1 for x in (query, key, value, output)):
-        return None
-    if total.stride(2) != 1 or (batch > 1 and total.stride(0) != heads * total.stride(1)):
         return None
     band = CAUSAL if call.causal else None
     shift = alignment(band, queries, key.shape[2])

@@ -17,6 +17,7 @@ from regard.maps._axes import MapAxes
 from regard.maps._band import Band
 from regard.maps._layout import Layout
 from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument
+from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
@@ -99,9 +100,7 @@ class RepeatedCall(NamedTuple):
         batch, heads, queries, _ = self.query.shape
         shape = (batch, heads, queries, self.key.shape[2])
         scores = AttentionScores(self.query, self.key, self.scale, None, None, CAUSAL if self.causal else None)
-        running = Computation(
-            scores, self.module, self.output, self.value, logsumexp=self.logsumexp, restore=_as_it_is
-        )
+        running = Computation(scores, self.module, self.output, self.value, logsumexp=self.logsumexp, restore=_as_it_is)
         return AttentionRecord(
             self.known.name,
             "sdpa",
@@ -128,8 +127,9 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         frame = frame.f_back
     inside, codes = [], []
     while frame is not None and (code := frame.f_code) is not CALL:
-        inside.append(frame)
-        codes.append(id(code))
+        if code is not FIRST_CALL:
+            inside.append(frame)
+            codes.append(id(code))
         frame = frame.f_back
     if frame is None:
         return None

@@ -19,6 +19,7 @@ from regard.functional.kernels._map_launch import CellSums as CellSums
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
 from regard.functional.kernels._map_launch import WeightsPlan as WeightsPlan
 from regard.functional.kernels._map_launch import overview as overview
+from regard.functional.kernels._map_launch import raw_stream as raw_stream
 from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._placed_launch import HALF_SCALE as HALF_SCALE
 from regard.functional.kernels._placed_launch import PIECES as PIECES

@@ -196,7 +196,7 @@ class WeightsPlan:
         programs, constants = math.ceil(queries / height), given.constants
         numbers = (
             queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
-            rows.start, shift, given.logsumexp.stride(1),
+            rows.start, shift, *given.logsumexp.stride(),
             *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
             constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
             height, columns, constants["BD"], max(16, _power(value_width)),
@@ -211,7 +211,7 @@ class WeightsPlan:
     def start(self, *tensors: Tensor) -> None:
         """Write the weights. Tensors: query, key, value, logsumexp, output; shift, present queries and keys, slopes; weights
         and numbers."""
-        from regard.functional.kernels._start import is_aligned, raw_stream
+        from regard.functional.kernels._start import is_aligned
 
         launch = self._launch
         with _on_device_of(tensors[0]):
@@ -230,12 +230,18 @@ class WeightsPlan:
         numbers: int,
         stream: int,
     ) -> bool:
-        """The same with as little as there can be, for shifts that are zero and tokens that all exist; ``numbers`` is their
-        address, ``stream`` the raw one of the device. False if nothing was started: the kernel was not compiled yet, or not for these places."""
-        launch, device = self._launch, self.device.index
+        """The same with as little as there can be, for shifts that are zero and tokens that all exist.
+
+        False if nothing was started: the kernel was not compiled yet, or not for these places.
+
+        Args:
+            numbers: their address.
+            stream: the raw one of the device.
+        """
+        launch = self._launch
         if launch.run is None:
             found = _compiled.get(self._kind)
-            if found is None or device is None:
+            if found is None:
                 return False
             launch.run, launch.head = found
             self._nothing = _zeros_on(self.device)
@@ -243,10 +249,20 @@ class WeightsPlan:
         to, nothing = weights.data_ptr(), self._nothing
         if (places[0] | places[1] | places[2] | places[3] | places[4] | to | numbers) & 15:
             return False
-        if device != torch._C._cuda_getDevice():
+        if query.is_cuda and self.device.index != torch._C._cuda_getDevice():
             return False
         launch.run(
-            *launch.grid, stream, *launch.head, *places, nothing, nothing, nothing, nothing, to, numbers, *launch.numbers
+            *launch.grid,
+            stream,
+            *launch.head,
+            *places,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            to,
+            numbers,
+            *launch.numbers,
         )
         return True
 
@@ -255,7 +271,8 @@ class WeightsPlan:
 def _zeros_on(device: torch.device) -> int:
     """The address of a zero for each head of all samples there can be, whatever the stream: they are there before it is used."""
     zeros = torch.zeros(MOST_HEADS, dtype=torch.int32, device=device)
-    torch.cuda.synchronize(device)
+    if zeros.is_cuda:
+        torch.cuda.synchronize(device)
     _kept.append(zeros)
     return zeros.data_ptr()
 
@@ -272,7 +289,7 @@ def _compiled_for(index: int, x: Any) -> Any:
     return x == 1, x % 16 == 0, -(2**31) <= x < 2**31
 
 
-_FIRST_CONSTANT = 26  # of the numbers: what follows is part of the program
+_FIRST_CONSTANT = 28  # of the numbers: what follows is part of the program
 
 
 def write_weights(
@@ -290,9 +307,12 @@ def write_weights(
 
 
 def _float(logsumexp: Tensor) -> Tensor:
-    return (
-        logsumexp if logsumexp.dtype is torch.float32 and logsumexp.is_contiguous() else logsumexp.float().contiguous()
-    )
+    return logsumexp if logsumexp.dtype is torch.float32 else logsumexp.float()
+
+
+def raw_stream(x: Tensor) -> int:
+    """The number of the current stream of a tensor's device; 0 on a CPU."""
+    return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from regard.functional.kernels._map_scores import LOG2_E, log_weights
 
 @triton.jit
 def rows_of(
-    q, lse, present, sequence, head, head_of_all, first_row, queries, width, first, lse_head,
+    q, lse, present, sequence, head, first_row, queries, width, first, lse_item, lse_head, lse_token,
     q_item, q_head, q_token, PADDED: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """A block of queries: rows, which of them are there, vectors, and log₂-sum-exp.
@@ -22,7 +22,8 @@ def rows_of(
         live[:, None] & (d < width)[None, :],
         0.0,
     )
-    total = tl.load(lse + head_of_all.to(tl.int64) * lse_head + (first + rows), live, 0.0)
+    lse += sequence.to(tl.int64) * lse_item + head.to(tl.int64) * lse_head
+    total = tl.load(lse + (first + rows).to(tl.int64) * lse_token, live, 0.0)
     total = tl.where((total > -1e29) & (total < 1e29), total * LOG2_E, 0.0)
     exists = live
     if PADDED:
@@ -50,7 +51,8 @@ def largest_value(values, part, keys, width, token, mine, BN: tl.constexpr, BV: 
 @triton.jit(do_not_specialize=["first", "moved"])
 def map_weights(
     q, k, v, lse, out, shift, present_q, present_k, slopes, weights, numbers,
-    queries, keys, heads, group, value_group, width, value_width, first, moved, lse_head, scale, softcap, left, right,
+    queries, keys, heads, group, value_group, width, value_width, first, moved,
+    lse_item, lse_head, lse_token, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, v_item, v_head, v_token, o_item, o_head, o_token,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
@@ -61,12 +63,11 @@ def map_weights(
     Args:
         first: the number of the first row among the queries; ``queries`` are those that are computed.
         moved: is added to the shifts.
-        lse_head: from one head to the next in ``lse``.
     """
     part, whole = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     item, head = whole // heads, whole % heads
     rows, live, block, total = rows_of(
-        q, lse, present_q, item, head, whole, part * BM, queries, width, first, lse_head,
+        q, lse, present_q, item, head, part * BM, queries, width, first, lse_item, lse_head, lse_token,
         q_item, q_head, q_token, PADDED, BM, BD,
     )  # fmt: skip
     slope = 0.0
@@ -80,9 +81,7 @@ def map_weights(
     end = tl.maximum(tl.minimum(high + right + 1, keys), begin)
     keys_of = k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head + begin.to(tl.int64) * k_token
     values_of = v + item.to(tl.int64) * v_item + (head // value_group).to(tl.int64) * v_head
-    top = largest_value(
-        values_of, part, keys, value_width, v_token, (head % value_group == 0).to(tl.int32), BN, BV
-    )
+    top = largest_value(values_of, part, keys, value_width, v_token, (head % value_group == 0).to(tl.int32), BN, BV)
     values_of += begin.to(tl.int64) * v_token
     product, sums = tl.zeros([BM, BV], tl.float32), tl.zeros([BM], tl.float32)
     to = weights + whole.to(tl.int64) * queries * keys + (rows[:, None].to(tl.int64) * keys + inside[None, :])
