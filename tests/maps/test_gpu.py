@@ -87,3 +87,32 @@ def test_overview(case, dtype):
     torch.testing.assert_close(received, weights.sum(2), atol=70 * atol, rtol=2e-2)
     entropy = overview.per_query.entropy.cpu().double()
     torch.testing.assert_close(entropy, torch.special.entr(weights).sum(-1), atol=20 * atol, rtol=2e-2)
+
+
+@pytest.mark.parametrize("rows", [None, -1, slice(3, 40), [0, 7]])
+@pytest.mark.parametrize("tokens", [64, 70])
+def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
+    """From the second pass on a call is recognized, and its map is written in short: the same map, residual and row."""
+    took = []
+    original = regard.maps._capture.Capture.took
+    monkeypatch.setattr(
+        regard.maps._capture.Capture, "took", lambda self, *call: took.append(original(self, *call)) or took[-1]
+    )
+    layer = regard.MultiHeadAttention(64, 4).cuda().bfloat16()
+    inputs = [torch.randn(2, tokens, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    passes = []
+    for x in inputs:
+        with torch.no_grad(), regard.capture(layer, rows=rows) as maps:
+            layer(x)
+        (found,) = maps.values()
+        assert found.agrees
+        passes.append((found.weights, found.residual, maps.records[0].rows))
+    assert any(took) == (not isinstance(rows, list))  # rows with gaps are taken the whole way
+    monkeypatch.setattr(regard.maps._capture.Capture, "took", lambda self, *call: False)
+    for x, (weights, residual, chosen) in zip(inputs, passes, strict=True):
+        with torch.no_grad(), regard.capture(layer, rows=rows) as maps:
+            layer(x)
+        (found,) = maps.values()
+        assert found.weights.equal(weights)
+        assert found.residual == residual
+        assert maps.records[0].rows == chosen

@@ -233,24 +233,23 @@ class WeightsPlan:
     ) -> bool:
         """The same with as little as there can be, for shifts that are zero and tokens that all exist.
 
-        False if nothing was started: the kernel was not compiled yet, or not for these places.
+        False if nothing was started: the kernel cannot be compiled, or the places are not such as it is compiled for.
 
         Args:
             numbers: their address.
             stream: the raw one of the device.
         """
         launch = self._launch
+        if query.is_cuda and self.device.index != torch._C._cuda_getDevice():
+            return False
         if launch.run is None:
-            found = _compiled.get(self._kind)
-            if found is None:
+            if self._kind not in _compiled and not self._compile(query.dtype, value.dtype, output.dtype):
                 return False
-            launch.run, launch.head = found
+            launch.run, launch.head = _compiled[self._kind]
             self._nothing = _zeros_on(self.device)
         places = query.data_ptr(), key.data_ptr(), value.data_ptr(), logsumexp.data_ptr(), output.data_ptr()
         to, nothing = weights.data_ptr(), self._nothing
         if (places[0] | places[1] | places[2] | places[3] | places[4] | to | numbers) & 15:
-            return False
-        if query.is_cuda and self.device.index != torch._C._cuda_getDevice():
             return False
         launch.run(
             *launch.grid,
@@ -265,6 +264,20 @@ class WeightsPlan:
             numbers,
             *launch.numbers,
         )
+        return True
+
+    def _compile(self, query: torch.dtype, value: torch.dtype, output: torch.dtype) -> bool:
+        """For tensors that begin at multiples of 16 bytes. Where some rows alone were written before, theirs did not."""
+        from triton.runtime.jit import JITFunction
+
+        launch, whole = self._launch, torch.int32
+        if not isinstance(launch.kernel, JITFunction) or self.device.type != "cuda":  # Triton's interpreter, or a test
+            return False
+        made = launch.kernel.warmup(
+            query, query, value, torch.float32, output, whole, whole, whole, whole, self.dtype, torch.float32,
+            *launch.numbers, grid=launch.grid, **launch.options,
+        )  # fmt: skip
+        _compiled[self._kind] = made.run, (made.function, made.packed_metadata, None, None, None)
         return True
 
 
