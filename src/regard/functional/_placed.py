@@ -48,10 +48,11 @@ def placed_attention(
     With t = q_pos + Δ the position's part is :math:`2 (S t)^\top k_{pos} - k_{pos}^\top S k_{pos} - t^\top S t`: products
     of something of the query and something of the key, so they are columns beside the content's, and the kernel that
     everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
-    score is its content alone. In half precision coordinates are counted from the grid's middle, where they are exact,
-    and each coefficient is a sum of three numbers; gradients of center and sharpness are then taken beside the kernel, from
-    scores made again in float32, for its own would be lost to rounding (with dropout, of which it alone knows what it
-    dropped, they still are).
+    score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
+    that the dtype holds, and each coefficient is a sum of three numbers; gradients of center and sharpness are then taken
+    beside the kernel, from scores made again in float32, for its own would be lost to rounding (with dropout, of which it
+    alone knows what it dropped, they still are). The kernel's sums are float32, in which a score on an axis of n places is
+    known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the CPU and NaN elsewhere.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
