@@ -9,7 +9,7 @@ from regard.functional.kernels._placed_launch import Heads, device_of, power_of_
 
 # Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
 # exact in float16.
-BLOCKS = (64, 64, 8, 4, 2, 168)
+BLOCKS = (64, 64, 16, 4, 2, 168)
 NARROW = (64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
 
 
