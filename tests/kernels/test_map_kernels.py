@@ -10,7 +10,15 @@ from torch import nn
 import regard
 from regard.functional import kernels
 from regard.functional.kernels import _map_launch
-from regard.maps import AttentionRecord, Check, Computation, _by_kernel, _overview_pass
+from regard.maps import (
+    AttentionRecord,
+    Check,
+    Computation,
+    _by_kernel,
+    _numbers_of_checks,
+    _overview_pass,
+    _quick_calls,
+)
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band, alignment
 from regard.maps.sources import _function_call as function_call
@@ -239,3 +247,104 @@ def test_more_heads_than_a_grid_has_are_left_to_torch(monkeypatch):
     assert _by_kernel.usable(record, ALL) is not None
     monkeypatch.setattr(kernels, "MOST_HEADS", 7)
     assert _by_kernel.usable(record, ALL) is None
+
+
+class Layers(nn.Module):
+    """Two modules that attend, with heads that share keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Shared() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Shared(nn.Module):
+    num_heads = 4
+
+    def forward(self, x):
+        q, k = x.unflatten(-1, (4, 8)).transpose(1, 2), x[..., :16].unflatten(-1, (2, 8)).transpose(1, 2)
+        out = F.scaled_dot_product_attention(q, k, 2 * k, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).flatten(2)
+
+
+@pytest.fixture
+def started_at_once(monkeypatch):
+    """Addresses of the launches that know nothing but addresses, as on a GPU: here the interpreter runs them."""
+    known, starts, usual = {}, [], _map_launch.WeightsPlan.start_at_once
+
+    class AsCompiled(dict):
+        def get(self, kind):
+            return (run, ()) if kind is not None else None
+
+    def run(x, y, z, stream, *args):
+        starts.append(stream)
+        places, numbers = args[:11], args[11:]
+        from regard.functional.kernels._map_write import map_weights
+
+        map_weights[x, y, z](*(known[place] for place in places), *numbers, num_warps=4)
+
+    def start(self, *args):
+        *tensors, numbers, stream = args
+        known.update({x.data_ptr(): x for x in tensors})
+        place = _map_launch._zeros_on(self.device)
+        known[place] = _map_launch._kept[-1]
+        return usual(self, *tensors, numbers, stream)
+
+    def room(self, *args):
+        found = fresh(self, *args)
+        known[found.address] = found.page.tensor[found.number]
+        return found
+
+    fresh = _numbers_of_checks.NumbersOfChecks.room
+    monkeypatch.setattr(_numbers_of_checks.NumbersOfChecks, "room", room)
+    monkeypatch.setattr(_map_launch, "_compiled", AsCompiled())
+    monkeypatch.setattr(_map_launch.WeightsPlan, "start_at_once", start)
+    monkeypatch.setattr(_quick_calls, "_plans", {})
+    return starts
+
+
+@pytest.mark.parametrize("options", [{}, {"rows": -2}, {"rows": slice(3, 9), "dtype": torch.float16}], ids=str)
+def test_calls_like_earlier_ones_are_started_at_once(started_at_once, monkeypatch, options):
+    torch.manual_seed(0)
+    model, xs = Layers().eval(), [torch.randn(2, 20, 32), torch.randn(2, 1, 32), 2 * torch.randn(2, 20, 32)]
+
+    def captured():
+        with torch.inference_mode(), regard.capture(model, **options) as maps:
+            for x in xs:
+                model(x)
+        return maps
+
+    if options:
+        xs.pop(1)
+    captured()  # learns the model, and proves the kernel
+    maps = [captured() for _ in range(3)][-1]
+    assert len(started_at_once) >= 2 * len(xs)
+    monkeypatch.setattr(_quick_calls.QuickCalls, "take", lambda *_: False)
+    started_at_once.clear()
+    expected = captured()
+    assert not started_at_once
+    assert list(maps) == list(expected)
+    for one, two in zip(maps.records, expected.records, strict=True):
+        assert torch.equal(one.stored, two.stored)
+        assert not one.stored.is_inference()
+        assert (one.residual, one.logsumexp_residual, one.agrees) == (two.residual, two.logsumexp_residual, True)
+        assert float(one.check.allowed) == float(two.check.allowed)
+        same = ("name", "kind", "shape", "kernel", "rows", "heads", "layout", "axes", "moment", "against")
+        assert all(getattr(one, field) == getattr(two, field) for field in same)
+
+
+def test_values_that_are_not_numbers_are_noticed_at_once(started_at_once):
+    model, x = Shared().eval(), torch.randn(1, 20, 32)
+    for _ in range(3):
+        with torch.no_grad(), regard.capture(model) as maps:
+            model(x)
+    assert maps.residual < 1e-5
+    assert started_at_once
+    x[0, 5, 3] = math.nan
+    with torch.no_grad(), pytest.warns(UserWarning, match="do not reproduce"), regard.capture(model) as maps:
+        model(x)
+    assert maps.residual == math.inf

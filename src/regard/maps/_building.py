@@ -14,7 +14,7 @@ from regard.maps._record import AttentionRecord, Check, difference
 from regard.maps._selection import chosen_count, numbers_of, on_device
 from regard.maps._threads import each_in_a_thread
 
-_AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
+AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
 TILE = 2**19  # scores at a time on a CPU: they fit into its cache
 
 
@@ -41,7 +41,7 @@ def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room
     every_row = isinstance(rows, slice) and rows == ALL
     if (written := weights_by_kernel(record, heads, room.dtype, rows)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
-    small = 0 < record.shape[0] * record.shape[1] * chosen_count(rows, record.shape[2]) * record.shape[3] <= _AT_ONCE
+    small = 0 < record.shape[0] * record.shape[1] * chosen_count(rows, record.shape[2]) * record.shape[3] <= AT_ONCE
     if small and is_all(heads) and (found := weights_at_once(record, rows, room.dtype)) is not None:
         return found if room.new else room(len(found)).copy_(found)
     if small and every_row and isinstance(record.running.weights, AttentionScores):

@@ -151,6 +151,16 @@ def agrees_at_first(record: AttentionRecord, kind: tuple[Any, ...]) -> bool:
     return _proven[kind]
 
 
+def kind_of_weights(given: kernels.ScoreTensors, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The kind of calls that write such weights."""
+    return _kind("weights", given, dtype)
+
+
+def is_proven(kind: tuple[Any, ...]) -> bool:
+    """Whether a kernel was compared with torch, for calls of this kind, and agreed."""
+    return _proven.get(kind, False)
+
+
 def _kind(what: str, given: kernels.ScoreTensors | None, *more: Any) -> tuple[Any, ...]:
     if given is None:
         return ()

@@ -9,7 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact
+from regard.maps._attention_scores import AttentionScores, Selection, exact
+from regard.maps._band import Band
 from regard.maps._record import AttentionRecord, Computation
 
 
@@ -34,32 +35,50 @@ def weights_at_once(record: AttentionRecord, rows: Selection, dtype: torch.dtype
     scores, total, value = running.weights, running.logsumexp, running.value
     if not isinstance(scores, AttentionScores) or total is None or value is None or expected.dtype != value.dtype:
         return None
-    query, key = scores.query, scores.key
-    batch, heads, queries, keys = record.shape
-    start, stop = 0, queries
-    if rows != ALL:
-        start, stop, _ = rows.indices(queries)
-        query, total, expected = query[:, :, rows], total[:, :, rows], expected[:, :, rows]
-    count, shared, of_values = max(0, stop - start), batch * key.shape[1], batch * value.shape[1]
-    if count == 0 or value.shape[0] != batch:
+    batch, _, queries, _ = record.shape
+    span = rows.indices(queries)[:2]
+    if span[1] <= span[0] or value.shape[0] != batch:
         return None
+    weights, error, sums = weights_and_error(
+        scores.query, scores.key, value, expected, total, scores.scale, scores.band, span
+    )
+    record.check.add(error, None)
+    record.check.add_sums(sums)
+    return weights if weights.dtype is dtype else weights.to(dtype)
+
+
+def weights_and_error(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    total: Tensor,
+    scale: float,
+    band: Band | None,
+    rows: tuple[int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights of the queries from ``rows[0]`` to ``rows[1]``, max |weights @ value − output|, and the sums of the rows
+    before they were divided by them. ``total``: the logsumexp, ``(batch, heads, queries)``."""
+    batch, heads, queries, width = query.shape
+    start, stop = rows
+    if stop - start < queries:
+        query, total, output = query[:, :, start:stop], total[:, :, start:stop], output[:, :, start:stop]
+    keys, shared, of_values = key.shape[2], batch * key.shape[1], batch * value.shape[1]
     weights = torch.baddbmm(
         total.reshape(shared, -1, 1),
-        exact(query).reshape(shared, -1, query.shape[3]),
+        exact(query).reshape(shared, -1, width),
         exact(key).reshape(shared, keys, -1).mT,
         beta=-1,
-        alpha=scores.scale,
-    ).view(batch, heads, count, keys)
-    if scores.band is not None:
-        scores.band.hide(weights, (start, stop), (0, keys))
+        alpha=scale,
+    ).view(batch, heads, stop - start, keys)
+    if band is not None:
+        band.hide(weights, rows, (0, keys))
     sums = weights.exp_().sum(-1, keepdim=True)
     weights.div_(sums)
     found = torch.baddbmm(
-        exact(expected).reshape(of_values, -1, value.shape[3]),
+        exact(output).reshape(of_values, -1, value.shape[3]),
         weights.view(of_values, -1, keys),
         exact(value).reshape(of_values, keys, -1),
         beta=-1,
     )
-    record.check.add(torch.linalg.vector_norm(found, math.inf), None)
-    record.check.add_sums(sums)
-    return weights if weights.dtype is dtype else weights.to(dtype)
+    return weights, torch.linalg.vector_norm(found, math.inf), sums

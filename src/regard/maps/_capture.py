@@ -19,10 +19,13 @@ from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import intercept
 from regard.maps._keeping import LongTexts
-from regard.maps._layout import Layout, check_grid, given_layout
+from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
+from regard.maps._plainly import Plainly
+from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
+from regard.maps._repeated_calls import RepeatedCall
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
@@ -59,6 +62,11 @@ class Capture(Revisions):
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
         self.projections = ProjectionWatch() if self.values else None
+        self._options = QuickOptions(self.rows, self.dtype, self.grid, self.prefix)
+        others = (self.reduce, self.stream, self.heads, self.projections, self.long.overview)
+        usual = all(option is None for option in others)
+        keep = self.maps.keep
+        self._quick = QuickCalls(self._options, self.storage, self.chunk_bytes, keep) if usual else None
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
@@ -102,7 +110,8 @@ class Capture(Revisions):
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
-        self.storage.finish(self.maps.records)
+        if self.stream is not None:
+            self.storage.finish(self.maps.records)
         if kind is None:
             self._warn()
 
@@ -121,6 +130,9 @@ class Capture(Revisions):
     def noted(self, name: str, note: str) -> None:
         self._noted.setdefault(note, {})[name] = None
 
+    def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
+        return self._quick is not None and self._quick.take(call, moment)
+
     def attended(self, record: AttentionRecord) -> None:
         _, heads_count, queries, _ = record.shape
         rows = ALL if self.rows is None else select(self.rows, queries)
@@ -131,7 +143,7 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with _Plainly(running.device):
+        with Plainly(running.device):
             try:
                 record.check.allowed = running.rounding(record.shape[3], single=self.long.overview is not None)
                 reason = self.keep(record, rows, heads)
@@ -184,18 +196,15 @@ class Capture(Revisions):
     def _layout(self, record: AttentionRecord) -> Layout | None:
         """How the keys lie: the grid that the caller gave is for attention that fits it."""
         known, declared = record.layout, record.running.layout_declared
-        if self.grid is not None and record.windows is None:
-            try:
-                return given_layout(record.shape[3], self.grid, self.prefix, record.name)
-            except ValueError:  # another attention of the same model, over other tokens
-                return known if declared else None
-        fits = declared or self.prefix is None or known is None or known.prefix == self.prefix
-        return known if fits else None
+        options = self._options if record.windows is None else self._options._replace(grid=None)
+        return options.layout(known, record.shape[3], record.name, declared)
 
     # -- warnings ----------------------------------------------------------------------------------------------
 
     def _warn(self) -> None:
-        Check.fetch(record.check for record in self.maps.records)
+        Check.fetch(record.check for found in self.maps.values() for record in found.made)
+        if self._quick is not None:
+            self._quick.fetch()
         wrong = [name for name, found in self.maps.items() if not found.agrees]
         if wrong:
             warnings.warn(
@@ -211,7 +220,7 @@ class Capture(Revisions):
                 "stream=, or raise budget=",
                 stacklevel=3,
             )
-        records = self.maps.records
+        records = self.maps.records if self.grid is not None else []
         if self.grid is not None and records and all(record.layout is None for record in records):
             tokens = sorted({record.shape[3] for record in records})
             warnings.warn(
@@ -299,31 +308,6 @@ def capture(
     """
     long = LongTexts(overview, keep_keys)
     return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
-
-
-class _Plainly:
-    """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device.type
-
-    def __enter__(self) -> None:
-        self._grad = torch.is_grad_enabled()
-        self._mode = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
-        if self._mode is not None:
-            self._mode.__enter__()
-        torch._C._set_grad_enabled(False)
-        self._autocast = None
-        if torch.is_autocast_enabled(self._device):
-            self._autocast = torch.autocast(self._device, enabled=False)
-            self._autocast.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._autocast is not None:
-            self._autocast.__exit__(*error)
-        torch._C._set_grad_enabled(self._grad)
-        if self._mode is not None:
-            self._mode.__exit__(*error)
 
 
 def _check_options(options: Capture) -> None:

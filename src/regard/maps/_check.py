@@ -21,7 +21,7 @@ class Rounding:
         sums: the largest sum of a row's weights, if it may be more than one.
     """
 
-    largest: Tensor
+    largest: Tensor | float
     times: float
     sums: Tensor | None = None
 
@@ -117,7 +117,7 @@ class Check:
 
     def _numbers(self) -> list[Tensor]:
         numbers = [x for x in (self._error, self._logsumexp_error) if x is not None]
-        if isinstance(self._allowed, Rounding):
+        if isinstance(self._allowed, Rounding) and isinstance(self._allowed.largest, Tensor):
             numbers.append(self._allowed.largest)
         return numbers
 

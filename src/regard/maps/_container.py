@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.maps._axes import Certainty, Over
+from regard.maps._call_list import CallList, Recordable
 from regard.maps._files import read_records, write_records
 from regard.maps._generation import join_calls
 from regard.maps._layout import Layout, given_layout
@@ -22,7 +23,7 @@ from regard.support.checks import check_count, check_path, describe
 from regard.support.tables import text_table
 
 
-class Map(LongMap):
+class Map(CallList, LongMap):
     """The attention of one module, call by call. The properties of the map are those of the latest call.
 
     Attributes:
@@ -32,8 +33,8 @@ class Map(LongMap):
     """
 
     def __init__(self, name: str, calls: list[AttentionRecord] | None = None, reduced: Any = None) -> None:
+        super().__init__(calls)
         self.name = name
-        self.calls = calls if calls is not None else []
         self.reduced = reduced
 
     @property
@@ -59,11 +60,6 @@ class Map(LongMap):
     @property
     def logsumexp_residual(self) -> float | None:
         return max((x for call in self.calls if (x := call.logsumexp_residual) is not None), default=None)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether rounding explains the residuals of all calls."""
-        return all(call.agrees for call in self.calls)
 
     @property
     def against(self) -> str:
@@ -180,6 +176,10 @@ class Maps(Mapping[str, Map]):
         found = self.ensure(record.name)
         found.calls.append(record)
         return found
+
+    def keep(self, name: str, call: Recordable) -> None:
+        """Append a call to the map of this name, of which the record is made when somebody looks."""
+        self.ensure(name).keep(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name, which may have no calls yet."""

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from regard.maps._contributions import PROJECTIONS
-from regard.maps._known_functions import KnownFunctions, in_backward
+from regard.maps._interceptor_parts import InterceptorParts
+from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._module_names import CallSite, ModuleNames
-from regard.maps._outputs import OutputTracker
+from regard.maps._module_names import CallSite
 from regard.maps._patches import (
     compiled_as_called,
     outer_interceptors,
@@ -23,18 +22,15 @@ from regard.maps._patches import (
     paused,
     without_interceptors,
 )
-from regard.maps._record import AttentionRecord, Computation, WeightsOf
+from regard.maps._record import AttentionRecord, Computation
 from regard.maps._shapes import why_unreadable
-from regard.maps._silent_modules import SilentModules, is_foreign, may_attend, says_attention
-from regard.maps._token_layouts import TokenLayouts
+from regard.maps._silent_modules import is_foreign, may_attend, says_attention
 from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
     PYTHON_FUNCTIONS,
     RANDOM_MASK,
     TORCH_FUNCTIONS,
-    BlockLayers,
     FunctionCall,
-    HandwrittenAttention,
     LinearAttention,
     WeightedSum,
     attention_module,
@@ -51,31 +47,11 @@ from regard.observation import is_hidden, listen, unobserved
 _OUTSIDE = "(outside the model)"
 
 
-class Interceptor(TorchFunctionMode):
+class Interceptor(InterceptorParts):
     """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
 
-    def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool) -> None:
-        super().__init__()
-        self.listener = listener
-        self.keeps_path = keeps_path
-        self.names = ModuleNames(model)
-        self.handwritten = HandwrittenAttention(self._running)
-        self.silent = SilentModules(model, self.names.modules)
-        self._count = 0  # of records
-        self._accounted: set[str] = set()
-        self._linear: set[str] = set()  # linear attention of which the second product follows
-        self.layouts = TokenLayouts()
-        self.blocks = BlockLayers(self.names.modules.values())
-        self._last_output: weakref.ref[Tensor] | None = None
-        # The latest output that the listener replaced, and the weights that give it.
-        self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
-        self.outputs = OutputTracker(listener, self._apart, self._follow, self.names, self.handwritten.before)
-        history, derived = (
-            self.handwritten.history,
-            self.outputs.derived.known,
-        )  # all are empty while nothing is followed
-        self._origins, self._random, self._derived = history.origins, history.random.known, derived
-        self._handlers: dict[str, Callable[..., Any]] = {
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
             "multi_head_attention_forward": self._multi_head,
@@ -85,11 +61,9 @@ class Interceptor(TorchFunctionMode):
             "conv2d": self._convolution,
             **self.outputs.handlers,
         }
-        # Layers of blocks need to know everything, and whoever waits for a projection each product.
-        quiet = () if self.blocks else self.outputs.quiet
-        self._functions = KnownFunctions(self._handlers, quiet, () if listener.projections is None else PROJECTIONS)
 
     def __enter__(self) -> "Interceptor":
+        self.prepare()
         self.silent.find()
         return super().__enter__()  # type: ignore[no-any-return]
 
@@ -132,11 +106,6 @@ class Interceptor(TorchFunctionMode):
             self.silent.operator(self._running(), str(func))
 
     # -- recording ---------------------------------------------------------------------------------------------
-
-    def _running(self) -> str | None:
-        """The name of the module that runs; None outside of the model."""
-        site = self.names.locate(count=False)
-        return None if site is None else site.name
 
     def _missed(self, name: str | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
         name = name or self._running() or _OUTSIDE
@@ -198,8 +167,7 @@ class Interceptor(TorchFunctionMode):
         self._replaced = None if edited is None else (weakref.ref(new), edited)
         return (new, *out[1:]) if isinstance(out, tuple) else new
 
-    @staticmethod
-    def _apart(function: Callable[..., Any], *args: Any) -> Any:
+    def _apart(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call of the listener that no interceptor sees."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), paused():
             return unobserved(function, *args)
@@ -366,21 +334,16 @@ class Interceptor(TorchFunctionMode):
 
     def finish(self) -> None:
         """Report each softmax that was not multiplied with values, and release everything that refers to the model."""
-        self.outputs.finish()
-        for use in self.handwritten.history.uses:
-            if not use.done and (use.touched or use.name not in self._accounted):
-                self._missed(use.name, use.reason, use.shape)
+        if self.is_prepared:
+            self.outputs.finish()
+            for use in self.handwritten.history.uses:
+                if not use.done and (use.touched or use.name not in self._accounted):
+                    self._missed(use.name, use.reason, use.shape)
         for name, reason in self.silent.unaccounted(self._accounted):
             self._missed(name, reason)
         self.names.forget()
-        self.blocks.forget()
         self._replaced = None
-        # These refer back to us: without them, the model is freed before the next garbage collection.
-        self._handlers.clear()
-        self._functions.clear()
-        self.outputs.handlers.clear()
-        self.handwritten.close()
-        del self.outputs, self.handwritten
+        self.release()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ captures, it only watches operators. If one is called that may be another attent
 
 import sys
 import weakref
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -17,28 +16,27 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
+from regard.maps._model_form import ModelForm, form_of, likeness_of
 from regard.maps._module_names import CALL, CallSite
 from regard.maps._module_watch import ModuleWatch
 from regard.maps._operator_watch import OperatorWatch
 from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
-from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
-from regard.maps.sources import is_outer
+from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
+from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
-_NUMBERS = frozenset({bool, int, str, float})
 _SDPA = "scaled_dot_product_attention"
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 _EXPECTED = (_SDPA, "conv2d", *_FAST_PATH)
 _SOFTMAXES = ("softmax", "log_softmax")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class Learned(NamedTuple):
     """The names of the modules that attended, what the model was like then, and what is known of its modules."""
 
     names: frozenset[str]
-    likeness: tuple[Any, ...]
+    form: ModelForm
     facts: dict[Any, Any]
 
 
@@ -49,29 +47,35 @@ class LearningInterceptor(Interceptor):
     """An interceptor that only watches operators once it is known that this is enough."""
 
     def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool = True) -> None:
-        super().__init__(model, listener, keeps_path)
+        self._usual = listener.projections is None and type(model).__hash__ is not None
+        # What is known of the model, by which only operators are watched.
+        self._known: Learned | None = _learned.get(model) if self._usual else None
+        names = None if self._known is None else self._known.form.names_if_same(model)
+        super().__init__(model, listener, keeps_path, names)
         self._model = model
         self._operators: OperatorWatch | None = None  # while it only watches operators
         self._modules: ModuleWatch | None = None
         self._began = False
-        self._known: Learned | None = None  # by which it only watches operators
         self._seen: set[str] = set()  # names of modules that attended
         self._repeated = RepeatedCalls(self.names, self.layouts)
         self._call: Call | None = None  # that is being recorded
         # The latest output that was passed on in short, and its values.
         self._latest: tuple[str, weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
-        self._usual = listener.projections is None and not self.blocks and type(model).__hash__ is not None
-        self._likeness = _likeness(self.names.modules) if self._usual else None
+        self._form: ModelForm | None = None
+        if names is None:
+            self._known = None
+            self._usual = self._usual and not BlockLayers(self.names.modules.values())
+            self._form = form_of(model, self.names) if self._usual else None
 
     def __enter__(self) -> "LearningInterceptor":
         first, self._began = not self._began, True
-        known = _learned.get(self._model) if first and self._likeness is not None else None
-        if known is not None and known.likeness == self._likeness and self._may_watch(others=0):
-            self.names.remember(known.facts)
-            self._known = known
+        if first and self._known is not None and self._may_watch(others=0):
+            self.names.remember(self._known.facts)
             self._watch_modules(self.silent.ran)
             self._operators = OperatorWatch(self)
             return self
+        if first and self._known is not None:
+            self._form, self._known = self._known.form, None
         super().__enter__()
         return self
 
@@ -108,9 +112,14 @@ class LearningInterceptor(Interceptor):
                 return function(*args, **kwargs)
             self.watch_everything()
         call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
-        found = None if call is None else self._repeated.record(call, self.listener.wants)
+        found = None if call is None else self._repeated.run(call, self.listener.wants)
         if found is not None:
-            return self._repeat(*found)
+            return self._repeat(found)
+        if name == "conv2d" and not self.is_prepared:
+            out = function(*args, **kwargs)
+            self.layouts.convolved(args, kwargs, out)
+            return out
+        self.prepare()
         with torch._C.DisableTorchFunction():
             self._call = call
             out = self._handlers[name](function, args, kwargs)
@@ -119,22 +128,25 @@ class LearningInterceptor(Interceptor):
                 self.handwritten.history.also = out  # the model continues with a view of it
         return out
 
-    def _repeat(self, record: AttentionRecord, out: Tensor) -> Tensor:
-        """Pass on a record that is like an earlier one."""
-        name, value = record.name, record.running.value
-        record.moment = (self.names.run, self._count)
+    def _repeat(self, call: RepeatedCall) -> Tensor:
+        """Pass on a call that is like an earlier one."""
+        name, moment, out = call.known.name, (self.names.run, self._count), call.output
         self._count += 1
         self._accounted.add(name)
         self._last_output = weakref.ref(out)
-        self._latest = None if value is None else (name, self._last_output, weakref.ref(value))
-        with torch._C.DisableTorchFunction(), paused():
-            unobserved(self.listener.attended, record)
+        self._latest = (name, self._last_output, weakref.ref(call.value))
+        if not self.listener.took(call, moment):
+            record = call.record()
+            record.moment = moment
+            with torch._C.DisableTorchFunction(), paused():
+                unobserved(self.listener.attended, record)
         return out
 
     def watch_everything(self) -> None:
         """From now on every function of torch is seen."""
         if self._operators is None:
             return
+        self.prepare()
         self._follow_latest()
         self._end_modules()
         self._operators.end()
@@ -162,9 +174,9 @@ class LearningInterceptor(Interceptor):
         """What this capture has shown so far; None if everything must be seen."""
         names, history = frozenset(self._accounted), self.handwritten.history
         same = self._usual and not history.followed and not history.random.some and bool(names)
-        if not same or self._likeness is None or not self.silent.owners <= names:
+        if not same or self._form is None or not self.silent.owners <= names:
             return None
-        return Learned(names, self._likeness, self.names.facts)
+        return Learned(names, self._form, self.names.facts)
 
     def _again(self) -> None:
         """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that
@@ -172,7 +184,7 @@ class LearningInterceptor(Interceptor):
         if self._modules is not None or self._operators is not None or not self._usual:
             return
         learned = self._learn()
-        if learned is None or _likeness(self.names.modules) != learned.likeness:
+        if learned is None or likeness_of(self.names.modules.values()) != learned.form.likeness:
             self._usual = False
             return
         self._known = learned
@@ -230,7 +242,7 @@ class LearningInterceptor(Interceptor):
         self._latest = None  # it is followed
         return super()._changed(record, running, out)
 
-    def _apart(self, function: Any, *args: Any) -> Any:  # type: ignore[override]
+    def _apart(self, function: Any, *args: Any) -> Any:
         self._usual = False
         return super()._apart(function, *args)
 
@@ -268,31 +280,3 @@ def _chooses_tokens() -> bool:
             return bool(name.startswith("transformers.generation."))
         frame = frame.f_back
     return False
-
-
-@lru_cache(4096)
-def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
-    """Whether a class is torch's own, and whether it runs outside of Python."""
-    return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule)
-
-
-def _likeness(modules: dict[str, nn.Module]) -> tuple[Any, ...] | None:
-    """What decides which way a model takes, as far as its modules state it; None if that cannot be told."""
-    kinds: list[Any] = list(map(type, modules.values()))
-    about = {kind: _about(kind) for kind in set(kinds)}
-    if any(scripted for _, scripted in about.values()):
-        return None
-    variables = [module.__dict__ for module in modules.values()]
-    found: list[Any] = [*map(id, modules.values()), *kinds, *(kind.forward for kind in about)]
-    found += [of.get("training") for of in variables]
-    found += [
-        (id(of), id(of.get("forward")), *(id(x) for name in _HOOKS for x in of.get(name, {}).values()))
-        for of in variables
-        if of.get("_forward_hooks") or of.get("_forward_pre_hooks") or "forward" in of
-    ]
-    others = [of for of, kind in zip(variables, kinds, strict=True) if not about[kind][0]]
-    for of in others:
-        found += [x for x in of.values() if type(x) in _NUMBERS]
-    configurations = {id(of["config"]): of["config"] for of in others if "config" in of}
-    found += [getattr(x, "_attn_implementation", None) for x in configurations.values()]
-    return tuple(found)

@@ -8,6 +8,7 @@ from torch import Tensor
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._joining import Joint
 from regard.maps._record import AttentionRecord
+from regard.maps._repeated_calls import RepeatedCall
 
 
 class RecordListener:
@@ -30,6 +31,11 @@ class RecordListener:
     def attended(self, record: AttentionRecord) -> Tensor | None:
         """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
         return None
+
+    def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
+        """A call like earlier ones ran, as the attention of this number in this run: whether that is all there is to know. If
+        not, its record follows."""
+        return False
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         """Attention of this name cannot be recorded."""

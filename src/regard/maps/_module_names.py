@@ -16,7 +16,7 @@ from torch import nn
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
-_OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # which checks types in tests
+OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # which checks types in tests
 _GRIDS = "image_grid_thw"  # Qwen-VL's
 CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
 _COMPILER = "torch._dynamo.eval_frame"
@@ -105,21 +105,30 @@ def attribute(module: nn.Module | None, name: str) -> Any:
 class ModuleNames:
     """Names of the modules of a model, and of the attention that runs in them."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = named_modules(model)
+    def __init__(
+        self, model: nn.Module | dict[str, nn.Module], paths: dict[int, str] | None = None, root: str = ""
+    ) -> None:
+        """``model``: or all of its modules by their paths, if ``paths`` and ``root`` are those of names found before."""
+        if isinstance(model, nn.Module):
+            self.modules, self.root = named_modules(model), type(_unwrapped(model)).__name__
+            self.paths = {id(module): path for path, module in self.modules.items()}
+            joined = "\n".join(self.modules)
+            self.is_wrapped = "_orig_mod" in joined or "_wrapped_module" in joined
+        else:
+            self.modules, self.paths, self.root, self.is_wrapped = model, paths or {}, root, False
         self._by_name = self.modules
-        if "_orig_mod" in (paths := "\n".join(self.modules)) or "_wrapped_module" in paths:
+        if self.is_wrapped:
             self._by_name = {clean(path): module for path, module in self.modules.items()}
-        self._names = {id(module): path for path, module in self._by_name.items()}
-        if len(self._names) < len(self.modules):  # without what wrappers add, some have the same path
-            self._names = {id(module): clean(path) for path, module in self.modules.items()}
-        self._root = type(_unwrapped(model)).__name__
+            self.paths = {id(module): path for path, module in self._by_name.items()}
+            if len(self.paths) < len(self.modules):  # without what wrappers add, some have the same path
+                self.paths = {id(module): clean(path) for path, module in self.modules.items()}
         self._parents: dict[str, list[nn.Module]] = {}
         self.remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
         # The outermost frame of the model's latest run, and how many runs there were.
         self._run: tuple[FrameType, int] | None = None
+        self._outside: list[str] = []  # names of the functions from there outwards
         # The argument of this name with which the latest run was called, if there was one: the grids of its images.
         self.image_grids: Any = None
         # Whether compiled code called some of the attention.
@@ -127,12 +136,12 @@ class ModuleNames:
 
     def of(self, module: nn.Module | None) -> str | None:
         """The module's path, the class name for the model itself, None for a module that is not in the model."""
-        path = self._names.get(id(module))
-        return path if path is None or path else self._root
+        path = self.paths.get(id(module))
+        return path if path is None or path else self.root
 
     def find(self, name: str) -> nn.Module | None:
         """The module of this name, which :meth:`of` gave."""
-        return self._by_name.get("" if name == self._root and name not in self._by_name else name)
+        return self._by_name.get("" if name == self.root and name not in self._by_name else name)
 
     def parents(self, name: str) -> list[nn.Module]:
         """The module of this name and those that contain it, innermost first."""
@@ -192,12 +201,12 @@ class ModuleNames:
         else:
             return None
         module = frame.f_locals["self"]
-        path = self._names.get(id(module))
+        path = self.paths.get(id(module))
         if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
             return None
         if self._run is None or self._run[0] not in frames:
             self._count_run(frames)
-        return CallSite(self._numbered(frame, path or self._root), module, tuple(frames), self.remembered)
+        return CallSite(self._numbered(frame, path or self.root), module, tuple(frames), self.remembered)
 
     @property
     def run(self) -> int:
@@ -222,22 +231,41 @@ class ModuleNames:
         method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
         return getattr(method, "__code__", None) is frame.f_code
 
-    def is_first(self, frames: list[FrameType], call: FrameType) -> bool:
-        """Whether this call of a module attends the first time."""
-        if self._running:
-            self._running = [entry for entry in self._running if entry[0] in frames]
-            for entry in self._running:
-                if entry[0] is call:
-                    return False
-        return True
+    def begin(self, call: FrameType, inside: list[FrameType]) -> list[str] | None:
+        """This call of a module is about to attend: the names of the functions around it, innermost first. None if it
+        attended before.
 
-    def count_first(self, frames: list[FrameType], running: list[str], call: FrameType, name: str) -> None:
-        """Count the first attention of this call of the module of this name; ``running`` are the names of all functions."""
+        Calls that attended and still run are inside of the model's run, so that most of the stack need not be looked at.
+
+        Args:
+            inside: the functions that run inside the call.
+        """
+        run = None if self._run is None else self._run[0]
+        around: list[FrameType] = []
+        frame: FrameType | None = call
+        while frame is not None and frame is not run:
+            around.append(frame)
+            frame = frame.f_back
+        if self._running:
+            if any(entry[0] is call for entry in self._running):
+                return None
+            self._running = [entry for entry in self._running if entry[0] is frame or entry[0] in around]
+        names = [one.f_code.co_name for one in around]
+        if frame is not None:
+            names += self._outside
+        else:
+            self._count_run(around)
+            known = self._run is not None and self._run[0] in around
+            self._outside = names[around.index(self._run[0]) :] if known and self._run is not None else []
+        if not self.compiled and (
+            "compile_wrapper" in names or "compile_wrapper" in [x.f_code.co_name for x in inside]
+        ):
+            self.compiled = _from_compiled_code(inside + _frames_from(call))
+        return names
+
+    def attended(self, call: FrameType, name: str) -> None:
+        """This call of the module of this name, of which :meth:`begin` told, attends the first time."""
         self._running.append((call, name, 1))
-        if self._run is None or self._run[0] not in frames:
-            self._count_run(frames)
-        if not self.compiled and "compile_wrapper" in running:
-            self.compiled = _from_compiled_code(frames)
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         for index, (running, known, count) in enumerate(self._running):
@@ -258,7 +286,7 @@ class ModuleNames:
     def facts(self) -> dict[Any, Any]:
         """What was remembered and holds as long as the model does not change, without references to it."""
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
-        own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self._names}
+        own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
         return own if len(own) < _MOST else {}
 
     def remember(self, facts: dict[Any, Any]) -> None:
@@ -275,8 +303,13 @@ def model_frames() -> list[FrameType]:
     """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
     model's tensors until the next garbage collection."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__package__") in _OWN_PACKAGES:
+    while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
+    return _frames_from(frame)
+
+
+def _frames_from(frame: FrameType | None) -> list[FrameType]:
+    """This frame and those outside of it."""
     found = []
     while frame is not None:
         found.append(frame)

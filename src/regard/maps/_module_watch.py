@@ -5,6 +5,7 @@ asks each module for a compiled form of it before a call, and leaves that form o
 until the first call says that the call came.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -48,6 +49,9 @@ class _FirstCall:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
+
+
+FIRST_CALL = inspect.unwrap(_FirstCall.__call__).__code__  # runs inside of the first call of a module alone
 
 
 class ModuleWatch:

@@ -107,13 +107,12 @@ def _active() -> bool:
 
 def _install() -> None:
     try:
-        _undo.enter_context(_fast_path_kept())
-        _undo.enter_context(_told_of_parameters())
-        _undo.enter_context(_told_of_threads(threading.Thread, "start"))
-        _undo.enter_context(_told_of_threads(ThreadPoolExecutor, "submit"))
-        finder = _Finder()
-        sys.meta_path.insert(0, finder)
-        _undo.callback(sys.meta_path.remove, finder)
+        _replace(torch.overrides, "has_torch_function", _asking_tensors)
+        _replace(stateless, "_functional_call", _telling_of_parameters)
+        _replace(threading.Thread, "start", _telling_of_threads)
+        _replace(ThreadPoolExecutor, "submit", _telling_of_threads)
+        sys.meta_path.insert(0, _finder)
+        _undo.callback(sys.meta_path.remove, _finder)
         for module in _LATER:
             if module in sys.modules:
                 _install_in(module)
@@ -164,9 +163,12 @@ class _Finder:
         return spec
 
 
-@contextmanager
-def _fast_path_kept() -> Iterator[None]:
-    original = torch.overrides.has_torch_function
+_finder = _Finder()
+
+
+@functools.lru_cache(8)
+def _asking_tensors(original: Callable[..., bool]) -> Callable[..., bool]:
+    """In the place of ``torch.overrides.has_torch_function``."""
 
     @functools.wraps(original)
     def has_torch_function(relevant: Any) -> bool:
@@ -177,17 +179,12 @@ def _fast_path_kept() -> Iterator[None]:
                 return any(overrides(x) for x in relevant)
         return bool(original(relevant))
 
-    torch.overrides.has_torch_function = has_torch_function  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if torch.overrides.has_torch_function is has_torch_function:
-            torch.overrides.has_torch_function = original
+    return has_torch_function
 
 
-@contextmanager
-def _told_of_threads(kind: type, method: str) -> Iterator[None]:
-    original = getattr(kind, method)
+@functools.lru_cache(8)
+def _telling_of_threads(original: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of a method that starts a thread, or passes work to one."""
 
     @functools.wraps(original)
     def start(*args: Any, **kwargs: Any) -> Any:
@@ -196,17 +193,12 @@ def _told_of_threads(kind: type, method: str) -> Iterator[None]:
                 interceptor.thread_started()
         return original(*args, **kwargs)
 
-    setattr(kind, method, start)
-    try:
-        yield
-    finally:
-        if getattr(kind, method) is start:
-            setattr(kind, method, original)
+    return start
 
 
-@contextmanager
-def _told_of_parameters() -> Iterator[None]:
-    original = stateless._functional_call
+@functools.lru_cache(8)
+def _telling_of_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of ``stateless._functional_call``."""
 
     @functools.wraps(original)
     def functional_call(module: Any, parameters_and_buffers: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,12 +207,20 @@ def _told_of_parameters() -> Iterator[None]:
                 interceptor.parameters_replaced(module, parameters_and_buffers)
         return original(module, parameters_and_buffers, *args, **kwargs)
 
-    stateless._functional_call = functional_call  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if stateless._functional_call is functional_call:
-            stateless._functional_call = original
+    return functional_call
+
+
+def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
+    """Put what ``by`` makes of it in the place of an attribute, until the last interception ends."""
+    original = getattr(owner, name)
+    ours = by(original)
+    setattr(owner, name, ours)
+    _undo.callback(_put_back, owner, name, ours, original)
+
+
+def _put_back(owner: Any, name: str, ours: Any, original: Any) -> None:
+    if getattr(owner, name) is ours:
+        setattr(owner, name, original)
 
 
 def overrides(x: Any) -> bool:
@@ -243,19 +243,8 @@ def _compiled_code_as_python() -> Iterator[None]:
         return
 
     prior = eval_frame._stance
-
-    class Stance(type(prior)):  # type: ignore[misc]
-        """Eager in intercepted threads, unchanged in all others."""
-
-        def __init__(self) -> None:
-            pass
-
-        def __getattribute__(self, name: str) -> Any:
-            if name == "stance" and _active():
-                return "force_eager"
-            return getattr(prior, name)
-
-    ours = Stance()
+    kind: Any = type(prior)
+    ours = _eager_where_intercepted(kind)(prior)
     # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
     eval_frame._stance = ours
     try:
@@ -263,6 +252,22 @@ def _compiled_code_as_python() -> Iterator[None]:
     finally:
         if eval_frame._stance is ours:
             eval_frame._stance = prior
+
+
+@functools.cache
+def _eager_where_intercepted(kind: type) -> type:
+    """A class of stances of the compiler: eager in intercepted threads, unchanged in all others."""
+
+    class Stance(kind):  # type: ignore[misc]
+        def __init__(self, prior: Any) -> None:
+            object.__setattr__(self, "_prior", prior)
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "stance" and _active():
+                return "force_eager"
+            return getattr(object.__getattribute__(self, "_prior"), name)
+
+    return Stance
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -75,13 +75,32 @@ def positions_by(
         inside: the frames of the module's own call.
         running: the names of all functions that run.
     """
+    state = state_of(cache, module, inside, running)
+    return None if state is None else positions_in(state, shape)
+
+
+class CacheState(NamedTuple):
+    """What a cache states at a call: its length after it, and what else :class:`Positions` says of the call."""
+
+    length: int
+    cross: bool
+    beams: bool
+    guessed: bool
+
+
+def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], running: Sequence[str]) -> CacheState | None:
+    """What a cache states now, if it states anything. The arguments are those of :func:`positions_by`."""
     if not hasattr(cache, "get_seq_length"):
         return None
-    queries, keys = shape[2:]
-    beams, guessed = "_beam_search" in running, "_assisted_decoding" in running
     own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
-    length = _length(own, module)
+    return CacheState(_length(own, module), cross, "_beam_search" in running, "_assisted_decoding" in running)
+
+
+def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
+    """The positions of a call of this shape at which a cache stated this."""
+    length, cross, beams, guessed = state
+    queries, keys = shape[2:]
     first = length - queries
     if first < 0:
         return None

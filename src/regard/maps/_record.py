@@ -123,12 +123,17 @@ class Computation:
         value = self.value if self.compared is None else self.compared
         if value is None or value.numel() == 0:
             return None
-        precision = _precision(value.dtype if self.output is None else self.output.dtype, value.is_cuda)
-        precision = max(precision, 2.0**-23) if single else precision
-        times = 4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))
+        times = rounding_factor(value.dtype if self.output is None else self.output.dtype, value.is_cuda, keys, single)
         # An average of values is not larger than they are. The model may overwrite them: this is computed now.
         largest = torch.linalg.vector_norm(value.detach() if value.requires_grad else value, math.inf)
-        return Rounding(largest, times * precision, self.largest_sum)
+        return Rounding(largest, times, self.largest_sum)
+
+
+def rounding_factor(dtype: torch.dtype, cuda: bool, keys: int, single: bool = False) -> float:
+    """How large an error may be by rounding, as a multiple of the largest number compared; see :meth:`Computation.rounding`."""
+    precision = _precision(dtype, cuda)
+    precision = max(precision, 2.0**-23) if single else precision
+    return (4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))) * precision
 
 
 @functools.cache

@@ -19,7 +19,9 @@ from regard.functional.kernels._map_launch import MOST_HEADS as MOST_HEADS
 from regard.functional.kernels._map_launch import WIDEST as WIDEST
 from regard.functional.kernels._map_launch import CellSums as CellSums
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
+from regard.functional.kernels._map_launch import WeightsPlan as WeightsPlan
 from regard.functional.kernels._map_launch import overview as overview
+from regard.functional.kernels._map_launch import raw_stream as raw_stream
 from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._moments_launch import place_moments as place_moments
 from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns

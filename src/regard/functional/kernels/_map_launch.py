@@ -1,8 +1,9 @@
 """From the tensors of an attention to the kernels of its map."""
 
+import functools
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import Tensor
 _FAR = 1 << 30  # no limit of a distance
 _NOTHING = nullcontext()
 WIDEST = 256  # of a head
-COPIES = True  # whether a Hopper card copies the queries of full tiles by descriptors: 210 ms instead of 238 for a layer of 131,072
+# Whether a Hopper card copies the queries of full tiles by descriptors: 210 ms instead of 238 for a layer of 131,072.
+COPIES = True
 REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
 MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
 
@@ -169,52 +171,149 @@ def _descriptor(query: Tensor, block_rows: int) -> Any:
     return TensorDescriptor.from_tensor(query, [1, 1, block_rows, query.shape[3]])
 
 
+class WeightsPlan:
+    """How the weights of calls of one form are written: everything but their tensors.
+
+    Attributes:
+        shape: of the weights.
+        count: how many programs there are; each writes three numbers.
+    """
+
+    __slots__ = ("_kind", "_launch", "_nothing", "count", "device", "dtype", "shape")
+
+    def __init__(
+        self, given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype, rows: slice, shift: int
+    ) -> None:
+        """``rows``: of the queries, from its start to its stop; ``shift`` is added to those of ``given``."""
+        from regard.functional.kernels._map_write import map_weights
+        from regard.functional.kernels._start import Launch
+
+        query, key = given.query, given.key
+        batch, heads, _, width = query.shape
+        queries, keys, value_width, self.device = rows.stop - rows.start, key.shape[2], value.shape[3], query.device
+        height = min(64, max(16, _power(queries)))
+        bytes_of_key = _power(max(width, value_width)) * query.element_size()
+        columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
+        programs, constants = math.ceil(queries / height), given.constants
+        numbers = (
+            queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
+            rows.start, shift, *given.logsumexp.stride(),
+            *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
+            constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
+            height, columns, constants["BD"], max(16, _power(value_width)),
+        )  # fmt: skip
+        self.shape, self.dtype, self.count = (batch, heads, queries, keys), dtype, programs * batch * heads
+        self._launch = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
+        self._nothing = 0
+        # What Triton compiles for: dtypes, and of each number whether it is one or a multiple of 16.
+        about = (_compiled_for(i, x) for i, x in enumerate(numbers))
+        self._kind = (self.device, query.dtype, value.dtype, output.dtype, dtype, *about)
+
+    def start(self, *tensors: Tensor) -> None:
+        """Write the weights. Tensors: query, key, value, logsumexp, output; shift, present queries and keys, slopes; weights
+        and numbers."""
+        from regard.functional.kernels._start import is_aligned
+
+        launch = self._launch
+        with _on_device_of(tensors[0]):
+            launch(is_aligned(*tensors), raw_stream(tensors[0]), *tensors)
+        if launch.run is not None:
+            _compiled[self._kind] = launch.run, launch.head
+
+    def start_at_once(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        logsumexp: Tensor,
+        output: Tensor,
+        weights: Tensor,
+        numbers: int,
+        stream: int,
+    ) -> bool:
+        """The same with as little as there can be, for shifts that are zero and tokens that all exist.
+
+        False if nothing was started: the kernel was not compiled yet, or not for these places.
+
+        Args:
+            numbers: their address.
+            stream: the raw one of the device.
+        """
+        launch = self._launch
+        if launch.run is None:
+            found = _compiled.get(self._kind)
+            if found is None:
+                return False
+            launch.run, launch.head = found
+            self._nothing = _zeros_on(self.device)
+        places = query.data_ptr(), key.data_ptr(), value.data_ptr(), logsumexp.data_ptr(), output.data_ptr()
+        to, nothing = weights.data_ptr(), self._nothing
+        if (places[0] | places[1] | places[2] | places[3] | places[4] | to | numbers) & 15:
+            return False
+        if query.is_cuda and self.device.index != torch._C._cuda_getDevice():
+            return False
+        launch.run(
+            *launch.grid,
+            stream,
+            *launch.head,
+            *places,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            to,
+            numbers,
+            *launch.numbers,
+        )
+        return True
+
+
+@functools.cache
+def _zeros_on(device: torch.device) -> int:
+    """The address of a zero for each head of all samples there can be, whatever the stream: they are there before it is used."""
+    zeros = torch.zeros(MOST_HEADS, dtype=torch.int32, device=device)
+    if zeros.is_cuda:
+        torch.cuda.synchronize(device)
+    _kept.append(zeros)
+    return zeros.data_ptr()
+
+
+_kept: list[Tensor] = []
+_UNSPECIALIZED = (7, 8)  # of the numbers: the first row and the shift differ from call to call
+# Compiled kernels, by what they are compiled for: in each step of generate there is one key more.
+_compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+
+
+def _compiled_for(index: int, x: Any) -> Any:
+    if type(x) is not int or index in _UNSPECIALIZED or index >= _FIRST_CONSTANT:
+        return x if index >= _FIRST_CONSTANT else type(x)
+    return x == 1, x % 16 == 0, -(2**31) <= x < 2**31
+
+
+_FIRST_CONSTANT = 28  # of the numbers: what follows is part of the program
+
+
 def write_weights(
     given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The weights, max |weights @ value − output|, and the largest error of the logsumexp, of each program: they are reduced
     when they are read. Nothing waits for the device."""
-    from regard.functional.kernels._map_scores import map_weights
-    from regard.functional.kernels._start import Launch, is_aligned, raw_stream
-
-    query, key, value, output = _rows(given.query), _rows(given.key), _rows(value), _rows(output)
-    batch, heads, queries, width = query.shape
-    keys, value_width, device = key.shape[2], value.shape[3], query.device
-    rows = min(64, max(16, _power(queries)))
-    bytes_of_key = _power(max(width, value_width)) * query.element_size()
-    columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
-    programs = math.ceil(queries / rows)
-    weights = torch.empty((batch, heads, queries, keys), dtype=dtype, device=device)
-    errors = torch.empty((batch * heads, programs), device=device)
-    log_errors = torch.empty((batch * heads, programs), device=device)
-    constants = given.constants
-    numbers = (
-        queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
-        *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
-        constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
-        rows, columns, constants["BD"], max(16, _power(value_width)),
-    )  # fmt: skip
-    tensors = (query, key, value, _float(given.logsumexp), output, *given.masks, weights, errors, log_errors)
-    like = (batch, device, query.dtype, value.dtype, output.dtype, dtype, numbers)
-    launch = _launches.get(like)
-    if launch is None:
-        if len(_launches) >= _MOST_LAUNCHES:
-            _launches.clear()
-        launch = _launches[like] = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
-    with _on_device_of(query):
-        launch(is_aligned(*tensors), raw_stream(query), *tensors)
-    return weights, errors, log_errors
-
-
-# Of calls of one form and size: in each step of generate there is one key more.
-_launches: dict[tuple[Any, ...], Any] = {}
-_MOST_LAUNCHES = 4096
+    value, output = _rows(value), _rows(output)
+    given = replace(given, query=_rows(given.query), key=_rows(given.key), logsumexp=_float(given.logsumexp))
+    plan = WeightsPlan(given, value, output, dtype, slice(0, given.query.shape[2]), 0)
+    weights = torch.empty(plan.shape, dtype=dtype, device=plan.device)
+    numbers = torch.empty((3, plan.count), device=plan.device)
+    plan.start(given.query, given.key, value, given.logsumexp, output, *given.masks, weights, numbers)
+    return weights, numbers[0], numbers[1]
 
 
 def _float(logsumexp: Tensor) -> Tensor:
-    return (
-        logsumexp if logsumexp.dtype is torch.float32 and logsumexp.is_contiguous() else logsumexp.float().contiguous()
-    )
+    return logsumexp if logsumexp.dtype is torch.float32 else logsumexp.float()
+
+
+def raw_stream(x: Tensor) -> int:
+    """The number of the current stream of a tensor's device; 0 on a CPU."""
+    return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:

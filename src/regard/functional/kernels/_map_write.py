@@ -1,0 +1,137 @@
+"""Every weight of a map once, from queries, keys and the logsumexp of their rows, and the comparison with the output."""
+
+import triton
+import triton.language as tl
+
+from regard.functional.kernels._map_scores import LOG2_E, log_weights
+
+
+@triton.jit
+def rows_of(
+    q, lse, present, sequence, head, first_row, queries, width, first, lse_item, lse_head, lse_token,
+    q_item, q_head, q_token, PADDED: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """A block of queries: rows, which of them are there, vectors, and log₂-sum-exp.
+
+    Rows without a query have 1e30 as logsumexp, by which all their weights are zero."""
+    rows, d = first_row + tl.arange(0, BM), tl.arange(0, BD)
+    live = rows < queries
+    start = q + sequence.to(tl.int64) * q_item + head.to(tl.int64) * q_head
+    block = tl.load(
+        start + (first + rows[:, None]).to(tl.int64) * q_token + d[None, :],
+        live[:, None] & (d < width)[None, :],
+        0.0,
+    )
+    lse += sequence.to(tl.int64) * lse_item + head.to(tl.int64) * lse_head
+    total = tl.load(lse + (first + rows).to(tl.int64) * lse_token, live, 0.0)
+    total = tl.where((total > -1e29) & (total < 1e29), total * LOG2_E, 0.0)
+    exists = live
+    if PADDED:
+        exists = live & (tl.load(present + sequence.to(tl.int64) * queries + rows, live, 0) != 0)
+    return rows, live, block, tl.where(exists, total, 1e30)
+
+
+@triton.jit
+def largest_value(values, part, keys, width, token, mine, BN: tl.constexpr, BV: tl.constexpr):
+    """The largest magnitude in this program's share of the keys, NaN if one is there; 0 if they are not ``mine`` (1 or 0)."""
+    share = (keys + tl.num_programs(0) - 1) // tl.num_programs(0)
+    inside, e = tl.arange(0, BN), tl.arange(0, BV)
+    begin, stop = part * share, tl.minimum((part + 1) * share, keys) * mine
+    top, strange = 0.0, 0
+    for start in range(begin, stop, BN):
+        n = start + inside
+        x = tl.load(
+            values + n[:, None].to(tl.int64) * token + e[None, :], (n < stop)[:, None] & (e < width)[None, :], 0.0
+        ).to(tl.float32)
+        strange = tl.maximum(strange, tl.max(tl.max((x != x).to(tl.int32), 1), 0))
+        top = tl.maximum(top, tl.max(tl.max(tl.where(x == x, tl.abs(x), 0.0), 1), 0))
+    return tl.where(strange > 0, float("nan"), top)
+
+
+@triton.jit(do_not_specialize=["first", "moved"])
+def map_weights(
+    q, k, v, lse, out, shift, present_q, present_k, slopes, weights, numbers,
+    queries, keys, heads, group, value_group, width, value_width, first, moved,
+    lse_item, lse_head, lse_token, scale, softcap, left, right,
+    q_item, q_head, q_token, k_item, k_head, k_token, v_item, v_head, v_token, o_item, o_head, o_token,
+    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """Every weight once, in the dtype in which it is kept. Numbers of each program: max |weights @ v − out| and
+    |log Σ weights| of its rows, and the largest magnitude of its share of the values, each ``(heads of all samples, programs)``.
+
+    Args:
+        first: the number of the first row among the queries; ``queries`` are those that are computed.
+        moved: is added to the shifts.
+    """
+    part, whole = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    item, head = whole // heads, whole % heads
+    rows, live, block, total = rows_of(
+        q, lse, present_q, item, head, part * BM, queries, width, first, lse_item, lse_head, lse_token,
+        q_item, q_head, q_token, PADDED, BM, BD,
+    )  # fmt: skip
+    slope = 0.0
+    if SLOPED:
+        slope = tl.load(slopes + whole) * LOG2_E
+    inside, d, e = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BV)
+    moved += tl.load(shift + item) + first
+    place = rows + moved
+    low, high = part * BM + moved, tl.minimum(part * BM + BM, queries) - 1 + moved
+    begin = tl.minimum(tl.maximum(low - left, 0), keys) // BN * BN
+    end = tl.maximum(tl.minimum(high + right + 1, keys), begin)
+    keys_of = k + item.to(tl.int64) * k_item + (head // group).to(tl.int64) * k_head + begin.to(tl.int64) * k_token
+    values_of = v + item.to(tl.int64) * v_item + (head // value_group).to(tl.int64) * v_head
+    top = largest_value(values_of, part, keys, value_width, v_token, (head % value_group == 0).to(tl.int32), BN, BV)
+    values_of += begin.to(tl.int64) * v_token
+    product, sums = tl.zeros([BM, BV], tl.float32), tl.zeros([BM], tl.float32)
+    to = weights + whole.to(tl.int64) * queries * keys + (rows[:, None].to(tl.int64) * keys + inside[None, :])
+    nothing = tl.zeros([BM, BN], weights.dtype.element_ty)
+    for start in range(0, begin, BN):
+        tl.store(to + start, nothing, live[:, None])
+    for start in range(begin, end, BN):
+        columns = start + inside
+        seen = columns < keys
+        tile = tl.load(
+            keys_of + (inside[None, :] * k_token + d[:, None]),
+            seen[None, :] & (d < width)[:, None],
+            0.0,
+        )
+        value = tl.load(
+            values_of + (inside[:, None] * v_token + e[None, :]),
+            seen[:, None] & (e < value_width)[None, :],
+            0.0,
+        )
+        here = live[:, None] & seen[None, :]
+        if PADDED:
+            seen = seen & (tl.load(present_k + item.to(tl.int64) * keys + columns, seen, 0) != 0)
+        at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right) | PADDED
+        p = tl.exp2(
+            log_weights(
+                block, tile, total, place, columns, keys, seen, slope, scale, softcap, left, right, at_edge,
+                PADDED, CAPPED, SLOPED, PRECISION,
+            )
+        )  # fmt: skip
+        tl.store(to + start, p.to(weights.dtype.element_ty), here)
+        product += tl.dot(p.to(value.dtype), value, input_precision=PRECISION)
+        sums += tl.sum(p, 1)
+        keys_of += BN * k_token
+        values_of += BN * v_token
+    for start in range(begin + (end - begin + BN - 1) // BN * BN, keys, BN):
+        tl.store(to + start, nothing, live[:, None] & (start + inside < keys)[None, :])
+    expected = tl.load(
+        out
+        + item.to(tl.int64) * o_item
+        + head.to(tl.int64) * o_head
+        + (first + rows[:, None]).to(tl.int64) * o_token
+        + e[None, :],
+        live[:, None] & (e < value_width)[None, :],
+        0.0,
+    )
+    error = tl.where(live[:, None], tl.abs(product - expected.to(tl.float32)), 0.0)
+    error = tl.where(error == error, error, float("inf"))  # not a number: a maximum would not show it
+    log_error = tl.where(live & (sums > 0.0), tl.abs(tl.log(tl.where(sums > 0.0, sums, 1.0))), 0.0)
+    to_numbers = numbers + whole * tl.num_programs(0) + part
+    count = tl.num_programs(0) * tl.num_programs(1)
+    tl.store(to_numbers, tl.max(tl.max(error, 1), 0))
+    tl.store(to_numbers + count, tl.max(log_error, 0))
+    tl.store(to_numbers + 2 * count, top)

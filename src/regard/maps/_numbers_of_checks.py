@@ -1,0 +1,86 @@
+"""The numbers that kernels write when they compare maps with outputs, side by side in few tensors, so that all of them come
+to the host at once."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_FIRST, _MOST_BYTES = 16, 2**20  # calls, and bytes, for which a tensor has room
+
+
+class NumbersOfCall(NamedTuple):
+    """Three numbers of each program of one call: the error of the product, that of the logsumexp, and the largest value."""
+
+    page: "_Page"
+    number: int
+
+    @property
+    def address(self) -> int:
+        page = self.page
+        return page.begin + self.number * page.step
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest of each over all programs, or those of all programs, of which the largest counts."""
+        page = self.page
+        if page.host is not None:
+            error, log_error, largest = page.host[self.number]
+            return torch.tensor(error), torch.tensor(log_error), torch.tensor(largest)
+        error, log_error, top = page.tensor[self.number, : 3 * page.count].view(3, -1)
+        return error, log_error, top.amax()
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """The largest of each, which waits for the device unless they were fetched."""
+        if self.page.host is not None:
+            error, log_error, largest = self.page.host[self.number]
+            return error, log_error, largest
+        error, log_error, largest = (float(x.amax()) for x in self.tensors)
+        return error, log_error, largest
+
+
+class _Page:
+    """Room for the numbers of several calls with so many programs."""
+
+    __slots__ = ("begin", "capacity", "count", "host", "step", "tensor", "used")
+
+    def __init__(self, count: int, capacity: int, device: torch.device) -> None:
+        floats = -(-3 * count // 4) * 4  # each begins at a multiple of 16 bytes
+        self.count, self.step, self.used = count, 4 * floats, 0
+        self.capacity = max(1, min(capacity, _MOST_BYTES // self.step))
+        self.tensor = torch.empty((self.capacity, floats), device=device)
+        self.begin = self.tensor.data_ptr()
+        self.host: list[list[float]] | None = None
+
+
+class NumbersOfChecks:
+    """Gives the calls of a capture room for their numbers."""
+
+    def __init__(self) -> None:
+        self._pages: list[_Page] = []
+        self._open: dict[tuple[torch.device, int, int], _Page] = {}
+
+    def room(self, count: int, device: torch.device, stream: int) -> NumbersOfCall:
+        """Room for the numbers of ``count`` programs, which are written in this stream."""
+        page = self._open.get((device, stream, count))
+        if page is None or page.used == page.capacity or page.host is not None:
+            capacity = _FIRST if page is None else 4 * page.capacity
+            page = self._open[device, stream, count] = _Page(count, capacity, device)
+            self._pages.append(page)
+        page.used += 1
+        return NumbersOfCall(page, page.used - 1)
+
+    def fetch(self) -> None:
+        """Bring all numbers to the host, with one copy from each device."""
+        devices: dict[torch.device, list[_Page]] = {}
+        for page in self._pages:
+            if page.host is None and page.used:
+                devices.setdefault(page.tensor.device, []).append(page)
+        for pages in devices.values():
+            found = [page.tensor[: page.used, : 3 * page.count].view(page.used, 3, -1).amax(-1) for page in pages]
+            host = (found[0] if len(found) == 1 else torch.cat(found)).tolist()
+            for page in pages:
+                page.host, host = host[: page.used], host[page.used :]
+                page.tensor = torch.empty(0)
+        self._pages = []

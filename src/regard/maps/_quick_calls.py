@@ -1,0 +1,274 @@
+"""Calls that are like earlier ones, in as little time on the host as there can be: the map is written, and all that can wait
+waits. The record of a call is made when somebody looks at it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.functional import kernels
+from regard.maps._attention_scores import ALL
+from regard.maps._band import alignment
+from regard.maps._building import AT_ONCE
+from regard.maps._by_kernel import is_proven, kind_of_weights
+from regard.maps._by_logsumexp import weights_and_error
+from regard.maps._check import Check, Rounding
+from regard.maps._layout import Layout, given_layout
+from regard.maps._numbers_of_checks import NumbersOfCall, NumbersOfChecks
+from regard.maps._plainly import Plainly
+from regard.maps._record import AttentionRecord, rounding_factor
+from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
+from regard.maps._selection import Rows, select
+from regard.maps._storage import Storage
+
+
+class QuickOptions(NamedTuple):
+    """The options of a capture that concern calls like earlier ones."""
+
+    rows: Rows = None
+    dtype: torch.dtype | None = None
+    grid: Any = None
+    prefix: int | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What of them decides how a map is written."""
+        rows: Any = self.rows
+        if isinstance(rows, slice):
+            rows = ("slice", rows.start, rows.stop, rows.step)
+        return tuple(rows) if isinstance(rows, list) else rows, self.dtype
+
+    def layout(self, known: Layout | None, keys: int, name: str, declared: bool = False) -> Layout | None:
+        """How the keys lie: the grid that the caller gave is for attention that fits it."""
+        if self.grid is not None:
+            try:
+                return given_layout(keys, self.grid, self.prefix, name)
+            except ValueError:  # another attention of the same model, over other tokens
+                return known if declared else None
+        fits = declared or self.prefix is None or known is None or known.prefix == self.prefix
+        return known if fits else None
+
+
+class WritePlan(NamedTuple):
+    """How the maps of calls of one form are written.
+
+    Attributes:
+        rows: from which to which query.
+        size: bytes of a map.
+        working: bytes that must be free besides.
+        times: how large an error may be by rounding, as a multiple of the largest value.
+        output, logsumexp: the strides of what the kernel of the model returns.
+        weights: how a kernel writes the weights, and of which kind it is; None on a CPU, where torch computes them.
+    """
+
+    shape: tuple[int, int, int, int]
+    rows: tuple[int, int]
+    dtype: torch.dtype
+    size: int
+    working: int
+    times: float
+    output: tuple[int, ...]
+    logsumexp: tuple[int, ...]
+    weights: tuple[kernels.WeightsPlan, tuple[Any, ...]] | None
+
+
+class KeptCall(NamedTuple):
+    """What is kept of a call until somebody asks for its record.
+
+    Attributes:
+        numbers: of the check, where a kernel wrote them; or the largest error, the sums of the rows and the largest value.
+    """
+
+    known: KnownSite
+    plan: WritePlan
+    options: QuickOptions
+    stored: Tensor
+    numbers: NumbersOfCall | tuple[Tensor, Tensor, Tensor]
+    kernel: str | None
+    cache: Any
+    moment: tuple[int, int]
+
+    @property
+    def check(self) -> Check:
+        error, more, largest = self.numbers.tensors if isinstance(self.numbers, NumbersOfCall) else self.numbers
+        found = Check("kernel", error, Rounding(largest, self.plan.times))
+        if isinstance(self.numbers, NumbersOfCall):
+            found.add(None, more)
+        else:
+            found.add_sums(more)
+        return found
+
+    @property
+    def agrees(self) -> bool:
+        """As that of the check, without making it."""
+        if not isinstance(self.numbers, NumbersOfCall):
+            return float(self.numbers[0]) <= float(Rounding(self.numbers[2], self.plan.times))
+        error, _, largest = self.numbers.values
+        return error <= float(Rounding(largest, self.plan.times))
+
+    def record(self) -> AttentionRecord:
+        """The record, as if it had been made at the call."""
+        known, shape = self.known, self.plan.shape
+        found = AttentionRecord(
+            known.name,
+            "sdpa",
+            shape,
+            self.check,
+            self.kernel,
+            stored=self.stored,
+            rows=None if self.options.rows is None else tuple(range(*self.plan.rows)),
+            layout=self.options.layout(known.layout[0], shape[3], known.name),
+            axes=known.axes_of(shape, self.cache),
+        )
+        found.moment = self.moment
+        return found
+
+
+# Plans by the form of a call and the options: layers of a model are alike, and so are its passes.
+_plans: dict[tuple[Any, ...], WritePlan] = {}
+_MOST = 4096
+
+
+class QuickCalls:
+    """Writes the maps of a capture's calls that are like earlier ones.
+
+    Args:
+        storage: where they are counted.
+        chunk_bytes: what a map may need without asking for working memory.
+        keep: takes what is kept of a call, by the name of its map.
+    """
+
+    def __init__(
+        self, options: QuickOptions, storage: Storage, chunk_bytes: int, keep: Callable[[str, KeptCall], None]
+    ) -> None:
+        self._options, self._key, self._storage, self._chunk_bytes = options, options.key, storage, chunk_bytes
+        self._keep = keep
+        self._kernels: bool | None = None  # whether kernels may be used
+        self._numbers = NumbersOfChecks()
+
+    def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
+        """Write the map of a call; False if its record must be made to do so."""
+        query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
+        if logsumexp is None:
+            return False
+        if self._kernels is None:
+            self._kernels = kernels.usable_for_maps(query)
+        like = (
+            query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device,
+            call.causal, call.scale, self._key,
+        )  # fmt: skip
+        plan = _plans.get(like)
+        if plan is None:
+            plan = self._plan(call)
+            if plan is None:
+                return False
+            if len(_plans) >= _MOST:
+                _plans.clear()
+            _plans[like] = plan
+        if output.stride() != plan.output or logsumexp.stride() != plan.logsumexp:
+            return False
+        storage = self._storage
+        if storage.budget is not None and storage.used + plan.size + plan.working > storage.budget:
+            return False
+        try:
+            written = self._write(plan, call)
+        except Exception:  # most likely too little memory: the whole way says so
+            return False
+        if written is None:
+            return False
+        storage.used += plan.size
+        kept = KeptCall(call.known, plan, self._options, *written, call.kernel, call.cache, moment)
+        self._keep(call.known.name, kept)
+        return True
+
+    def _write(self, plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, Any] | None:
+        """The weights, and the numbers of their check."""
+        query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
+        if logsumexp is None:
+            return None
+        if plan.weights is None:
+            with Plainly(query.device):
+                band = CAUSAL if call.causal else None
+                weights, error, sums = weights_and_error(
+                    query, key, value, output, logsumexp, call.scale, band, plan.rows
+                )
+                # The model may overwrite its values: what depends on them is computed now.
+                largest = torch.linalg.vector_norm(value, math.inf)
+                return weights if weights.dtype is plan.dtype else weights.to(plan.dtype), (error, sums, largest)
+        writer, kind = plan.weights
+        if not self._kernels or not is_proven(kind):
+            return None
+        device = writer.device
+        stream = kernels.raw_stream(query)
+        inference = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
+        if inference is not None:
+            inference.__enter__()
+        try:
+            weights = torch.empty(writer.shape, dtype=plan.dtype, device=device)
+            numbers = self._numbers.room(writer.count, device, stream)
+        finally:
+            if inference is not None:
+                inference.__exit__(None, None, None)
+        if not writer.start_at_once(query, key, value, logsumexp, output, weights, numbers.address, stream):
+            return None
+        return weights, numbers
+
+    def _plan(self, call: RepeatedCall) -> WritePlan | None:
+        """How maps of calls of this form are written; None if not in short."""
+        query, value, logsumexp, output = call.query, call.value, call.logsumexp, call.output
+        batch, heads, queries, _ = query.shape
+        keys = call.key.shape[2]
+        rows = ALL if self._options.rows is None else select(self._options.rows, queries)
+        if not isinstance(rows, slice) or rows.step not in (None, 1) or logsumexp is None:
+            return None
+        span = rows.indices(queries)[:2]
+        shape, dtype = (batch, heads, span[1] - span[0], keys), self._options.dtype
+        dtype = dtype or (torch.float64 if value.dtype is torch.float64 else torch.float32)
+        size = math.prod(shape) * dtype.itemsize
+        if size <= 0 or output.dtype != value.dtype or query.dtype != value.dtype:
+            return None
+        weights = None
+        if self._kernels:
+            weights = _by_kernel(call, slice(*span), dtype)
+            if weights is None:
+                return None
+        elif not _at_once(call, math.prod(shape)):
+            return None
+        working = 0 if size <= self._chunk_bytes else 3 * self._chunk_bytes
+        times = rounding_factor(output.dtype, value.is_cuda, keys)
+        whole = (batch, heads, queries, keys)
+        return WritePlan(whole, span, dtype, size, working, times, output.stride(), logsumexp.stride(), weights)
+
+    def fetch(self) -> None:
+        """Bring the numbers of all checks to the host, which waits for the device."""
+        self._numbers.fetch()
+
+
+def _at_once(call: RepeatedCall, count: int) -> bool:
+    """Whether torch computes so many weights on a CPU, from the kernel's logsumexp, with as few operations as there can be."""
+    total, value = call.logsumexp, call.value
+    if total is None or value.device.type != "cpu" or count > AT_ONCE or value.shape[0] != call.query.shape[0]:
+        return False
+    return total.dtype == (torch.float64 if call.query.dtype is torch.float64 else torch.float32)
+
+
+def _by_kernel(
+    call: RepeatedCall, rows: slice, dtype: torch.dtype
+) -> tuple[kernels.WeightsPlan, tuple[Any, ...]] | None:
+    """How a kernel writes these rows, if it was proven before; None if it cannot, or not in short."""
+    query, key, value, total, output = call.query, call.key, call.value, call.logsumexp, call.output
+    batch, heads, queries, _ = query.shape
+    if total is None or batch * heads > kernels.MOST_HEADS or query.shape[3] > kernels.WIDEST:
+        return None
+    if total.dtype != torch.float32 or any(x.stride(3) != 1 for x in (query, key, value, output)):
+        return None
+    band = CAUSAL if call.causal else None
+    shift = alignment(band, queries, key.shape[2])
+    given = kernels.ScoreTensors(query, key, total, call.scale, total, None, 0 if call.causal else None)
+    kind = kind_of_weights(given, dtype)
+    if not is_proven(kind) or not isinstance(shift, int) or not kernels.usable_for_maps(value):
+        return None
+    return kernels.WeightsPlan(given, value, output, dtype, rows, shift), kind
