@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import regard
 from regard import reference
 from regard.functional import _place_moments, _placed, attention, gaussian_attention, placed_attention
+from regard.functional._place_columns import largest_score, position_columns
+from regard.functional._place_moments import coordinates
 from regard.layers import MultiHeadAttention, PlacedAttention
 
 
@@ -81,6 +83,101 @@ def test_half_precision_is_as_near_as_content_alone(sharpness, dtype):
     assert error <= 1.5 * without
 
 
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@settings(max_examples=40)
+@given(
+    sizes=st.lists(st.integers(1, 3), min_size=0, max_size=2),
+    long=st.integers(200, 3000),
+    place=st.integers(0, 2),
+    prefix=st.integers(0, 1),
+    strength=st.sampled_from([1e-3, 0.1, 1.0]),
+    beta=st.sampled_from([0.05, 0.125, 1.0, 30.0]),
+    dtype=st.sampled_from(HALVES),
+    seed=st.integers(0, 999),
+)
+def test_columns_of_long_axes_hold_the_scores(sizes, long, place, prefix, strength, beta, dtype, seed):
+    """A few queries against every key: as near as float32, in which the kernel adds them up, could tell."""
+    grid = (*sizes[:place], long, *sizes[place:])
+    (_, _, _, center), sharpness, _ = problem(grid, 0, seed, heads=1, width=1, batch=1)
+    sharpness = strength * sharpness
+    ours, theirs = position_columns(center, sharpness, grid, prefix, beta, dtype)
+    assert ours.dtype is theirs.dtype is dtype
+    rows = torch.randint(0, math.prod(grid), (20,), generator=torch.Generator().manual_seed(seed))
+    found = beta * ours[0, 0, prefix + rows].double() @ theirs[0, 0, prefix:].double().mT
+    place = coordinates(grid, center)
+    target = place[rows] + center
+    distance = place - target[:, None]
+    expected = -torch.einsum("qka,ab,qkb->qk", distance, sharpness[0], distance)
+    if not prefix:
+        expected += torch.einsum("qa,ab,qb->q", target, sharpness[0], target)[:, None]
+    largest = largest_score(center, sharpness, grid).item()
+    assert (found - expected).abs().max() <= 2.0**-21 * largest
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    ("grid", "prefix", "masked", "strength"),
+    [((700,), 0, False, 0.3), ((2, 601), 1, True, 0.3), ((3000,), 0, True, 0.01)],
+)
+def test_half_precision_on_long_axes(grid, prefix, masked, strength, dtype):
+    """The output and all gradients, against float64 on the same inputs."""
+    (*contents, center), sharpness, keep = problem(grid, prefix, 0, torch.float32, heads=1, width=8, batch=1)
+    contents, keep = [x.to(dtype) for x in contents], keep if masked else None
+    above = torch.randn(contents[0].shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    results = []
+    for wide in (None, torch.float64):
+        inputs = [x.to(wide or dtype).requires_grad_() for x in contents]
+        inputs += [x.to(wide or torch.float32).detach().requires_grad_() for x in (center, strength * sharpness)]
+        out = placed_attention(*inputs, grid, prefix=prefix, keep=keep)
+        results.append([out, *torch.autograd.grad(out, inputs, above.to(out.dtype))])
+    for found, expected in zip(*results, strict=True):
+        assert (found.double() - expected).norm() < 1e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gradients_through_columns_of_several_digits(dtype):
+    """The road of dropout and export: each digit of a coordinate returns its share to the coefficient."""
+    grid, picked = (5000, 2), torch.tensor([0, 1, 777, 5000, 9000, 9999])
+    (_, _, _, center), sharpness, _ = problem(grid, 0, 2, heads=1, width=1, batch=1)
+    weight = torch.randn(6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    gradients = []
+    for way in ("columns", "formula"):
+        places = [x.detach().requires_grad_() for x in (center, 1e-3 * sharpness)]
+        ours, theirs = position_columns(*places, grid, 1, 0.5, dtype)
+        scores = 0.5 * ours[0, 0, 1 + picked].double() @ theirs[0, 0, 1 + picked].double().mT
+        if way == "formula":
+            place = coordinates(grid, center)[picked]
+            away = place[None] - place[:, None] - places[0][:, None, None]
+            scores = -torch.einsum("hqka,hab,hqkb->hqk", away, places[1], away)[0]
+        gradients.append(torch.autograd.grad((scores * weight).sum(), places))
+    for found, expected in zip(*gradients, strict=True):
+        assert (found - expected).norm() < 1e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_key_that_is_left_is_seen_from_everywhere(dtype, causal):
+    """However far away it is, and however well a hidden one would fit; without a key to see there is nothing, and no NaN."""
+    (query, key, value, center), _, keep = problem((40, 40), 0, 0, torch.float32, width=8, batch=1)
+    contents = [(8 * x).to(dtype).requires_grad_() for x in (query, key)] + [value.to(dtype).requires_grad_()]
+    keep.fill_(False)[0, 3] = True
+    out = placed_attention(*contents, center, 3.0 * torch.ones(2), (40, 40), keep=keep, causal=causal)
+    torch.testing.assert_close(out[:, :, 3:], value[:, :, 3:4].to(dtype).expand_as(out[:, :, 3:]), atol=0.0, rtol=0.0)
+    assert causal == bool((out[:, :, :3] == 0).all())
+    gradients = torch.autograd.grad(out.square().sum(), contents)
+    assert all(x.isfinite().all() for x in gradients)
+
+
+def test_scores_that_float16_cannot_hold_are_refused():
+    (query, key, value, center), _, _ = problem((3000,), 0, 0, torch.float16, heads=1, batch=1)
+    with pytest.raises(
+        ValueError, match=r"scores on grid \(3000,\) that float16 cannot hold with beta 0.5: use bfloat16"
+    ):
+        placed_attention(query, key, value, center.float(), torch.tensor([100.0]), (3000,))
+
+
 @pytest.mark.parametrize("sharpness", [0.01, 0.3, 10.0])
 def test_half_precision_learns_positions_to_a_hundredth(sharpness, monkeypatch):
     """Through the columns the kernel's rounded gradient of scores meets absolute coordinates, and little of it is left."""
@@ -118,7 +215,7 @@ def test_gradients_beside_the_kernel_are_those_of_the_formula(grid, prefix, mask
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_place_moments.CHUNK_BYTES, "cpu", 8 * 8 * 2 * 2 * expected.shape[2] * 3)
         out = _placed.PlaceGradient.apply(
-            torch.zeros_like(expected), *places, *contents, keep, grid, prefix, 0.5, causal
+            torch.zeros_like(expected), *places, *contents, keep, None, grid, prefix, 0.5, causal
         )
         found = torch.autograd.grad(out, places, above)
     for a, b in zip(found, torch.autograd.grad(expected, places, above), strict=True):

@@ -102,12 +102,15 @@ def decay(side, size, width, dtype):
 
 def place(placed, width, dtype, prefix=0, causal=False):
     """Positions beside content, and what their gradients need."""
+    placed = tuple(placed)
     tensors = [torch.zeros(1, HEADS, prefix + math.prod(placed), width, dtype=getattr(torch, dtype)) for _ in range(3)]
     heads = kernels.three_axes(torch.zeros(HEADS, len(placed)), torch.zeros(HEADS, len(placed), len(placed)), placed)
     keep = torch.ones(1, tensors[0].shape[2], dtype=torch.bool) if causal else None
     far = None if keep is None else torch.zeros(HEADS, dtype=torch.float64)
-    kernels.JoinColumns.apply(*tensors, heads, keep, far, prefix, 0.125, width + 16)
-    kernels.place_moments(tensors[0], tuple(tensors), heads, keep, prefix, 0.125, causal)
+    carriers = kernels.Carriers.of(placed, prefix, causal, tensors[0].dtype)
+    kernels.JoinColumns.apply(*tensors, heads, keep, keep, far, carriers, prefix, 0.125, width + 16)
+    for sums in (torch.zeros(1, HEADS, tensors[0].shape[2]), None)[: 1 + causal]:
+        kernels.place_moments(tensors[0], tensors[0], tuple(tensors), sums, heads, keep, prefix, 0.125, causal)
 
 
 def convert(converted, channels, dtype, stride=1):

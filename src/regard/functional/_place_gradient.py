@@ -15,16 +15,16 @@ class PlaceGradient(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, out: Tensor, center: Tensor, matrix: Tensor, query: Tensor, key: Tensor, value: Tensor,
-        keep: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+        keep: Tensor | None, lse: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(query, key, value, center, matrix, keep)
+        ctx.save_for_backward(out, query, key, value, center, matrix, keep, lse)
         ctx.call = (grid, prefix, beta, causal)
         return out.view_as(out)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        query, key, value, center, matrix, keep = ctx.saved_tensors
-        inputs = (grad, query, key, value, center, matrix, keep)
+        out, query, key, value, center, matrix, keep, lse = ctx.saved_tensors
+        inputs = (grad, out, query, key, value, center, matrix, keep, lse)
         grid, prefix, beta, causal = ctx.call
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
             from regard.functional._place_operator import place_moments as operator
@@ -33,4 +33,4 @@ class PlaceGradient(torch.autograd.Function):
         else:
             first, second = place_moments(*inputs, grid, prefix, beta, causal)
         by_center = ((matrix + matrix.mT) @ first.unsqueeze(-1)).squeeze(-1)
-        return grad, by_center, -second, *(None,) * 8
+        return grad, by_center, -second, *(None,) * 9

@@ -17,14 +17,14 @@ Moments = tuple[Float[Tensor, "heads axes"], Float[Tensor, "heads axes axes"]]
 
 
 def coordinates(grid: tuple[int, ...], like: Tensor) -> Float[Tensor, "tokens axes"]:
-    """Counted from the middle of the grid, row-major."""
-    sides = [torch.arange(n, device=like.device, dtype=like.dtype) - (n - 1) / 2 for n in grid]
+    """Whole numbers, counted from the middle of the grid, row-major."""
+    sides = [torch.arange(n, device=like.device, dtype=like.dtype) - n // 2 for n in grid]
     return torch.stack([x.flatten() for x in torch.meshgrid(*sides, indexing="ij")], -1)
 
 
 def place_moments(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
-    grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+    grad: Tensor, out: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor,
+    keep: Tensor | None, lse: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
 ) -> Moments:  # fmt: skip
     r"""Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over all pairs with a position, ds the gradient of their scores.
 
@@ -35,7 +35,7 @@ def place_moments(
     if fits and not torch.is_grad_enabled():
         heads = kernels.three_axes(center, matrix, grid)
         with suppress(MemoryError):
-            return kernels.place_moments(grad, (query, key, value), heads, keep, prefix, beta, causal)
+            return kernels.place_moments(grad, out, (query, key, value), lse, heads, keep, prefix, beta, causal)
     return plain_moments(grad, query, key, value, center, matrix, keep, grid, prefix, beta, causal)
 
 

@@ -8,18 +8,18 @@ from regard.functional import _place_moments
 
 @torch.library.custom_op("regard::place_moments", mutates_args=())
 def place_moments(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
-    grid: list[int], prefix: int, beta: float, causal: bool,
+    grad: Tensor, out: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor,
+    keep: Tensor | None, lse: Tensor | None, grid: list[int], prefix: int, beta: float, causal: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     first, second = _place_moments.place_moments(
-        grad, query, key, value, center, matrix, keep, tuple(grid), prefix, beta, causal
+        grad, out, query, key, value, center, matrix, keep, lse, tuple(grid), prefix, beta, causal
     )
     return first.clone(), second.clone()  # an operator's results share no memory
 
 
 @place_moments.register_fake
 def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
-    grid: list[int], prefix: int, beta: float, causal: bool,
+    grad: Tensor, out: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor,
+    keep: Tensor | None, lse: Tensor | None, grid: list[int], prefix: int, beta: float, causal: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(center), torch.empty_like(matrix)

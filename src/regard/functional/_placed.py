@@ -11,9 +11,10 @@ from torch import Tensor
 
 from regard.functional._attention import attention
 from regard.functional._call import resolve
+from regard.functional._place_columns import joined
 from regard.functional._place_gradient import PlaceGradient
 from regard.functional._place_moments import coordinates
-from regard.functional.kernels import HALF_SCALE, PIECES, JoinColumns, three_axes, usable_for_places
+from regard.functional.kernels import PIECES
 from regard.support.checks import (
     check_flag,
     check_grid,
@@ -47,10 +48,11 @@ def placed_attention(
     With t = q_pos + Δ the position's part is :math:`2 (S t)^\top k_{pos} - k_{pos}^\top S k_{pos} - t^\top S t`: products
     of something of the query and something of the key, so they are columns beside the content's, and the kernel that
     everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
-    score is its content alone. In half precision coordinates are counted from the grid's middle, where they are exact,
-    and each coefficient is a sum of three numbers; gradients of center and sharpness are then taken beside the kernel, from
-    scores made again in float32, for its own would be lost to rounding (with dropout, of which it alone knows what it
-    dropped, they still are).
+    score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
+    that the dtype holds, and each coefficient is a sum of three numbers; gradients of center and sharpness are then taken
+    beside the kernel, from scores made again in float32, for its own would be lost to rounding (with dropout, of which it
+    alone knows what it dropped, they still are). The kernel's sums are float32, in which a score on an axis of n places is
+    known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the CPU and NaN elsewhere.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
@@ -88,16 +90,18 @@ def placed_attention(
     places = call.center.double(), matrix
     apart = has_own_gradient(query, dropout)
     fixed = (places[0].detach(), places[1].detach()) if apart else places
-    wide = joined(query, key, value, *fixed, keep, call.grid, prefix, beta, apart)
+    seen = None
+    if keep is not None:
+        seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
+    wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart)
     width = value.shape[-1]
-    out = attention(*wide, beta=beta, causal=causal, dropout=dropout)[..., :width]
+    whole = attention(*wide, beta=beta, causal=causal, dropout=dropout)
+    out = whole[..., :width]
     if apart and any(x.requires_grad for x in places):
         content = [x[..., : y.shape[-1]] for x, y in zip(wide, (query, key, value), strict=True)]
-        out = PlaceGradient.apply(out, *places, *content, keep, call.grid, prefix, beta, causal)
-    if keep is None:
-        return out
-    seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
-    return out.masked_fill(~seen[:, None, :, None], 0.0)
+        sums = known_sums(whole, tokens)
+        out = PlaceGradient.apply(out, *places, *content, keep, sums, call.grid, prefix, beta, causal)
+    return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
 
 
 def has_own_gradient(query: Tensor, dropout: float) -> bool:
@@ -110,29 +114,17 @@ def has_own_gradient(query: Tensor, dropout: float) -> bool:
     )
 
 
-def joined(
-    query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
-    grid: tuple[int, ...], prefix: int, beta: float, apart: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Queries, keys and values as wide as a fused kernel wants them, with their positions."""
-    far = None
-    if keep is not None:  # far below every score that a position can give, whatever it is
-        far = (1e4 + 4 * largest_score(center, matrix, grid)) / beta
-        far = far.clamp_max(torch.finfo(key.dtype).max / 8)
-    count = PIECES.get(query.dtype, 1) * (len(grid) + 1 + (prefix > 0)) + (keep is not None)
-    total = max(-(-(query.shape[-1] + count) // 8) * 8, value.shape[-1])
-    eager = not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
-    if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
-        return JoinColumns.apply(query, key, value, three_axes(center, matrix, grid), keep, far, prefix, beta, total)
-    ours, theirs = position_columns(center, matrix, grid, prefix, beta, query.dtype)
-    sides = [[x, part.expand(len(x), -1, -1, -1)] for x, part in ((query, ours), (key, theirs))]
-    if far is not None and keep is not None:
-        column = torch.zeros_like(key[..., :1]).masked_fill(~keep[:, None, :, None], 1.0)
-        sides[0].append(torch.ones_like(query[..., :1]))
-        sides[1].append(column * -far.to(column.dtype).reshape(1, -1, 1, 1))
-    made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
-    wide_query, wide_key, wide_value = (F.pad(x, (0, total - x.shape[-1])) for x in made)
-    return wide_query, wide_key, wide_value
+def known_sums(out: Tensor, tokens: int) -> Float[Tensor, "batch heads tokens"] | None:
+    """The logarithm of each row's sum of exponentials, which the fused kernel keeps for its own backward pass. None where it
+    kept none, where a compiler runs, or where what is kept goes through hooks, as with activation checkpointing."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or out.grad_fn is None:
+        return None
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return None
+    found = getattr(out.grad_fn, "_saved_logsumexp", None)
+    if not isinstance(found, Tensor) or found.numel() < out.shape[0] * out.shape[1] * tokens:
+        return None
+    return found.detach().float().reshape(*out.shape[:2], -1)[..., :tokens]
 
 
 def position_scores(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, "heads tokens tokens"]:
@@ -140,50 +132,6 @@ def position_scores(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Fl
     place = coordinates(grid, center)
     distance = place[None, None, :, :] - place[None, :, None, :] - center[:, None, None, :]
     return -torch.einsum("hqka,hab,hqkb->hqk", distance, matrix, distance)
-
-
-def largest_score(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, " heads"]:
-    """At least as large as any of them, in absolute terms."""
-    reach = torch.tensor([n - 1.0 for n in grid], device=center.device, dtype=center.dtype) + center.detach().abs()
-    return torch.einsum("ha,hab,hb->h", reach, matrix.detach().abs(), reach)
-
-
-def position_columns(
-    center: Tensor, matrix: Tensor, grid: tuple[int, ...], prefix: int, beta: float, dtype: torch.dtype
-) -> tuple[Float[Tensor, "1 heads tokens columns"], Float[Tensor, "1 heads tokens columns"]]:
-    """What queries and keys have beside their content, divided by β where the kernel multiplies with it."""
-    place, heads = coordinates(grid, center), center.shape[0]
-    target = place + center[:, None, :]  # (heads, tokens, axes)
-    toward = torch.einsum("hab,htb->hta", matrix, target)
-    count = PIECES.get(dtype, 1)
-    scale = HALF_SCALE if dtype == torch.float16 else 1.0
-    # S + Sᵀ and not 2S: the same number, but a gradient that is symmetric, as the score's own is.
-    both = torch.einsum("hab,htb->hta", matrix + matrix.mT, target)
-    of_query = [both[..., a] / (beta * scale) for a in range(len(grid))]
-    of_key = -torch.einsum("ta,hab,tb->ht", place, matrix, place) / (beta * scale)
-    ones = torch.ones_like(of_key)
-    ours, theirs = [], []
-    for a, coefficient in enumerate(of_query):
-        ours += pieces(coefficient, dtype, count)
-        theirs += [(scale * place[:, a]).to(dtype).expand(heads, -1)] * count
-    ours += [(scale * ones).to(dtype)] * count
-    theirs += pieces(of_key, dtype, count)
-    if prefix:  # the row's own term: without it a key with no position would not be weighed against the others
-        ours += pieces((toward * target).sum(-1) / (beta * scale), dtype, count)
-        theirs += [(-scale * ones).to(dtype)] * count
-    made = (torch.stack(columns, -1)[None] for columns in (ours, theirs))
-    query, key = (F.pad(columns, (0, 0, prefix, 0)) for columns in made)
-    return query, key
-
-
-def pieces(x: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
-    """Numbers of the dtype that add up to x; the first carries the gradient, which is the same for all of them."""
-    found = [x.to(dtype)]
-    rest = x.detach()
-    for _ in range(count - 1):
-        rest = rest - found[-1].detach().to(rest.dtype)
-        found.append(rest.to(dtype))
-    return found
 
 
 def full_attention(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._carriers import PIECES as PIECES
+from regard.functional.kernels._carriers import Carriers as Carriers
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
 from regard.functional.kernels._map_launch import MOST_HEADS as MOST_HEADS
 from regard.functional.kernels._map_launch import WIDEST as WIDEST
@@ -21,10 +23,8 @@ from regard.functional.kernels._map_launch import WeightsPlan as WeightsPlan
 from regard.functional.kernels._map_launch import overview as overview
 from regard.functional.kernels._map_launch import raw_stream as raw_stream
 from regard.functional.kernels._map_launch import write_weights as write_weights
-from regard.functional.kernels._placed_launch import HALF_SCALE as HALF_SCALE
-from regard.functional.kernels._placed_launch import PIECES as PIECES
+from regard.functional.kernels._moments_launch import place_moments as place_moments
 from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
-from regard.functional.kernels._placed_launch import place_moments as place_moments
 from regard.functional.kernels._placed_launch import three_axes as three_axes
 from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
 from regard.functional.kernels._tap_launch import axis_taps as axis_taps

@@ -1,0 +1,116 @@
+"""The columns that carry a position beside the content of queries and keys: products of numbers that the dtype holds."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.functional._place_moments import coordinates
+from regard.functional.kernels import PIECES, Carriers, JoinColumns, three_axes, usable_for_places
+from regard.support.checks import values_are_readable
+
+# A hidden key's score lies so far below the others beside what positions make of it, and no farther: beyond 2²⁵ a kernel
+# that subtracts a rounded maximum of scores could find a weight above 1 among hidden keys alone.
+HIDDEN, FARTHEST = 2.0**18, 2.0**25
+
+
+def joined(
+    query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None, seen: Tensor | None,
+    grid: tuple[int, ...], prefix: int, beta: float, apart: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Queries, keys and values as wide as a fused kernel wants them, with their positions.
+
+    Args:
+        keep: keys that exist.
+        seen: queries that see any key. The others see all, hidden or not: with only hidden keys a row's sum would be known
+            to the last digit of a very large score, and its backward pass would take the exponential of that.
+        apart: whether gradients of positions are taken elsewhere.
+    """
+    exact = torch.bfloat16 if _products_are_rounded(query) else query.dtype
+    carriers = Carriers.of(grid, prefix, keep is not None, exact)
+    far = None
+    if keep is not None:
+        far = (HIDDEN + 2 * largest_score(center, matrix, grid)).clamp_max(FARTHEST) / (beta * carriers.one)
+        far = far.clamp_max(torch.finfo(exact).max / 2)
+    total = max(-(-(query.shape[-1] + carriers.columns) // 8) * 8, value.shape[-1])
+    eager = not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
+    if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
+        heads = three_axes(center, matrix, grid)
+        return JoinColumns.apply(query, key, value, heads, keep, seen, far, carriers, prefix, beta, total)
+    ours, theirs = position_columns(center, matrix, grid, prefix, beta, exact)
+    if exact is torch.float16 and values_are_readable(ours) and not (ours.isfinite().all() and theirs.isfinite().all()):
+        raise ValueError(
+            f"sharpness and center give scores on grid {grid} that float16 cannot hold with beta {beta}: "
+            "use bfloat16 or float32"
+        )
+    sides = [[x, part.to(x.dtype).expand(len(x), -1, -1, -1)] for x, part in ((query, ours), (key, theirs))]
+    if far is not None and keep is not None and seen is not None:
+        shape = (-1, query.shape[1], -1, -1)
+        sides[0].append((carriers.one * seen[:, None, :, None]).to(query.dtype).expand(shape))
+        lower = -far.to(key.dtype).reshape(1, -1, 1, 1)
+        sides[1].append(torch.where(keep[:, None, :, None], torch.zeros_like(lower), lower))
+    made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
+    wide_query, wide_key, wide_value = (F.pad(x, (0, total - x.shape[-1])) for x in made)
+    return wide_query, wide_key, wide_value
+
+
+def _products_are_rounded(query: Tensor) -> bool:
+    """Whether float32 may be multiplied as TF32, of as many digits as float16."""
+    if query.dtype is not torch.float32 or not query.is_cuda or torch.compiler.is_compiling():
+        return False
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+def largest_score(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, " heads"]:
+    """At least as large as any of them, in absolute terms."""
+    reach = torch.tensor([n - 1.0 for n in grid], device=center.device, dtype=center.dtype) + center.detach().abs()
+    return torch.einsum("ha,hab,hb->h", reach, matrix.detach().abs(), reach)
+
+
+def position_columns(
+    center: Tensor, matrix: Tensor, grid: tuple[int, ...], prefix: int, beta: float, dtype: torch.dtype
+) -> tuple[Float[Tensor, "1 heads tokens columns"], Float[Tensor, "1 heads tokens columns"]]:
+    """What queries and keys have beside their content, divided by β where the kernel multiplies with it.
+
+    A coordinate is a sum of whole numbers that the dtype holds, a coefficient one of three; each of the one meets each of
+    the other.
+    """
+    place, heads = coordinates(grid, center), center.shape[0]
+    target = place + center[:, None, :]  # (heads, tokens, axes)
+    carriers, count = Carriers.of(grid, prefix, False, dtype), PIECES.get(dtype, 1)
+    # S + Sᵀ and not 2S: the same number, but a gradient that is symmetric, as the score's own is.
+    both = torch.einsum("hab,htb->hta", matrix + matrix.mT, target)
+    of_key = -torch.einsum("ta,hab,tb->ht", place, matrix, place)
+    ones = torch.ones_like(of_key)
+    ours: list[Tensor] = []
+    theirs: list[Tensor] = []
+    for a in range(len(grid)):
+        coefficient = pieces(both[..., a] / (beta * carriers.axes[a]), dtype, count, carriers.step)
+        for digit in carriers.digits_of(place[:, a], a):
+            ours += coefficient
+            theirs += copies((carriers.axes[a] * digit).expand(heads, -1), dtype, count, carriers.step)
+    ours += copies(carriers.one * ones, dtype, count, carriers.step)
+    theirs += pieces(of_key / (beta * carriers.one), dtype, count, carriers.step)
+    if prefix:  # the row's own term: without it a key with no position would not be weighed against the others
+        of_row = (torch.einsum("hab,htb->hta", matrix, target) * target).sum(-1)
+        ours += pieces(of_row / (beta * carriers.one), dtype, count, carriers.step)
+        theirs += copies(-carriers.one * ones, dtype, count, carriers.step)
+    made = (torch.stack(columns, -1)[None] for columns in (ours, theirs))
+    query, key = (F.pad(columns, (0, 0, prefix, 0)) for columns in made)
+    return query, key
+
+
+def pieces(x: Tensor, dtype: torch.dtype, count: int, step: float) -> list[Tensor]:
+    """Numbers of the dtype of which the first, the second over ``step``, the third over its square add up to x. The first
+    carries the gradient."""
+    found = [x.to(dtype)]
+    rest = x.detach()
+    for _ in range(count - 1):
+        rest = (rest - found[-1].detach().to(rest.dtype)) * step
+        found.append(rest.to(dtype))
+    return found
+
+
+def copies(x: Tensor, dtype: torch.dtype, count: int, step: float) -> list[Tensor]:
+    """What the pieces of a coefficient are multiplied by."""
+    return [(x * step**-piece).to(dtype) for piece in range(count)]
