@@ -160,8 +160,8 @@ class ConvolutionalAttention(nn.Module):
         """For each axis, the attention of each tap: (taps, outputs, inputs)."""
         make = tap_matrices if torch.compiler.is_compiling() else kept_matrices
         return [
-            make(size, outputs, *taps, pads, self.alpha, self.border, like.dtype, like.device)
-            for size, outputs, *taps, pads in zip(
+            make(size, outputs, stride, taps, dilation, pads, self.alpha, self.border, like.dtype, like.device)
+            for size, outputs, stride, taps, dilation, pads in zip(
                 grid, self.output_size(grid), self.stride, self.kernel_size, self.dilation, self.pads, strict=True
             )
         ]

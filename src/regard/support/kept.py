@@ -23,6 +23,8 @@ class KeptTensors:
 
     def get(self, key: Hashable, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
         """What ``make`` gives, which must be on the device and the same for the same key."""
+        if not is_plain():
+            return make()
         captured = is_captured(device)
         found = self.of_graphs.get(key)
         if found is None:
@@ -31,7 +33,7 @@ class KeptTensors:
             if captured:
                 self.of_graphs[key] = found
             return found
-        if captured or not is_plain():  # a graph writes what is made in it only when it is replayed
+        if captured:  # a graph writes what is made in it only when it is replayed
             return make()
         # Not made in inference mode, whose tensors later calls could not differentiate through.
         with torch.inference_mode(False), torch.no_grad():
