@@ -202,8 +202,8 @@ def a6_gaussian_short() -> Recipe:
 def a6_general_short() -> Recipe:
     """The network of ``a6-general`` with the short recipe.
 
-    Expected: test accuracy 90.1 ± 0.3 % (90.8 % with flip averaging) in 40 s of training on one NVIDIA H200, three seeds
-    (benchmarks/results/a6-general-short-2026-11-15.json).
+    Expected: test accuracy 90.1 ± 0.3 % (90.6 % with flip averaging) in 41 s of training on one NVIDIA H200, three seeds
+    (benchmarks/results/a6-general-short-2026-11-16.json).
     Command: ``regard train a6-general-short``
     """
     return _short("a6-general-short", _paper_network("gaussian-full", dropout=0.0))
