@@ -1,7 +1,6 @@
 """Any convolution as attention: one Gaussian head per tap, in closed form."""
 
 import copy
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast, get_args, overload
@@ -25,10 +24,10 @@ from regard.support.checks import (
     check_floating,
     check_values,
     describe,
-    is_tracing,
     static_sizes,
     under_autocast,
 )
+from regard.support.kept import KeptTensors
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -159,16 +158,11 @@ class ConvolutionalAttention(nn.Module):
 
     def axis_matrices(self, grid: Sequence[int], like: Tensor) -> list[Float[Tensor, "taps outputs inputs"]]:
         """For each axis, the attention of each tap: (taps, outputs, inputs)."""
-        # Numbers and not tensors: a compiler takes them as constants.
-        taps = [
-            tuple(float(t * d - before) for t in range(k))
-            for k, d, (before, _) in zip(self.kernel_size, self.dilation, self.pads, strict=True)
-        ]
         make = tap_matrices if torch.compiler.is_compiling() else kept_matrices
         return [
-            make(size, outputs, stride, offsets, pads, self.alpha, self.border, like.dtype, like.device)
-            for size, outputs, stride, offsets, pads in zip(
-                grid, self.output_size(grid), self.stride, taps, self.pads, strict=True
+            make(size, outputs, stride, taps, dilation, pads, self.alpha, self.border, like.dtype, like.device)
+            for size, outputs, stride, taps, dilation, pads in zip(
+                grid, self.output_size(grid), self.stride, self.kernel_size, self.dilation, self.pads, strict=True
             )
         ]
 
@@ -308,30 +302,26 @@ class ConvolutionalAttention(nn.Module):
 
 
 def tap_matrices(
-    size: int, outputs: int, stride: int, offsets: tuple[float, ...], pads: tuple[int, int], alpha: float, border: Border,
+    size: int, outputs: int, stride: int, taps: int, dilation: int, pads: tuple[int, int], alpha: float, border: Border,
     dtype: torch.dtype, device: torch.device,
 ) -> Float[Tensor, "taps outputs inputs"]:  # fmt: skip
     """The attention of each tap along one axis. Targets are whole numbers, which float32 has exactly."""
     build = torch.promote_types(dtype, torch.float32)
     queries = torch.arange(outputs, device=device, dtype=build) * stride
-    targets = torch.tensor(offsets, device=device, dtype=build)[:, None] + queries
-    sharpness = torch.full((len(offsets),), alpha, device=device, dtype=build)
+    offsets = torch.arange(taps, device=device, dtype=build) * dilation - pads[0]
+    targets = offsets[:, None] + queries
+    sharpness = torch.full((taps,), alpha, device=device, dtype=build)
     return axis_matrix(targets, sharpness, size, border=border, padding=pads).to(dtype)
 
 
-@functools.lru_cache(16)
-def _kept(*arguments: Any) -> Tensor:
-    # Not made in inference mode, whose tensors later calls could not differentiate through.
-    with torch.inference_mode(False), torch.no_grad():
-        return tap_matrices(*arguments)
+_MATRICES = KeptTensors(64)
 
 
 def kept_matrices(*arguments: Any) -> Tensor:
     """The same, made once for each size: no parameter has a say in them."""
-    symbolic = any(isinstance(x, torch.SymInt) for x in arguments)
-    if symbolic or is_tracing() or torch._C._are_functorch_transforms_active():
+    if any(isinstance(x, torch.SymInt) for x in arguments):
         return tap_matrices(*arguments)
-    return _kept(*arguments)
+    return _MATRICES.get(arguments, arguments[-1], lambda: tap_matrices(*arguments))
 
 
 def conv_padding(conv: Convolution) -> tuple[tuple[int, int], ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.functional._axis import Border, Targets, build_dtype, fold, matrix_of, nearest_scores
 from regard.functional._call import GaussianCall
 from regard.functional._mix import AxisBlocks, HeadGroup
+from regard.support.kept import constant
 
 
 def matrices_for(
@@ -28,7 +29,7 @@ def matrices_for(
     # is left.
     build = torch.float64 if call.is_full else build_dtype(center, sharpness, torch.empty((), dtype=dtype))
     if group.heads != tuple(range(call.heads)):
-        index = torch.tensor(group.heads, device=center.device)
+        index = constant(group.heads, center.device)
         center, sharpness = center.index_select(0, index), sharpness.index_select(0, index)
     center, sharpness = center.to(build), sharpness.to(build)
     targets = [Targets.of(coordinate.to(build), center[:, axis]) for axis, coordinate in enumerate(call.coordinates)]
@@ -66,7 +67,7 @@ def band_matrix(
     device, dtype = sharpness.device, sharpness.dtype
     before, after = padding
     low, high = -before, axis.inputs - 1 + after
-    starts = torch.tensor(axis.starts, device=device, dtype=dtype)
+    starts = constant(axis.starts, device, dtype)
     columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=device, dtype=dtype)
     scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
     if not (before or after):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.functional import kernels
 from regard.support.checks import is_exporting, under_autocast
+from regard.support.kept import constant
 
 
 class AxisBlocks(NamedTuple):
@@ -118,10 +119,11 @@ def _plain_mix(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequence[Ma
         return _plain_group(value, groups[0], matrices[0])
     parts = []
     for group, group_matrices in zip(groups, matrices, strict=True):
-        index = torch.tensor(group.heads, device=value.device)
+        index = constant(group.heads, value.device)
         shared = value.shape[1] == 1
         parts.append(_plain_group(value if shared else value.index_select(1, index), group, group_matrices))
-    order = torch.tensor([head for group in groups for head in group.heads], device=value.device).argsort()
+    heads = [head for group in groups for head in group.heads]
+    order = constant(tuple(sorted(range(len(heads)), key=heads.__getitem__)), value.device)
     return torch.cat(parts, 1).index_select(1, order)
 
 
@@ -146,7 +148,7 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
         if axis.is_whole:
             x = torch.bmm(matrix[:, 0], x)
         else:
-            starts = torch.tensor(axis.starts, device=x.device)  # (heads, blocks)
+            starts = constant(axis.starts, x.device)  # (heads, blocks)
             columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
             index = columns.flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[2])
             windows = x.gather(1, index).unflatten(1, (-1, axis.window))

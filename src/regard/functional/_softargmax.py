@@ -57,7 +57,7 @@ def softargmax(
     scores = scores.masked_fill(hidden | (scores == math.inf), 0.0)  # 0 · ∞ would be NaN
     logits = scale_scores(scores, beta, keep, dim)
     if not (values_are_readable(top) and not bool(top.any())):
-        alone = top.any(dim, keepdim=True) & (torch.as_tensor(beta, device=scores.device) > 0)
+        alone = top.any(dim, keepdim=True) & ((beta.to(scores.device) if isinstance(beta, Tensor) else beta) > 0)
         logits = torch.where(alone, torch.zeros_like(logits).masked_fill(~top, -math.inf), logits)
     return masked_softmax(logits, keep, dim)
 

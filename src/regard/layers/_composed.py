@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from regard.support.kept import constant
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -46,7 +47,7 @@ def composed_convolution(
     if sorted(places) == list(range(math.prod(sizes))):  # a kernel's own grid of shifts: nothing but another order
         kernel = taps if places == sorted(places) else taps[:, sorted(range(heads), key=places.__getitem__)]
     else:
-        index = torch.tensor(places, device=weight.device)
+        index = constant(tuple(places), weight.device)
         kernel = weight.new_zeros(len(weight), math.prod(sizes), width).index_add(1, index, taps)
     # Channels come last in tokens and in the kernel: both are read where they lie.
     kernel = kernel.unflatten(1, sizes).movedim(-1, 1)

@@ -58,9 +58,12 @@ def is_local(whole, reach, room):
 def wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE: tl.constexpr, size, room):
     """How many heads are not local along an axis."""
     found = 0
-    for head in range(heads):
-        whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
-        found += tl.where(is_local(whole, reach_of(alpha, NEGLIGIBLE, size), room), 0, 1)
+    for start in range(0, heads, 32):  # all at once: one after the other, each would wait for its numbers
+        head = start + tl.arange(0, 32)
+        delta = tl.load(center + head * c_head + axis * c_axis, mask=head < heads, other=0.0).to(tl.float32)
+        alpha = tl.load(sharpness + head * s_head + axis * s_axis, mask=head < heads, other=1.0).to(tl.float32)
+        local = is_local(tl.floor(delta + 0.5), reach_of(alpha, NEGLIGIBLE, size), room)
+        found += tl.sum(tl.where(local | (head >= heads), 0, 1), 0)
     return found
 
 

@@ -113,6 +113,7 @@ def stream_backward(
         begin, end = 0, SIZE
     else:
         tiles = tl.where(is_local(whole, reach, BM - BK), tiles, 0)
+        reach = tl.where(is_local(whole, reach, BM - BK), reach, 0)  # else there is nothing to do
     m = begin + tl.arange(0, BM)
     there, here = (m < end)[:, None], (k < SIZE)[:, None]
     nearest, shift = nearest_of(m, whole, fraction, SIZE)
@@ -129,7 +130,7 @@ def stream_backward(
         total += raw
         steps += raw * step
         squares += raw * square
-    sums = tl.sum(total, 1)
+    sums = tl.maximum(tl.sum(total, 1), 0.5)  # the nearest input weighs 1
     mean_step, mean_square = tl.sum(steps, 1) / sums, tl.sum(squares, 1) / sums
     weight, _, _ = weights_back(k, m, end, nearest, shift, scale, sums, SIZE)
     weight = weight.to(x.dtype.element_ty)
