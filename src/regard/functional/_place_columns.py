@@ -8,6 +8,7 @@ from torch import Tensor
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES, Carriers, JoinColumns, three_axes, usable_for_places
 from regard.support.checks import values_are_readable
+from regard.support.kept import constant
 
 # A hidden key's score lies so far below the others beside what positions make of it, and no farther: beyond 2²⁵ a kernel
 # that subtracts a rounded maximum of scores could find a weight above 1 among hidden keys alone.
@@ -63,7 +64,7 @@ def _products_are_rounded(query: Tensor) -> bool:
 
 def largest_score(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, " heads"]:
     """At least as large as any of them, in absolute terms."""
-    reach = torch.tensor([n - 1.0 for n in grid], device=center.device, dtype=center.dtype) + center.detach().abs()
+    reach = constant([n - 1.0 for n in grid], center.device, center.dtype) + center.detach().abs()
     return torch.einsum("ha,hab,hb->h", reach, matrix.detach().abs(), reach)
 
 
