@@ -243,9 +243,10 @@ class WeightsPlan:
         if query.is_cuda and self.device.index != torch._C._cuda_getDevice():
             return False
         if launch.run is None:
-            if self._kind not in _compiled and not self._compile(query.dtype, value.dtype, output.dtype):
+            found = _compiled.get(self._kind) or self._compile(query.dtype, value.dtype, output.dtype)
+            if found is None:
                 return False
-            launch.run, launch.head = _compiled[self._kind]
+            launch.run, launch.head = found
             self._nothing = _zeros_on(self.device)
         places = query.data_ptr(), key.data_ptr(), value.data_ptr(), logsumexp.data_ptr(), output.data_ptr()
         to, nothing = weights.data_ptr(), self._nothing
@@ -266,19 +267,21 @@ class WeightsPlan:
         )
         return True
 
-    def _compile(self, query: torch.dtype, value: torch.dtype, output: torch.dtype) -> bool:
+    def _compile(
+        self, query: torch.dtype, value: torch.dtype, output: torch.dtype
+    ) -> tuple[Any, tuple[Any, ...]] | None:
         """For tensors that begin at multiples of 16 bytes. Where some rows alone were written before, theirs did not."""
         from triton.runtime.jit import JITFunction
 
         launch, whole = self._launch, torch.int32
         if not isinstance(launch.kernel, JITFunction) or self.device.type != "cuda":  # Triton's interpreter, or a test
-            return False
+            return None
         made = launch.kernel.warmup(
             query, query, value, torch.float32, output, whole, whole, whole, whole, self.dtype, torch.float32,
             *launch.numbers, grid=launch.grid, **launch.options,
         )  # fmt: skip
-        _compiled[self._kind] = made.run, (made.function, made.packed_metadata, None, None, None)
-        return True
+        found = _compiled[self._kind] = made.run, (made.function, made.packed_metadata, None, None, None)
+        return found
 
 
 @functools.cache
