@@ -21,13 +21,13 @@ from regard.functional.kernels._map_launch import CellSums as CellSums
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
 from regard.functional.kernels._map_launch import WeightsPlan as WeightsPlan
 from regard.functional.kernels._map_launch import overview as overview
-from regard.functional.kernels._map_launch import raw_stream as raw_stream
 from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._moments_launch import place_moments as place_moments
 from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
 from regard.functional.kernels._placed_launch import three_axes as three_axes
 from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
 from regard.functional.kernels._tap_launch import axis_taps as axis_taps
+from regard.functional.kernels._tensors import raw_stream as raw_stream
 from regard.support.checks import is_exporting, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
-from regard.functional.kernels._start import is_aligned, raw_stream
+from regard.functional.kernels._start import is_aligned
+from regard.functional.kernels._tensors import raw_stream
 
 Saved = list[Tensor]
 

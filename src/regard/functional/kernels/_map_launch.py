@@ -2,7 +2,6 @@
 
 import functools
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._tensors import on_device_of, power_of_two, raw_stream, rows_of
+
 _FAR = 1 << 30  # no limit of a distance
-_NOTHING = nullcontext()
 WIDEST = 256  # of a head
-# Whether a Hopper card copies the queries of full tiles by descriptors: 210 ms instead of 238 for a layer of 131,072.
+# Whether a Hopper card copies the queries of full tiles by descriptors: 210 ms instead of 238 for a layer of 131,072 tokens.
 COPIES = True
 REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
 MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
@@ -56,7 +56,7 @@ class ScoreTensors:
             "CAPPED": self.softcap != 0.0,
             "SLOPED": self.slopes is not None,
             "PRECISION": "ieee" if self.query.dtype is torch.float32 else "tf32",
-            "BD": max(16, _power(self.query.shape[3])),
+            "BD": max(16, power_of_two(self.query.shape[3])),
         }
 
     @property
@@ -94,14 +94,14 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     ``first_keys``, of which the mass is a statistic of queries, are at most 16."""
     from regard.functional.kernels._map_scores import map_overview
 
-    query, key = _rows(given.query), _rows(given.key)
+    query, key = rows_of(given.query), rows_of(given.key)
     batch, heads, queries, keys = given.shape
     (height, width), device = cell, query.device
     rows, columns = math.ceil(queries / height), math.ceil(keys / width)
     block_rows, block_columns, warps = _blocks(height, width, given)
     blocks, bands = math.ceil(width / block_columns), min(warps, block_rows // 16)
     # Beside the largest weight that a thread has seen of a key: the tile, and the row among those that it holds.
-    places = _power(rows * math.ceil(height / block_rows)) * (block_rows // (8 * bands))
+    places = power_of_two(rows * math.ceil(height / block_rows)) * (block_rows // (8 * bands))
 
     def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(batch, heads, *sizes, dtype=dtype, device=device)
@@ -111,7 +111,7 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
     received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
     shift, _, present, slopes = given.masks
     logsumexp = _binary(given)
-    with _on_device_of(query):
+    with on_device_of(query):
         for masked in (False, True):
             copied = not masked and _copies(query, given)
             map_overview[columns * blocks, batch * heads](
@@ -143,7 +143,7 @@ def _binary(given: ScoreTensors) -> Tensor:
 
 def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int]:
     """Queries and keys at a time in cells of this size, and warps."""
-    if given.query.element_size() * _power(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
+    if given.query.element_size() * power_of_two(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
         return 64, 32, 4
     if height <= 16 and width <= 16:
         return 16, 16, 4
@@ -191,16 +191,16 @@ class WeightsPlan:
         query, key = given.query, given.key
         batch, heads, _, width = query.shape
         queries, keys, value_width, self.device = rows.stop - rows.start, key.shape[2], value.shape[3], query.device
-        height = min(64, max(16, _power(queries)))
-        bytes_of_key = _power(max(width, value_width)) * query.element_size()
-        columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, _power(keys)))
+        height = min(64, max(16, power_of_two(queries)))
+        bytes_of_key = power_of_two(max(width, value_width)) * query.element_size()
+        columns = min(max(16, min(64, 2**14 // bytes_of_key)), max(16, power_of_two(keys)))
         programs, constants = math.ceil(queries / height), given.constants
         numbers = (
             queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
             rows.start, shift, *given.logsumexp.stride(),
             *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
             constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
-            height, columns, constants["BD"], max(16, _power(value_width)),
+            height, columns, constants["BD"], max(16, power_of_two(value_width)),
         )  # fmt: skip
         self.shape, self.dtype, self.count = (batch, heads, queries, keys), dtype, programs * batch * heads
         self._launch = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
@@ -215,7 +215,7 @@ class WeightsPlan:
         from regard.functional.kernels._start import is_aligned
 
         launch = self._launch
-        with _on_device_of(tensors[0]):
+        with on_device_of(tensors[0]):
             launch(is_aligned(*tensors), raw_stream(tensors[0]), *tensors)
         if launch.run is not None:
             _compiled[self._kind] = launch.run, launch.head
@@ -314,8 +314,8 @@ def write_weights(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The weights, max |weights @ value − output|, and the largest error of the logsumexp, of each program: they are reduced
     when they are read. Nothing waits for the device."""
-    value, output = _rows(value), _rows(output)
-    given = replace(given, query=_rows(given.query), key=_rows(given.key), logsumexp=_float(given.logsumexp))
+    value, output = rows_of(value), rows_of(output)
+    given = replace(given, query=rows_of(given.query), key=rows_of(given.key), logsumexp=_float(given.logsumexp))
     plan = WeightsPlan(given, value, output, dtype, slice(0, given.query.shape[2]), 0)
     weights = torch.empty(plan.shape, dtype=dtype, device=plan.device)
     numbers = torch.empty((3, plan.count), device=plan.device)
@@ -325,29 +325,3 @@ def write_weights(
 
 def _float(logsumexp: Tensor) -> Tensor:
     return logsumexp if logsumexp.dtype is torch.float32 else logsumexp.float()
-
-
-def raw_stream(x: Tensor) -> int:
-    """The number of the current stream of a tensor's device; 0 on a CPU."""
-    return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
-
-
-def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Kernels are launched on the current device, which need not be that of a model on several."""
-    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
-        return _NOTHING
-    return torch.cuda.device(x.device)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """Channels side by side, as the kernels read them."""
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def _power(n: int) -> int:
-    """The smallest power of two that is not less.
-
-    >>> _power(1), _power(64), _power(65)
-    (1, 64, 128)
-    """
-    return 1 << max(0, n - 1).bit_length()

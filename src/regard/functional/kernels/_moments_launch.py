@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._placed_launch import Heads, device_of, power_of_two, rows_of, unit_of
+from regard.functional.kernels._placed_launch import Heads, unit_of
+from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_of
 
 # Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
 # exact in float16.
@@ -42,7 +43,7 @@ def place_moments(
     unit = unit_of(strides, query, key, value, grad, out)
     partial = torch.empty(batch, many, programs, 16, device=query.device)
     try:
-        with device_of(query):
+        with on_device_of(query):
             _moments_pass.place_moments[programs, batch * many](
                 query, key, value, grad, out, heads.center if lse is None else lse.contiguous(), heads.center,
                 heads.matrix, mask, longest, largest, partial,

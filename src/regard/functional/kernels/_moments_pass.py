@@ -51,6 +51,13 @@ def keys_at(of, columns, token, d, width, seen, EVEN: tl.constexpr, UNIT: tl.con
 
 
 @triton.jit
+def keys_of_patch(plane, group, start, inside, prefix, m, n, PC: tl.constexpr, PL: tl.constexpr):
+    """Which keys of a patch lie on the grid, and their numbers."""
+    at_line, at_column = group * PL + inside // PC, start + inside % PC
+    return (at_line < m) & (at_column < n), prefix + (plane * m + at_line) * n + at_column
+
+
+@triton.jit
 def hide(scores, rows, columns, there, keep, prefix, EVEN: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
     if not EVEN:
         scores = tl.where(there[None, :], scores, float("-inf"))
@@ -229,9 +236,7 @@ def place_moments(
             if CAUSAL and plane == i0:
                 stop = tl.minimum(stop, bottom_line)
             for group in range(begin_1, stop):
-                at_line, at_column = group * PL + inside // PC, start + inside % PC
-                there = (at_line < m) & (at_column < n)
-                columns = prefix + (plane * m + at_line) * n + at_column
+                there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
                 tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
                 b = (begin_1 * PL + half_l).to(tl.float32) - t1 + (group - begin_1).to(tl.float32) * PL
                 cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
@@ -275,9 +280,7 @@ def place_moments(
         p_b, x_b = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
         p_bb, x_bb = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
         for group in range(begin_1, stop):
-            at_line, at_column = group * PL + inside // PC, start + inside % PC
-            there = (at_line < m) & (at_column < n)
-            columns = prefix + (plane * m + at_line) * n + at_column
+            there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
             tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
             value = keys_at(values_of, columns, v_token, e, value_width, there, EVEN, UNIT)
             b = (begin_1 * PL + half_l).to(tl.float32) - t1 + (group - begin_1).to(tl.float32) * PL

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.functional.kernels._carriers import PIECES, Carriers
+from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_of
 
 
 class Heads(NamedTuple):
@@ -67,7 +67,7 @@ def _with_columns(
     missing = 3 - heads.dimensions
     digits, scales = (0,) * missing + carriers.digits, (1.0,) * missing + carriers.axes
     unit, block = unit_of((*x.stride()[:3], total), x), 64
-    with device_of(x):
+    with on_device_of(x):
         placed_columns[math.ceil(tokens / block), batch * many](
             x, out, heads.center, heads.matrix, heads.center if keep is None else keep.contiguous().view(torch.uint8),
             heads.center if far is None else far,
@@ -80,20 +80,7 @@ def _with_columns(
     return out
 
 
-def device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Kernels are launched on the current device, which need not be that of the tensors."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
 def unit_of(strides: Sequence[int], *tensors: Tensor) -> int:
     """Strides are given to kernels in units of so many numbers: 8 where all are, and begin at, multiples of 16 bytes, which
     a compiler that only asks for multiples of 16 numbers would not find out."""
     return 8 if all(stride % 8 == 0 for stride in strides) and all(x.data_ptr() % 16 == 0 for x in tensors) else 1
-
-
-def rows_of(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()

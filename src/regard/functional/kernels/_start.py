@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
@@ -63,7 +62,3 @@ def is_aligned(*tensors: Tensor) -> bool:
     for tensor in tensors:
         together |= tensor.data_ptr()
     return together % 16 == 0
-
-
-def raw_stream(tensor: Tensor) -> int:
-    return torch._C._cuda_getCurrentRawStream(tensor.get_device()) if tensor.is_cuda else 0

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._tensors import on_device_of, power_of_two, raw_stream
+
 if TYPE_CHECKING:
     from regard.functional.kernels._start import Launch
 
@@ -20,16 +22,13 @@ def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias:
     The side that has one tap is read for all, or written with the sum of all, by ``matrix`` (taps, outputs, inputs);
     ``back`` takes its transposed. ``bias``, if given, is added to the sum: one number for so many neighboring inner lines.
     """
-    if x.is_cuda and x.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(x.device):  # kernels are launched on the current device
-            axis_taps(x, matrix, y, back=back, bias=bias)
-        return
-    from regard.functional.kernels._start import is_aligned, raw_stream
+    from regard.functional.kernels._start import is_aligned
 
     numbers = 0 if bias is None else len(bias)
     launch = _launch(x.dtype, x.get_device(), x.shape, y.shape, x.stride(), y.stride(), matrix.stride(), back, numbers)
     tensors = (x, matrix, matrix if bias is None else bias, y)
-    launch(is_aligned(*tensors), raw_stream(x), *tensors)
+    with on_device_of(x):
+        launch(is_aligned(*tensors), raw_stream(x), *tensors)
 
 
 @functools.lru_cache(1024)
@@ -46,11 +45,8 @@ def _launch(
     m_tap, m_output, m_input = (matrix[0], matrix[2], matrix[1]) if back else matrix
     grid = (math.ceil(lines / LINES), 1, 1)
     sizes = (lines, inner, inputs, outputs, inner // numbers if numbers else 1)
-    constants = (max(read, y[1]), int(read == 1), int(numbers > 0), LINES, _power(inputs), _power(outputs))
+    blocks = (max(16, power_of_two(axis)) for axis in (inputs, outputs))
+    constants = (max(read, y[1]), int(read == 1), int(numbers > 0), LINES, *blocks)
     return Launch(
         kernel, grid, (*sizes, *x_strides, *y_strides, m_tap, m_output, m_input, *constants), {"num_warps": 4}, grid[0]
     )
-
-
-def _power(n: int) -> int:
-    return max(16, 1 << max(0, n - 1).bit_length())
