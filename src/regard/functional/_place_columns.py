@@ -41,11 +41,10 @@ def joined(
     if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
         rest = far, carriers, prefix, beta, total
         heads = three_axes(center, matrix, grid)
-        wide = [
-            JoinColumns.apply(role, x, heads, shown, *rest) for role, x, shown in ((0, query, seen), (1, key, keep))
-        ]
-        narrow = values_stay_narrow(*wide, value, causal)
-        return wide[0], wide[1], value if narrow else JoinColumns.apply(2, value, heads, None, *rest)
+        wide_query = JoinColumns.apply(0, query, heads, seen, *rest)
+        wide_key = JoinColumns.apply(1, key, heads, keep, *rest)
+        narrow = values_stay_narrow(wide_query, wide_key, value, causal)
+        return wide_query, wide_key, value if narrow else JoinColumns.apply(2, value, heads, None, *rest)
     ours, theirs = position_columns(center, matrix, grid, prefix, beta, exact)
     if exact is torch.float16 and values_are_readable(ours) and not (ours.isfinite().all() and theirs.isfinite().all()):
         raise ValueError(
@@ -59,8 +58,8 @@ def joined(
         lower = -far.to(key.dtype).reshape(1, -1, 1, 1)
         sides[1].append(torch.where(keep[:, None, :, None], torch.zeros_like(lower), lower))
     made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
-    wide_query, wide_key, wide_value = (F.pad(x, (0, total - x.shape[-1])) for x in made)
-    return wide_query, wide_key, wide_value
+    first, second, third = (F.pad(x, (0, total - x.shape[-1])) for x in made)
+    return first, second, third
 
 
 def values_stay_narrow(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:
