@@ -300,7 +300,7 @@ def _training(results: Sequence[Result], prefix: str) -> str:
 
 _RECORDS = (
     ("cifar10-speedrun", "CIFAR-10, quickly"),
-    ("cifar10-95", "CIFAR-10, 95 %"),
+    ("cifar10-96", "CIFAR-10, 96 %"),
     ("cifar10-best", "CIFAR-10, accurately"),
 )
 
@@ -366,6 +366,21 @@ def _pyramid(results: Sequence[Result], prefix: str) -> str:
         f"batches of 1,000, {seeds}. {result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
     )
     return f"{_markdown(['network or change', 'parameters', 'held out, %', 'ms / step'], rows)}\n\n{text}"
+
+
+def _pyramid_longer(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "pyramid-longer")
+    head = ["widths, blocks in a stage", "augmentation", "epochs", "training images, %", "held out, %", "training"]
+    rows = [
+        [f"{', '.join(map(str, row['widths']))}; {row['blocks']}", row["augmentation"], str(row["epochs"]),
+         f"{row['training accuracy']:.1f}", f"{row['held out']:.2f}", f"{row['seconds']:.0f} s"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    text = (
+        f"Accuracy on the augmented training images of the last epoch, and on 5,000 images held out; one seed each. "
+        f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
+    )
+    return f"{_markdown(head, rows)}\n\n{text}"
 
 
 def _ablation(results: Sequence[Result], prefix: str) -> str:
@@ -458,6 +473,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "capture-gpu": _capture_gpu,
     "zoo": _zoo,
     "pyramid": _pyramid,
+    "pyramid-longer": _pyramid_longer,
     "training": _training,
     "highlights": _highlights,
     "reproduction": _reproduction,
