@@ -346,3 +346,24 @@ class TestLocalHeadsWithoutBeingAsked:
         assert not any(axis.is_whole for axis in local.axes)
         assert wide.heads == (2,)
         assert all(axis.is_whole for axis in wide.axes)
+
+
+def test_one_product_for_all_heads_of_a_small_plane_copies_no_values():
+    """Torch turns both sides of a product with a matrix that needs a gradient, which took most of the layer's time."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Copies(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), named=None):
+            found = function(*arguments, **(named or {}))
+            if function in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default):
+                self.elements += found.numel()
+            return found
+
+    value = torch.randn(16, 1, 64, 24, dtype=torch.float64, requires_grad=True)
+    center, sharpness = torch.randn(3, 2, requires_grad=True), torch.ones(3, requires_grad=True)
+    with Copies() as copies:
+        out = gaussian_attention(value, center, sharpness, (8, 8), plan="dense")
+    assert out.transpose(1, 2).is_contiguous()
+    assert copies.elements < value.numel()

@@ -9,8 +9,7 @@ import triton.language as tl
 
 from regard.functional import _place_columns, _placed, kernels, placed_attention
 from regard.functional._place_moments import place_moments, plain_moments
-from regard.functional.kernels._placed_pass import symmetric
-from regard.functional.kernels._placed_reach import ellipse, lines_of_strip
+from regard.functional.kernels._placed_reach import costs_of_heads, lines_of_strip
 
 CASES = [
     {"grid": (6, 7)},
@@ -111,15 +110,10 @@ def test_the_whole_of_it_in_half_precision(narrow, monkeypatch):
 
 
 @triton.jit
-def strips(matrix, targets, room, found, m, n, strip, PC: tl.constexpr, PL: tl.constexpr):
+def strips(table, targets, room, found, m, n, strip, PC: tl.constexpr, PL: tl.constexpr):
     of = tl.arange(0, 4)
     t0, t1, t2 = tl.load(targets + of * 3), tl.load(targets + of * 3 + 1), tl.load(targets + of * 3 + 2)
-    r00, r01, r02, r11, r12, r22 = symmetric(matrix, 0)
-    at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b = ellipse(r00, r01, r02, r11, r12, r22)
-    begin, end = lines_of_strip(
-        strip * PC, 0 - t0, t1, t2, tl.load(room + of), of >= 0, at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b,
-        m, n, PC, PL,
-    )  # fmt: skip
+    begin, end = lines_of_strip(table + 9, strip * PC, 0 - t0, t1, t2, tl.load(room + of), of >= 0, m, n, PC, PL)
     tl.store(found + strip * 2, begin)
     tl.store(found + strip * 2 + 1, end)
 
@@ -136,9 +130,10 @@ def test_lines_of_a_strip_hold_all_keys_within_reach_and_few_others(kind):
     matrix = root @ root.mT
     targets = torch.rand(4, 3, generator=generator) * torch.tensor([2.0, 80.0, 110.0]) - torch.tensor([1.0, 10.0, 10.0])
     room = 20.0 * torch.rand(4, generator=generator)
-    found = torch.zeros(math.ceil(n / columns), 2, dtype=torch.int32)
+    found, table = torch.zeros(math.ceil(n / columns), 2, dtype=torch.int32), torch.zeros(32)
+    costs_of_heads[(1,)](matrix / math.log2(math.e), table, DIMENSIONS=3, ENTRIES=32)
     for strip in range(len(found)):
-        strips[(1,)](matrix, targets, room, found, m, n, strip, PC=columns, PL=lines)
+        strips[(1,)](table, targets, room, found, m, n, strip, PC=columns, PL=lines)
     places = torch.stack(torch.meshgrid(*map(torch.arange, (1, m, n)), indexing="ij"), -1).double()
     away = places.reshape(1, -1, 3) - targets.double()[:, None]
     near = (torch.einsum("qka,ab,qkb->qk", away, matrix, away) < room[:, None]).any(0).view(m, n)

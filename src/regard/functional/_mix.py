@@ -164,7 +164,7 @@ class _SharedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, matrix, x):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(matrix, x)
-        return matrix @ x
+        return matrix.detach() @ x  # with a matrix that needs a gradient torch would turn x and the result, by copies
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]

@@ -11,6 +11,7 @@ from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_
 # Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
 # exact in float16.
 BLOCKS = (64, 64, 16, 4, 2, 168)
+ENTRIES = 32  # of the table of what is known of a head
 NARROW = (64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
 
 
@@ -27,6 +28,7 @@ def place_moments(
     from triton.runtime.errors import OutOfResources
 
     from regard.functional.kernels import _moments_pass
+    from regard.functional.kernels._placed_reach import costs_of_heads
 
     query, key, value, grad, out = map(rows_of, (*tensors, grad, out))
     (batch, many, _, width), (depth, m, n) = query.shape, heads.grid
@@ -41,22 +43,33 @@ def place_moments(
     mask = heads.center if keep is None else keep.contiguous().view(torch.uint8)
     strides = [stride for x in (query, key, value, grad, out) for stride in x.stride()[:3]]
     unit = unit_of(strides, query, key, value, grad, out)
-    partial = torch.empty(batch, many, programs, 16, device=query.device)
+    table = torch.empty(many, ENTRIES, device=query.device)
+    partial = torch.zeros(batch, many, programs, 10, 8, device=query.device)
     try:
         with on_device_of(query):
+            costs_of_heads[(many,)](heads.matrix, table, DIMENSIONS=heads.dimensions, ENTRIES=ENTRIES, num_warps=1)
             _moments_pass.place_moments[programs, batch * many](
                 query, key, value, grad, out, heads.center if lse is None else lse.contiguous(), heads.center,
-                heads.matrix, mask, longest_key, longest_value, partial,
+                heads.matrix, table, mask, longest_key, longest_value, partial,
                 tokens, prefix, many, width, value.shape[3], depth, m, n, beta * math.log2(math.e),
                 *[stride // unit for stride in strides],
                 DIMENSIONS=heads.dimensions, MASKED=int(keep is not None), CAUSAL=int(causal), KNOWN=int(lse is not None),
                 ROWS=int(prefix > 0), EVEN=int(even), UNIT=unit, BM=block, BN=keys, PC=columns,
-                BD=max(16, power_of_two(width)), BV=max(16, power_of_two(value.shape[3])), num_warps=warps,
+                BD=max(16, power_of_two(width)), BV=max(16, power_of_two(value.shape[3])), ENTRIES=ENTRIES, num_warps=warps,
                 num_stages=stages, maxnreg=registers,
             )  # fmt: skip
     except OutOfResources:
         raise MemoryError("the card has no room for moments of so wide heads") from None
-    # In the kernel's order: 1, then products of the last axis's distance u, the middle one's b and the first one's a.
-    _, u, uu, b, bb, bu, a, aa, au, ab = partial.sum((0, 2), dtype=torch.float64)[:, :10].unbind(1)
+    return _moments(partial.sum((0, 2), dtype=torch.float64), heads)
+
+
+def _moments(sums: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
+    """From sums ``(heads, 10, 8)`` over local coordinates 1, c, c², l, l², l c, times 1, u, u², b, b u, b², a, a², a u, a b:
+    distances are u + c, b + l and a."""
+    one, of_u, of_uu, of_b, of_bu, of_bb, of_a, of_aa, of_au, of_ab = sums.unbind(1)
+    u, uu = one[:, 1] + of_u[:, 0], one[:, 2] + 2 * of_u[:, 1] + of_uu[:, 0]
+    b, bb = one[:, 3] + of_b[:, 0], one[:, 4] + 2 * of_b[:, 3] + of_bb[:, 0]
+    bu = one[:, 5] + of_u[:, 3] + of_b[:, 1] + of_bu[:, 0]
+    a, aa, au, ab = of_a[:, 0], of_aa[:, 0], of_a[:, 1] + of_au[:, 0], of_a[:, 3] + of_ab[:, 0]
     first, second = torch.stack([a, b, u], 1), torch.stack([aa, ab, au, ab, bb, bu, au, bu, uu], 1).view(-1, 3, 3)
     return first[:, heads.axes], second[:, heads.axes, heads.axes]

@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 
 from regard.functional.kernels._placed_pass import LOG2_E, symmetric
-from regard.functional.kernels._placed_reach import ellipse, least_cost, lines_of_strip, within
+from regard.functional.kernels._placed_reach import lines_of_strip, within
 
-# Keys are left out whose weight would be below 2⁻²⁰ even if their content were that of the longest key, along the query.
-FORGOTTEN = tl.constexpr(20.0)
+# Keys are left out whose weight would be below 2⁻¹⁶ even if their content were that of the longest key, along the query.
+FORGOTTEN = tl.constexpr(16.0)
 ROOM = tl.constexpr(4096.0)  # float16 holds what is at most twice as large
 
 
@@ -53,17 +53,6 @@ def hide(scores, rows, columns, there, keep, prefix, EVEN: tl.constexpr, MASKED:
 
 
 @triton.jit
-def factors(r00, r01, r02, r11, r12, r22):
-    """S = Lᵀ L, of which each row makes one square of a position's cost. In float64: S may be singular."""
-    l22 = tl.sqrt(r22 + 1e-30)
-    l21, l20 = r12 / l22, r02 / l22
-    l11 = tl.sqrt(tl.maximum(r11 - l21 * l21, 1e-12 * r11 + 1e-30))
-    l10 = (r01 - l21 * l20) / l11
-    l00 = tl.maximum(r00 - l20 * l20 - l10 * l10, 0.0)
-    return l22, l21, l20, l11, l10, l00
-
-
-@triton.jit
 def place_cost(c, line, u, b, a, own, l22, l21, l20, l11, l10, PL: tl.constexpr):
     """(δ − Δ)ᵀ S (δ − Δ) for local coordinates c and line of keys, and what patches add to them for each query: u, b, a, and
     ``own`` to the whole."""
@@ -84,40 +73,19 @@ def column(sums, which):
 
 
 @triton.jit
-def beside(state, which, x):
-    f = tl.arange(0, 16)
-    return state + tl.where((f == which)[None, :], x[:, None], 0.0)
-
-
-@triton.jit
-def folded(one, u, uu, b, bu, bb, a, aa, au, ab, BM: tl.constexpr, DIMENSIONS: tl.constexpr):
-    """A column each: sums over patches of 1, distances and their products, from sums over local coordinates with what
-    patches add to them."""
-    state = tl.zeros([BM, 16], tl.float32)
-    state = beside(state, 0, column(one, 0))
-    state = beside(state, 1, column(one, 1) + column(u, 0))
-    state = beside(state, 2, column(one, 2) + 2.0 * column(u, 1) + column(uu, 0))
-    if DIMENSIONS > 1:
-        state = beside(state, 3, column(one, 3) + column(b, 0))
-        state = beside(state, 4, column(one, 4) + 2.0 * column(b, 3) + column(bb, 0))
-        state = beside(state, 5, column(one, 5) + column(u, 3) + column(b, 1) + column(bu, 0))
-    if DIMENSIONS == 3:
-        state = beside(state, 6, column(a, 0))
-        state = beside(state, 7, column(aa, 0))
-        state = beside(state, 8, column(a, 1) + column(au, 0))
-        state = beside(state, 9, column(a, 3) + column(ab, 0))
-    return state
+def added(x, p, mean, over):
+    return tl.sum((x - mean[:, None] * p) * over[:, None], 0)
 
 
 @triton.jit
 def place_moments(
-    q, k, v, grad, out, lse, center, matrix, keep, longest, largest, partial,
+    q, k, v, grad, out, lse, center, matrix, table, keep, longest, largest, partial,
     tokens, prefix, heads, width, value_width, depth, m, n, scale,
     q_item, q_head, q_token, k_item, k_head, k_token, v_item, v_head, v_token, g_item, g_head, g_token,
     o_item, o_head, o_token,
     DIMENSIONS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, KNOWN: tl.constexpr, ROWS: tl.constexpr,
     EVEN: tl.constexpr, UNIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PC: tl.constexpr, BD: tl.constexpr,
-    BV: tl.constexpr,
+    BV: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     """Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over a patch of queries of one head, ds the gradient of the scores.
 
@@ -128,7 +96,10 @@ def place_moments(
     Args:
         lse: of each query, the logarithm of its sum of exponentials, if ``KNOWN``; with ``ROWS`` a query's own term is in it.
         scale: β / log 2.
+        table: of each head, what ``costs_of_heads`` wrote.
         longest, largest: of each item and head, the norm of the longest key and value.
+        partial: of each program, sums over local coordinates (8) times 1, u, u², b, b u, b², a, a², a u, a b, which patches
+            add to them; those with a or b are not written where there is no such axis.
         UNIT: strides are in so many numbers; with 8 the compiler knows that rows can be read 16 bytes at a time.
         BM, BN, PC: queries and keys of a patch, and how many columns it has; the rest are lines.
     """
@@ -154,12 +125,10 @@ def place_moments(
     long = tl.sqrt(tl.sum(wide * wide, 1)) * tl.load(largest + whole)
     gain = tl.where(long > 0.0, ROOM / tl.where(long > 0.0, long, 1.0), 0.0)
     less = tl.sum(wide * given, 1) * gain
-    r00, r01, r02, r11, r12, r22 = symmetric(matrix, head)
-    # A score is an exponent of 2.
-    r00, r01, r02, r11, r12, r22 = r00 * LOG2_E, r01 * LOG2_E, r02 * LOG2_E, r11 * LOG2_E, r12 * LOG2_E, r22 * LOG2_E
-    h22, h21, h20, h11, h10, h00 = factors(r00, r01, r02, r11, r12, r22)
-    l22, l21, l20 = h22.to(tl.float32), h21.to(tl.float32), h20.to(tl.float32)
-    l11, l10, l00 = h11.to(tl.float32), h10.to(tl.float32), h00.to(tl.float32)
+    own = table + head * ENTRIES
+    l22, l21, l20, l11, l10, l00 = (
+        tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3), tl.load(own + 4), tl.load(own + 5)
+    )  # fmt: skip
     z0, z1, z2 = tl.load(center + head * 3), tl.load(center + head * 3 + 1), tl.load(center + head * 3 + 2)
     t0, t1, t2 = i0.to(tl.float32) + z0.to(tl.float32), i1.to(tl.float32) + z1.to(tl.float32), i2 + z2.to(tl.float32)
     keys_of, values_of = k + (item * k_item + head * k_head) * UNIT, v + (item * v_item + head * v_head) * UNIT
@@ -172,11 +141,12 @@ def place_moments(
             tl.load(lse + whole.to(tl.int64) * (prefix + tokens) + prefix + rows, live, 0.0).to(tl.float64) * LOG2_E
         )
         if not ROWS:
+            r00, r01, r02, r11, r12, r22 = symmetric(matrix, head)
             x0 = (i0 - depth // 2).to(tl.float64) + z0
             x1 = (i1 - m // 2).to(tl.float64) + z1
             x2 = (i2 - n // 2).to(tl.float64) + z2
-            bottom64 -= r00 * x0 * x0 + r11 * x1 * x1 + r22 * x2 * x2
-            bottom64 -= 2.0 * (r01 * x0 * x1 + r02 * x0 * x2 + r12 * x1 * x2)
+            bottom64 -= (r00 * x0 * x0 + r11 * x1 * x1 + r22 * x2 * x2) * LOG2_E
+            bottom64 -= (r01 * x0 * x1 + r02 * x0 * x2 + r12 * x1 * x2) * (2.0 * LOG2_E)
         bottom = tl.where(live, bottom64.to(tl.float32), 1e30)
         room = content - bottom + FORGOTTEN
     elif MASKED or CAUSAL:
@@ -187,16 +157,9 @@ def place_moments(
         c2 = tl.minimum(tl.maximum(tl.floor(t2 + 0.5), 0.0), n - 1.0) - t2
         x1, x2 = l11 * c1 + l10 * c0, l22 * c2 + l21 * c1 + l20 * c0
         room = 2.0 * content + (l00 * c0 * c0 + x1 * x1 + x2 * x2) + FORGOTTEN
-    # An axis that is missing must not look as if it cost nothing.
-    f00, f11 = r00, r11
-    if DIMENSIONS < 3:
-        f00 += 1.0
-    if DIMENSIONS < 2:
-        f11 += 1.0
-    begin_0, end_0 = within(t0, room, least_cost(f00, f11, r22, r01, r02, r12), depth * 1.0, live)
-    begin_1, end_1 = within(t1, room, least_cost(f11, f00, r22, r01, r12, r02), m * 1.0, live)
-    begin_2, end_2 = within(t2, room, least_cost(r22, f00, f11, r02, r12, r01), n * 1.0, live)
-    at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b = ellipse(r00, r01, r02, r11, r12, r22)
+    begin_0, end_0 = within(t0, room, tl.load(own + 6), depth * 1.0, live)
+    begin_1, end_1 = within(t1, room, tl.load(own + 7), m * 1.0, live)
+    begin_2, end_2 = within(t2, room, tl.load(own + 8), n * 1.0, live)
     if CAUSAL:
         end_0 = tl.minimum(end_0, i0 + 1)
     begin_1, end_1 = begin_1 // PL, (end_1 + PL - 1) // PL
@@ -219,26 +182,7 @@ def place_moments(
             a, u = plane.to(tl.float32) - t0, (start + half_c).to(tl.float32) - t2
             begin, stop = begin_1, end_1
             if DIMENSIONS > 1:
-                begin, stop = lines_of_strip(
-                    start,
-                    a,
-                    t1,
-                    t2,
-                    room,
-                    live,
-                    at_b,
-                    at_u,
-                    least_a,
-                    least_b,
-                    least_u,
-                    b_by_u,
-                    u_by_b,
-                    own_b,
-                    m,
-                    n,
-                    PC,
-                    PL,
-                )
+                begin, stop = lines_of_strip(own + 9, start, a, t1, t2, room, live, m, n, PC, PL)
             if CAUSAL and plane == i0:
                 stop = tl.minimum(stop, bottom_line)
             for group in range(begin, stop):
@@ -281,9 +225,7 @@ def place_moments(
         a, u = plane.to(tl.float32) - t0, (start + half_c).to(tl.float32) - t2
         begin, stop = begin_1, end_1
         if DIMENSIONS > 1:
-            begin, stop = lines_of_strip(
-                start, a, t1, t2, room, live, at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b, m, n, PC, PL
-            )
+            begin, stop = lines_of_strip(own + 9, start, a, t1, t2, room, live, m, n, PC, PL)
         if CAUSAL and plane == i0:
             stop = tl.minimum(stop, bottom_line)
         p_1, x_1 = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
@@ -313,14 +255,23 @@ def place_moments(
         if DIMENSIONS == 3:
             P_a, X_a, P_aa, X_aa = P_a + a * p_1, X_a + a * x_1, P_aa + a * a * p_1, X_aa + a * a * x_1
             P_au, X_au, P_ab, X_ab = P_au + a * p_u, X_au + a * x_u, P_ab + a * p_b, X_ab + a * x_b
-    g = tl.arange(0, 16)
-    of_p = folded(P_one, P_u, P_uu, P_b, P_bu, P_bb, P_a, P_aa, P_au, P_ab, BM, DIMENSIONS)
-    of_x = folded(X_one, X_u, X_uu, X_b, X_bu, X_bb, X_a, X_aa, X_au, X_ab, BM, DIMENSIONS)
-    mass += tl.sum(tl.where((g == 0)[None, :], of_p, 0.0), 1)
-    rest += tl.sum(tl.where((g == 0)[None, :], of_x, 0.0), 1)
+    mass += column(P_one, 0)
+    rest += column(X_one, 0)
     counts = live & (mass > 0.0)
     over = tl.where(counts, 1.0 / tl.where(counts, mass, 1.0), 0.0)
     mean = rest * over
     over = tl.where(gain > 0.0, over / tl.where(gain > 0.0, gain, 1.0), 0.0)
-    found = tl.sum((of_x - mean[:, None] * of_p) * over[:, None], 0)
-    tl.store(partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * 16 + g, found)
+    # A row's sum of ds, which should be none, is taken out by its weights; then rows are added up.
+    to = partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * 80 + f
+    tl.store(to, added(X_one, P_one, mean, over))
+    tl.store(to + 8, added(X_u, P_u, mean, over))
+    tl.store(to + 16, added(X_uu, P_uu, mean, over))
+    if DIMENSIONS > 1:
+        tl.store(to + 24, added(X_b, P_b, mean, over))
+        tl.store(to + 32, added(X_bu, P_bu, mean, over))
+        tl.store(to + 40, added(X_bb, P_bb, mean, over))
+    if DIMENSIONS == 3:
+        tl.store(to + 48, added(X_a, P_a, mean, over))
+        tl.store(to + 56, added(X_aa, P_aa, mean, over))
+        tl.store(to + 64, added(X_au, P_au, mean, over))
+        tl.store(to + 72, added(X_ab, P_ab, mean, over))

@@ -7,6 +7,8 @@ zeros there. Within one plane, and for one query, keys of a cost below a room li
 import triton
 import triton.language as tl
 
+from regard.functional.kernels._placed_pass import LOG2_E, symmetric
+
 
 @triton.jit
 def least_cost(s_aa, s_bb, s_cc, s_ab, s_ac, s_bc):
@@ -55,12 +57,13 @@ def end_of_ellipse(u, low, high, room, least_u, b_by_u, own_b):
 
 
 @triton.jit
-def lines_of_strip(
-    start, a, t1, t2, room, live, at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b, m, n,
-    PC: tl.constexpr, PL: tl.constexpr,
-):  # fmt: skip
+def lines_of_strip(shape, start, a, t1, t2, room, live, m, n, PC: tl.constexpr, PL: tl.constexpr):
     """Between which groups of lines the keys of a strip of columns cost less than ``room`` for any query. Ellipses are convex:
-    within a strip one ends where it ends as a whole, or as near to there as the strip allows."""
+    within a strip one ends where it ends as a whole, or as near to there as the strip allows.
+
+    ``shape``: what ``ellipse`` found."""
+    at_b, at_u, least_a, least_b = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2), tl.load(shape + 3)
+    least_u, b_by_u, u_by_b, own_b = tl.load(shape + 4), tl.load(shape + 5), tl.load(shape + 6), tl.load(shape + 7)
     room = tl.minimum((room - least_a * a * a) * 1.0001 + 0.01, 1e18)
     low, high = start - t2 - at_u * a - 0.01, tl.minimum(start + PC, n) - 0.99 - t2 - at_u * a
     far = u_by_b * tl.minimum(tl.sqrt(tl.maximum(room, 0.0) / least_b), 1e9)
@@ -71,3 +74,50 @@ def lines_of_strip(
     last = tl.max(tl.where(there, tl.minimum(t1 + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
     begin = tl.minimum(first, m * 1.0).to(tl.int32) // PL
     return begin, (tl.maximum(tl.floor(last), -1.0).to(tl.int32) + PL) // PL  # of none, the end is not behind the begin
+
+
+@triton.jit
+def factors(r00, r01, r02, r11, r12, r22):
+    """S = Lᵀ L, of which each row makes one square of a position's cost. In float64: S may be singular."""
+    l22 = tl.sqrt(r22 + 1e-30)
+    l21, l20 = r12 / l22, r02 / l22
+    l11 = tl.sqrt(tl.maximum(r11 - l21 * l21, 1e-12 * r11 + 1e-30))
+    l10 = (r01 - l21 * l20) / l11
+    l00 = tl.maximum(r00 - l20 * l20 - l10 * l10, 0.0)
+    return l22, l21, l20, l11, l10, l00
+
+
+@triton.jit
+def costs_of_heads(matrix, table, DIMENSIONS: tl.constexpr, ENTRIES: tl.constexpr):
+    """What is known of a head's costs before any query is: factors of S, least costs along axes, the shape of ellipses. Once for
+    each head, for quotients in float64 take long."""
+    head = tl.program_id(0)
+    r00, r01, r02, r11, r12, r22 = symmetric(matrix, head)
+    # A score is an exponent of 2.
+    r00, r01, r02, r11, r12, r22 = r00 * LOG2_E, r01 * LOG2_E, r02 * LOG2_E, r11 * LOG2_E, r12 * LOG2_E, r22 * LOG2_E
+    l22, l21, l20, l11, l10, l00 = factors(r00, r01, r02, r11, r12, r22)
+    own = table + head * ENTRIES
+    tl.store(own, l22.to(tl.float32))
+    tl.store(own + 1, l21.to(tl.float32))
+    tl.store(own + 2, l20.to(tl.float32))
+    tl.store(own + 3, l11.to(tl.float32))
+    tl.store(own + 4, l10.to(tl.float32))
+    tl.store(own + 5, l00.to(tl.float32))
+    # An axis that is missing must not look as if it cost nothing.
+    f00, f11 = r00, r11
+    if DIMENSIONS < 3:
+        f00 += 1.0
+    if DIMENSIONS < 2:
+        f11 += 1.0
+    tl.store(own + 6, least_cost(f00, f11, r22, r01, r02, r12))
+    tl.store(own + 7, least_cost(f11, f00, r22, r01, r12, r02))
+    tl.store(own + 8, least_cost(r22, f00, f11, r02, r12, r01))
+    at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b = ellipse(r00, r01, r02, r11, r12, r22)
+    tl.store(own + 9, at_b)
+    tl.store(own + 10, at_u)
+    tl.store(own + 11, least_a)
+    tl.store(own + 12, least_b)
+    tl.store(own + 13, least_u)
+    tl.store(own + 14, b_by_u)
+    tl.store(own + 15, u_by_b)
+    tl.store(own + 16, own_b)
