@@ -60,6 +60,7 @@ class TapProduct(torch.autograd.Function):
         x = x.contiguous()
         out = x.new_empty(len(x), groups, len(weight) // groups, way.lead_outputs * way.outputs)
         packed = way.pack(weight)
+        ctx.packed = None if x.is_cpu else packed  # small beside everything else; a step less for the host of a GPU
         added = bias if way.fused and way.weights_first and groups == 1 else None
         for part in way.parts(len(x)):
             way.forward(x[part], packed, out[part], added)
@@ -80,12 +81,19 @@ class TapProduct(torch.autograd.Function):
             return next(found) if needs_x else None, next(found) if needs_weight else None, by_bias, *nothing
         way = ctx.way
         x, grad = x.contiguous(), grad.reshape(len(x), ctx.groups, way.rows, -1)
-        by_x = torch.empty_like(x) if needs_x else None
-        packed = way.pack(weight)
+        packed = way.pack(weight) if ctx.packed is None else ctx.packed
         wide = torch.promote_types(x.dtype, torch.float32)
         total = WeightSum(torch.empty(packed.shape, dtype=wide, device=x.device)) if needs_weight else None
-        for part in way.parts(len(x)):
-            way.backward(x[part], grad[part], packed, None if by_x is None else by_x[part], total)
+        rounds = [(needs_x, total)]
+        if (
+            needs_x and needs_weight and not way.weights_first
+        ):  # they share nothing: one after the other takes less room
+            rounds = [(False, total), (True, None)]
+        by_x = None
+        for wants_x, so_far in rounds:
+            by_x = torch.empty_like(x) if wants_x else None
+            for part in way.parts(len(x)):
+                way.backward(x[part], grad[part], packed, None if by_x is None else by_x[part], so_far)
         by_weight = None if total is None else way.unpack(total.so_far, weight)
         return by_x, by_weight, by_bias, *nothing
 
