@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard import reference
-from regard.functional import _place_moments, _placed, attention, gaussian_attention, placed_attention
+from regard.functional import _place_columns, _place_moments, _placed, attention, gaussian_attention, placed_attention
 from regard.functional._place_columns import largest_score, position_columns
 from regard.functional._place_moments import coordinates
 from regard.layers import MultiHeadAttention, PlacedAttention
@@ -199,6 +199,28 @@ def test_half_precision_learns_positions_to_a_hundredth(sharpness, monkeypatch):
     assert max(errors(gradients(*half))) < 1e-3
     monkeypatch.setattr(_placed, "has_own_gradient", lambda *_: False)
     assert max(errors(gradients(*half))) > 1e-2
+
+
+def test_gradients_of_positions_are_taken_beside_a_kernel_that_rounds_float32(monkeypatch):
+    """As TF32 does: there the kernel's own gradient of the sharpness was off by several times."""
+    (*contents, center), sharpness, _ = problem((5, 6), 1, 0)
+    above = torch.randn(contents[2].shape, dtype=torch.float64)
+    results, asked = [], []
+
+    def rounded(query):
+        asked.append(query.dtype)
+        return query.dtype is torch.float32
+
+    for module in (_placed, _place_columns):
+        monkeypatch.setattr(module, "products_are_rounded", rounded)
+    for dtype in (torch.float32, torch.float64):
+        inputs = [x.to(dtype).detach().requires_grad_() for x in (*contents, center, sharpness)]
+        out = placed_attention(*inputs, (5, 6), prefix=1)
+        assert ("PlaceGradient" in type(out.grad_fn).__name__) is (dtype is torch.float32)
+        results.append(torch.autograd.grad(out, inputs, above.to(dtype)))
+    assert torch.float32 in asked
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-3)
 
 
 @settings(max_examples=15)

@@ -29,7 +29,7 @@ def joined(
         apart: whether gradients of positions are taken elsewhere.
         causal: what the fused kernel will be told, for torch's choice of it.
     """
-    exact = torch.bfloat16 if _products_are_rounded(query) else query.dtype
+    exact = torch.bfloat16 if products_are_rounded(query) else query.dtype
     carriers = Carriers.of(grid, prefix, keep is not None, exact)
     far = None
     if keep is not None:
@@ -69,7 +69,7 @@ def values_stay_narrow(query: Tensor, key: Tensor, value: Tensor, causal: bool) 
     return bool(torch._fused_sdp_choice(query, key, value, is_causal=causal) == SDPBackend.CUDNN_ATTENTION.value)
 
 
-def _products_are_rounded(query: Tensor) -> bool:
+def products_are_rounded(query: Tensor) -> bool:
     """Whether float32 may be multiplied as TF32, of as many digits as float16."""
     if query.dtype is not torch.float32 or not query.is_cuda or torch.compiler.is_compiling():
         return False

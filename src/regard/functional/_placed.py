@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.functional._attention import attention
 from regard.functional._call import resolve
-from regard.functional._place_columns import joined
+from regard.functional._place_columns import joined, products_are_rounded
 from regard.functional._place_gradient import PlaceGradient
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES
@@ -49,10 +49,11 @@ def placed_attention(
     of something of the query and something of the key, so they are columns beside the content's, and the kernel that
     everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
     score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
-    that the dtype holds, and each coefficient is a sum of three numbers; gradients of center and sharpness are then taken
-    beside the kernel, from scores made again in float32, for its own would be lost to rounding (with dropout, of which it
-    alone knows what it dropped, they still are). The kernel's sums are float32, in which a score on an axis of n places is
-    known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the CPU and NaN elsewhere.
+    that the dtype holds, and each coefficient is a sum of three numbers. There, and where float32 is multiplied as TF32,
+    gradients of center and sharpness are taken beside the kernel, from scores made again in float32, for its own would be lost
+    to rounding (with dropout, of which it alone knows what it dropped, and in TF32 under a compiler they still are). The
+    kernel's sums are float32, in which a score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds
+    S n² / (4 β) up to 10⁷; beyond, it is refused on the CPU and NaN elsewhere.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
@@ -106,8 +107,8 @@ def placed_attention(
 
 def has_own_gradient(query: Tensor, dropout: float) -> bool:
     """Whether gradients of center and sharpness are taken beside the fused kernel, whose own lose them to rounding in half
-    precision. Not with dropout, of which only the kernel knows what it dropped, nor for transforms."""
-    if query.dtype not in PIECES or dropout or is_exporting():
+    precision and in TF32. Not with dropout, of which only the kernel knows what it dropped, nor for transforms."""
+    if dropout or is_exporting() or not (query.dtype in PIECES or products_are_rounded(query)):
         return False
     return torch.compiler.is_compiling() or (
         not torch._C._are_functorch_transforms_active() and fwAD._current_level < 0  # no forward gradients
