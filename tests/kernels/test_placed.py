@@ -113,7 +113,7 @@ def test_the_whole_of_it_in_half_precision(narrow, monkeypatch):
 def strips(table, targets, room, found, m, n, strip, PC: tl.constexpr, PL: tl.constexpr):
     of = tl.arange(0, 4)
     t0, t1, t2 = tl.load(targets + of * 3), tl.load(targets + of * 3 + 1), tl.load(targets + of * 3 + 2)
-    begin, end = lines_of_strip(table + 9, strip * PC, 0 - t0, t1, t2, tl.load(room + of), of >= 0, m, n, PC, PL)
+    begin, end = lines_of_strip(table + 8, strip * PC, 0 - t0, t1, t2, tl.load(room + of), of >= 0, m, n, PC, PL)
     tl.store(found + strip * 2, begin)
     tl.store(found + strip * 2 + 1, end)
 
@@ -130,8 +130,8 @@ def test_lines_of_a_strip_hold_all_keys_within_reach_and_few_others(kind):
     matrix = root @ root.mT
     targets = torch.rand(4, 3, generator=generator) * torch.tensor([2.0, 80.0, 110.0]) - torch.tensor([1.0, 10.0, 10.0])
     room = 20.0 * torch.rand(4, generator=generator)
-    found, table = torch.zeros(math.ceil(n / columns), 2, dtype=torch.int32), torch.zeros(32)
-    costs_of_heads[(1,)](matrix / math.log2(math.e), table, DIMENSIONS=3, ENTRIES=32)
+    found, table = torch.zeros(math.ceil(n / columns), 2, dtype=torch.int32), torch.zeros(16)
+    costs_of_heads[(1,)](matrix / math.log2(math.e), table, DIMENSIONS=3, ENTRIES=16)
     for strip in range(len(found)):
         strips[(1,)](table, targets, room, found, m, n, strip, PC=columns, PL=lines)
     places = torch.stack(torch.meshgrid(*map(torch.arange, (1, m, n)), indexing="ij"), -1).double()

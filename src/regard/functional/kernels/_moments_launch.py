@@ -11,7 +11,7 @@ from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_
 # Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
 # exact in float16.
 BLOCKS = (64, 64, 16, 4, 2, 168)
-ENTRIES = 32  # of the table of what is known of a head
+ENTRIES = 16  # of the table of what is known of a head
 NARROW = (64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
 
 

@@ -157,12 +157,12 @@ def place_moments(
         c2 = tl.minimum(tl.maximum(tl.floor(t2 + 0.5), 0.0), n - 1.0) - t2
         x1, x2 = l11 * c1 + l10 * c0, l22 * c2 + l21 * c1 + l20 * c0
         room = 2.0 * content + (l00 * c0 * c0 + x1 * x1 + x2 * x2) + FORGOTTEN
-    begin_0, end_0 = within(t0, room, tl.load(own + 6), depth * 1.0, live)
-    begin_1, end_1 = within(t1, room, tl.load(own + 7), m * 1.0, live)
-    begin_2, end_2 = within(t2, room, tl.load(own + 8), n * 1.0, live)
-    if CAUSAL:
+    begin_0, end_0 = 0, 1
+    if DIMENSIONS == 3:
+        begin_0, end_0 = within(t0, room, tl.load(own + 6), depth * 1.0, live)
+    begin_2, end_2 = within(t2, room, tl.load(own + 7), n * 1.0, live)
+    if CAUSAL and DIMENSIONS == 3:
         end_0 = tl.minimum(end_0, i0 + 1)
-    begin_1, end_1 = begin_1 // PL, (end_1 + PL - 1) // PL
     begin_2, count = begin_2 // PC, (end_2 + PC - 1) // PC - begin_2 // PC
     bottom_line = (tl.minimum(top + lines, m) + PL - 1) // PL  # of queries, in patches of keys
     half_c: tl.constexpr = PC // 2
@@ -179,16 +179,16 @@ def place_moments(
             most, mass = added_up(scores, most, mass)
         for outer in range(count * (end_0 - begin_0)):
             plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
-            a, u = plane.to(tl.float32) - t0, (start + half_c).to(tl.float32) - t2
-            begin, stop = begin_1, end_1
+            a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
+            begin, stop = 0, 1
             if DIMENSIONS > 1:
-                begin, stop = lines_of_strip(own + 9, start, a, t1, t2, room, live, m, n, PC, PL)
+                begin, stop = lines_of_strip(own + 8, start, a, t1, t2, room, live, m, n, PC, PL)
             if CAUSAL and plane == i0:
                 stop = tl.minimum(stop, bottom_line)
             for group in range(begin, stop):
                 there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
                 tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
-                b = (begin_1 * PL + half_l).to(tl.float32) - t1 + (group - begin_1).to(tl.float32) * PL
+                b = half_l - t1 + group * (PL * 1.0)
                 cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
                 scores = tl.dot(query, tile) * scale - cost
                 scores = hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL)
@@ -222,10 +222,10 @@ def place_moments(
     P_ab, X_ab = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
     for outer in range(count * (end_0 - begin_0)):
         plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
-        a, u = plane.to(tl.float32) - t0, (start + half_c).to(tl.float32) - t2
-        begin, stop = begin_1, end_1
+        a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
+        begin, stop = 0, 1
         if DIMENSIONS > 1:
-            begin, stop = lines_of_strip(own + 9, start, a, t1, t2, room, live, m, n, PC, PL)
+            begin, stop = lines_of_strip(own + 8, start, a, t1, t2, room, live, m, n, PC, PL)
         if CAUSAL and plane == i0:
             stop = tl.minimum(stop, bottom_line)
         p_1, x_1 = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
@@ -235,7 +235,7 @@ def place_moments(
             there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
             tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
             value = keys_at(values_of, columns, v_token, e, value_width, there, EVEN, UNIT)
-            b = (begin_1 * PL + half_l).to(tl.float32) - t1 + (group - begin_1).to(tl.float32) * PL
+            b = half_l - t1 + group * (PL * 1.0)
             cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
             scores = tl.dot(query, tile) * scale - cost
             p = tl.exp2(hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL))
