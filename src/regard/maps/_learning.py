@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._model_form import ModelForm, form_of, likeness_of
+from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
-from regard.maps._module_watch import ModuleWatch
-from regard.maps._operator_watch import OperatorWatch
+from regard.maps._module_watch import ModuleCall, ModuleWatch
+from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
-_SDPA = "scaled_dot_product_attention"
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-_EXPECTED = (_SDPA, "conv2d", *_FAST_PATH)
+_EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
 class Learned(NamedTuple):
-    """The names of the modules that attended, what the model was like then, and what is known of its modules."""
+    """The names of the modules that attended, in the model's order, what the model was like then, and what is known of its
+    modules."""
 
-    names: frozenset[str]
+    names: dict[str, None]
     form: ModelForm
     facts: dict[Any, Any]
 
@@ -71,8 +71,7 @@ class LearningInterceptor(Interceptor):
         first, self._began = not self._began, True
         if first and self._known is not None and self._may_watch(others=0):
             self.names.remember(self._known.facts)
-            self._watch_modules(self.silent.ran)
-            self._operators = OperatorWatch(self)
+            self._watch_operators(self._known)
             return self
         if first and self._known is not None:
             self._form, self._known = self._known.form, None
@@ -80,7 +79,8 @@ class LearningInterceptor(Interceptor):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._end_modules()
+        self._end_first_calls()
+        self._end_calls()
         if self._operators is not None:
             self._operators.end()
             self._operators = None
@@ -92,16 +92,34 @@ class LearningInterceptor(Interceptor):
         """Whether operators can be watched, and no mode of somebody else's would see less than it does."""
         return torch._C._len_torch_function_stack() == others and OperatorWatch.is_possible()
 
-    def _watch_modules(self, ran: Any) -> None:
-        """Let the modules that attend say that they run: one that then gives no map is reported."""
-        names = () if self._known is None else self._known.names
-        found = ((name, self.names.find(name)) for name in names)
-        self._modules = ModuleWatch([(name, module) for name, module in found if module is not None], ran)
+    def _attending(self, known: Learned) -> list[tuple[str, nn.Module]]:
+        found = ((name, self.names.find(name)) for name in known.names)
+        return [(name, module) for name, module in found if module is not None]
 
-    def _end_modules(self) -> None:
+    def _watch_operators(self, known: Learned) -> None:
+        """Watch operators, and the modules that attend: one that runs and gives no map is reported."""
+        self._repeated.calls = {id(module): ModuleCall(name, module) for name, module in self._attending(known)}
+        self._operators = OperatorWatch(self)
+
+    def _end_first_calls(self) -> None:
         if self._modules is not None:
             self._modules.end()
             self._modules = None
+
+    def _end_calls(self) -> None:
+        """Modules that attend are not watched any more."""
+        for call in self._repeated.calls.values():
+            call.end()
+            if call.ran:
+                self.silent.ran(call.name)
+        self._repeated.calls = {}
+
+    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The output of a call of attention that is like an earlier one; None if it is not."""
+        if in_backward():
+            return None
+        found = self._repeated.run(args, kwargs, self.listener.wants)
+        return None if found is None else self._repeat(found)
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One of the watched operators is called."""
@@ -111,17 +129,14 @@ class LearningInterceptor(Interceptor):
             if name in _SOFTMAXES and _chooses_tokens():
                 return function(*args, **kwargs)
             self.watch_everything()
-        call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
-        found = None if call is None else self._repeated.run(call, self.listener.wants)
-        if found is not None:
-            return self._repeat(found)
         if name == "conv2d" and not self.is_prepared:
             out = function(*args, **kwargs)
             self.layouts.convolved(args, kwargs, out)
             return out
         self.prepare()
+        self._repeated.leave()
         with torch._C.DisableTorchFunction():
-            self._call = call
+            self._call = read_call(args, kwargs) if name == ATTENTION and self._operators is not None else None
             out = self._handlers[name](function, args, kwargs)
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
@@ -138,7 +153,7 @@ class LearningInterceptor(Interceptor):
         if not self.listener.took(call, moment):
             record = call.record()
             record.moment = moment
-            with torch._C.DisableTorchFunction(), paused():
+            with unwatched(), torch._C.DisableTorchFunction(), paused():
                 unobserved(self.listener.attended, record)
         return out
 
@@ -148,7 +163,9 @@ class LearningInterceptor(Interceptor):
             return
         self.prepare()
         self._follow_latest()
-        self._end_modules()
+        self._repeated.leave()
+        self._end_first_calls()
+        self._end_calls()
         self._operators.end()
         self._operators, self._usual = None, False
         others = []
@@ -172,11 +189,13 @@ class LearningInterceptor(Interceptor):
 
     def _learn(self) -> Learned | None:
         """What this capture has shown so far; None if everything must be seen."""
-        names, history = frozenset(self._accounted), self.handwritten.history
-        same = self._usual and not history.followed and not history.random.some and bool(names)
-        if not same or self._form is None or not self.silent.owners <= names:
+        history = self.handwritten.history
+        same = self._usual and not history.followed and not history.random.some and bool(self._accounted)
+        if not same or self._form is None or not self.silent.owners <= self._accounted:
             return None
-        return Learned(names, self._form, self.names.facts)
+        order = (self.names.of(module) for module in self.names.modules.values())
+        names: dict[str, None] = {name: None for name in order if name is not None and name in self._accounted}
+        return Learned(names | dict.fromkeys(self._accounted), self._form, self.names.facts)
 
     def _again(self) -> None:
         """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that
@@ -184,21 +203,25 @@ class LearningInterceptor(Interceptor):
         if self._modules is not None or self._operators is not None or not self._usual:
             return
         learned = self._learn()
-        if learned is None or likeness_of(self.names.modules.values()) != learned.form.likeness:
+        if learned is None or not learned.form.likeness.is_that_of(list(self.names.modules.values())):
             self._usual = False
             return
         self._known = learned
-        self._watch_modules(self._switch)
+        self._modules = ModuleWatch(self._attending(learned), self._switch)
 
     def _switch(self, _: str) -> None:
-        self._end_modules()
-        if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
+        """All calls of the modules that attend are watched but this one, which began already."""
+        self._end_first_calls()
+        known = self._known if self._usual and self._may_watch(others=1) else None
+        if known is not None and torch._C._get_function_stack_at(0) is self:
             super().__exit__(None, None, None)
-            self._operators = OperatorWatch(self)
+            self._watch_operators(known)
 
     def finish(self) -> None:
+        self._end_first_calls()
+        self._end_calls()
         if self._known is not None:
-            same = self._usual and (not self._accounted or self._accounted == self._known.names)
+            same = self._usual and (not self._accounted or self._accounted == self._known.names.keys())
             learned = self._known if same else None
             if learned is not None and len(self.names.remembered) > len(learned.facts):
                 learned = learned._replace(facts=self.names.facts)

@@ -6,7 +6,7 @@ same, only what depends on numbers is left: the map, its check, and the position
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
 from regard.maps._layout import Layout
-from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument
-from regard.maps._module_watch import FIRST_CALL
+from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument, model_frames
+from regard.maps._module_watch import WATCHING, ModuleCall
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
@@ -35,14 +35,19 @@ class KnownSite(NamedTuple):
         axes: of the map, with the positions of a call without a cache.
         layout: how its tokens lie on an image, and the patches with which this was found.
         codes: of the functions inside the module's call. They are kept, so that their numbers stay theirs.
-        caches: which of these functions have variables that may be caches, and their names.
+        around: the number of the module that called this one, if it might tell the axes; else None.
+        reads: of which of these functions variables are read: its place, the name of the first argument, which is no other
+            module, and the names of those that may be caches.
+        plans: how maps of such calls are written, by the options of a capture.
     """
 
     name: str
     axes: MapAxes
     layout: tuple[Layout | None, Any]
     codes: tuple[CodeType, ...]
-    caches: tuple[tuple[int, list[str]], ...]
+    around: int | None
+    reads: tuple[tuple[int, str | None, list[str]], ...]
+    plans: dict[Any, Any]
 
     def axes_of(self, shape: tuple[int, int, int, int], cache: "CacheState | str | None") -> MapAxes:
         """The axes of a call of this shape: see :attr:`RepeatedCall.cache`."""
@@ -63,11 +68,15 @@ class Call(NamedTuple):
     Attributes:
         frame: that of the module's call.
         inside: the functions that run inside of it, from the call of attention outwards.
+        codes: the numbers of their codes.
+        given: what the module was called with first.
         like: calls with the same are alike.
     """
 
     frame: FrameType
     inside: list[FrameType]
+    codes: list[int]
+    given: Any
     module: nn.Module
     tensors: tuple[Tensor, Tensor, Tensor]
     causal: bool
@@ -119,36 +128,39 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     if count < 3 or (count > 3 and (args[3] is not None or (count > 4 and args[4] != 0.0))):
         return None
     query, key, value = args[:3]
-    if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested or query.ndim != 4:
+    if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested:
         return None
-    causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
     inside, codes = [], []
     while frame is not None and (code := frame.f_code) is not CALL:
-        if code is not FIRST_CALL:
-            inside.append(frame)
-            codes.append(id(code))
+        inside.append(frame)
+        codes.append(id(code))
         frame = frame.f_back
     if frame is None:
         return None
+    while codes and codes[-1] in WATCHING:
+        del inside[-1], codes[-1]
     variables = frame.f_locals
-    module = variables["self"]
+    module, given = variables["self"], None
     of_query, of_key, steps, more = query.shape, key.shape, key.stride(), value.stride()
     form: tuple[Any, ...]
+    if len(of_query) != 4:
+        return None
     if of_query[2] == 1:  # the axes of a single query are the same however many keys there are
         order = (steps[0] > steps[2], steps[1] > steps[2], more[0] > more[2], more[1] > more[2])
         form = (of_key[0], of_key[1], of_key[3], value.shape[3], of_key[2] > 1, order)
     else:
-        given = variables["args"] or (variables["kwargs"].get("hidden_states"),)
-        first = given[0]
-        if not isinstance(first, Tensor) or first.ndim < 2 or not first.is_floating_point():
+        given = variables["args"]
+        given = given[0] if given else variables["kwargs"].get("hidden_states")
+        if not isinstance(given, Tensor):
             return None
-        form = (of_key, steps, value.shape, more, first.shape, first.is_contiguous(), _around(frame))
+        form = (of_key, steps, value.shape, more, given.shape, given.dtype, given.is_contiguous())
+    causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
     like = ("call", id(module), *codes, of_query, query.stride(), *form, *kinds)
-    return Call(frame, inside, module, (query, key, value), causal, scale, shared, like)
+    return Call(frame, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
 
 
 def _around(call: FrameType) -> int | None:
@@ -160,15 +172,23 @@ def _around(call: FrameType) -> int | None:
 
 
 class RepeatedCalls:
-    """Runs calls that are like earlier ones."""
+    """Runs calls that are like earlier ones.
+
+    Attributes:
+        calls: the modules that attend, by their ids.
+    """
 
     def __init__(self, names: ModuleNames, layouts: TokenLayouts) -> None:
         self._names, self._layouts = names, layouts
+        self.calls: dict[int, ModuleCall] = {}
 
     def learn(self, call: Call, record: AttentionRecord, running: Computation) -> None:
         """A call was recorded in full: others like it may follow."""
         scores, plain = running.weights, record.kind == "sdpa" and record.windows is None
         if not isinstance(scores, AttentionScores) or running.folded or running.layout_declared:
+            return
+        given = call.given
+        if given is not None and (given.ndim < 2 or not given.is_floating_point()):
             return
         owners = [first_argument(frame) for frame in call.inside]
         own = all(x is call.module for x in owners if isinstance(x, nn.Module))
@@ -176,60 +196,88 @@ class RepeatedCalls:
         as_given = scores.query is query and scores.key is key and running.value is value
         if not (plain and own and as_given and running.module is call.module) or "#" in record.name:
             return
-        heads = self._names.remembered.get((id(call.module), "heads"))
-        if heads is None and self._names.remembered.get((_around(call.frame), "heads")) is not None:
+        remembered, around = self._names.remembered, _around(call.frame)
+        heads = remembered.get((id(call.module), "heads"))
+        if heads is None and remembered.get((around, "heads")) is not None:
             return  # the module around it told its axes, by its own input
-        if record.axes.over != "tokens" or self._names.remembered.get((record.name, "windows")) != []:
+        if record.axes.over != "tokens" or remembered.get((record.name, "windows")) != []:
             return
-        stating = self._names.remembered.get((record.name, "stating"))
+        stating = remembered.get((record.name, "stating"))
         layout = None if stating == [] and self._layouts.patches is None else (record.layout, self._layouts.patches)
         codes = tuple(frame.f_code for frame in call.inside)
-        variables = ((depth, local_variables(code, CACHES)) for depth, code in enumerate(codes))
-        caches = tuple((depth, found) for depth, found in variables if found)
-        known = KnownSite(record.name, record.axes, layout or (None, None), codes, caches)
+        known = KnownSite(
+            record.name,
+            record.axes,
+            layout or (None, None),
+            codes,
+            around if heads is None else None,
+            tuple(_reads(codes)),
+            {},
+        )
         told = layout is None or query.shape[2] > 1  # the number of keys is told
-        self._names.remembered[call.like if told else (*call.like, key.shape[2])] = known
+        remembered[call.like if told else (*call.like, key.shape[2])] = known
 
-    def run(self, call: Call, wants: Callable[[str], bool]) -> RepeatedCall | None:
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], wants: Callable[[str], bool]) -> RepeatedCall | None:
         """The kernel of a call that is like an earlier one ran; None if everything must be found out."""
+        call = read_call(args, kwargs)
+        if call is None:
+            return None
+        module, remembered = call.module, self._names.remembered
+        noted = self.calls.get(id(module))
+        if noted is None or noted.state != "runs":
+            return None
         query, key, value = call.tensors
-        remembered = self._names.remembered
         known: KnownSite | None = remembered.get(call.like)
         if known is None and query.shape[2] == 1:
             known = remembered.get((*call.like, key.shape[2]))
         if known is None or known.layout[1] != self._layouts.patches or current_grid() is not None:
             return None
-        module = call.module
-        for frame in call.inside:
-            if frame.f_code is not _CALLED:
-                owner = first_argument(frame)
-                if owner is not module and isinstance(owner, nn.Module):
-                    return None
-        if not wants(known.name):
+        if (known.around is not None and known.around != _around(call.frame)) or not wants(known.name):
             return None
-        running = self._names.begin(call.frame, call.inside)
-        if running is None:
-            return None
+        cache = None
+        for depth, first, caches in known.reads:
+            variables = call.inside[depth].f_locals
+            owner = None if first is None else variables.get(first)
+            if owner is not module and isinstance(owner, nn.Module):
+                return None
+            for name in caches if cache is None else ():
+                cache = variables.get(name)
+                if cache is not None:
+                    break
+        running = self._names.begin(call.frame, call.inside, call.codes)
         ran = run_usual(query, key, value, call.scale, call.causal, call.shared)
         if ran is None:
             return None
-        self._names.attended(call.frame, known.name)
+        noted.state = "attended"
         out, (kernel, logsumexp) = ran
         if logsumexp is not None:
             logsumexp = arranged(logsumexp, out)
         scale = query.shape[3] ** -0.5 if call.scale is None else call.scale
-        cache = _cache_of(known, call, running) if known.caches else None
+        if cache is not None:
+            cache = state_of(cache, module, call.inside, running) or "nothing"
         return RepeatedCall(known, module, query, key, value, call.causal, scale, kernel, out, logsumexp, cache)
 
+    def leave(self) -> None:
+        """What follows is found out in full, and is numbered: so are the calls that run and were noted here alone."""
+        if not self.calls:
+            return
+        for frame in model_frames():
+            noted = self.calls.get(id(first_argument(frame))) if frame.f_code is CALL else None
+            if noted is not None and noted.state == "attended":
+                self._names.attended(frame, noted.name)
+                noted.state = "seen"  # an outer call of the same module has frames of its own, and is not noted
+        for noted in self.calls.values():
+            if noted.state is not None:
+                noted.state = "seen"
 
-def _cache_of(known: KnownSite, call: Call, running: list[str]) -> "CacheState | str | None":
-    for depth, names in known.caches:
-        variables = call.inside[depth].f_locals
-        for name in names:
-            cache = variables.get(name)
-            if cache is not None:
-                return state_of(cache, call.module, call.inside, running) or "nothing"
-    return None
+
+def _reads(codes: tuple[CodeType, ...]) -> Iterator[tuple[int, str | None, list[str]]]:
+    """See :attr:`KnownSite.reads`."""
+    for depth, code in enumerate(codes):
+        first = code.co_varnames[0] if code.co_argcount and code is not _CALLED else None
+        caches = local_variables(code, CACHES)
+        if first is not None or caches:
+            yield depth, first, caches
 
 
 def _as_it_is(x: Tensor) -> Tensor:
