@@ -79,7 +79,10 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._names = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor)).names
+        interceptor = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor))
+        self._names = interceptor.names
+        if self._quick is not None and isinstance(interceptor, LearningInterceptor):
+            self._quick.modules = max(1, interceptor.expected)
         modules = self._names.modules
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
         for name, module in modules.items() if unseen else ():

@@ -18,7 +18,7 @@ from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
-from regard.maps._module_watch import ModuleCall, ModuleWatch
+from regard.maps._module_watch import ModuleWatch
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
@@ -67,11 +67,17 @@ class LearningInterceptor(Interceptor):
             self._usual = self._usual and not BlockLayers(self.names.modules.values())
             self._form = form_of(model, self.names) if self._usual else None
 
+    @property
+    def expected(self) -> int:
+        """How many modules attended before; 0 if that is not known."""
+        return 0 if self._known is None else len(self._known.names)
+
     def __enter__(self) -> "LearningInterceptor":
         first, self._began = not self._began, True
         if first and self._known is not None and self._may_watch(others=0):
             self.names.remember(self._known.facts)
-            self._watch_operators(self._known)
+            self._watch_modules(self.silent.ran)
+            self._operators = OperatorWatch(self)
             return self
         if first and self._known is not None:
             self._form, self._known = self._known.form, None
@@ -79,8 +85,7 @@ class LearningInterceptor(Interceptor):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._end_first_calls()
-        self._end_calls()
+        self._end_modules()
         if self._operators is not None:
             self._operators.end()
             self._operators = None
@@ -92,27 +97,16 @@ class LearningInterceptor(Interceptor):
         """Whether operators can be watched, and no mode of somebody else's would see less than it does."""
         return torch._C._len_torch_function_stack() == others and OperatorWatch.is_possible()
 
-    def _attending(self, known: Learned) -> list[tuple[str, nn.Module]]:
-        found = ((name, self.names.find(name)) for name in known.names)
-        return [(name, module) for name, module in found if module is not None]
+    def _watch_modules(self, ran: Any) -> None:
+        """Let the modules that attend say that they run: one that then gives no map is reported."""
+        names = () if self._known is None else self._known.names
+        found = ((name, self.names.find(name)) for name in names)
+        self._modules = ModuleWatch([(name, module) for name, module in found if module is not None], ran)
 
-    def _watch_operators(self, known: Learned) -> None:
-        """Watch operators, and the modules that attend: one that runs and gives no map is reported."""
-        self._repeated.calls = {id(module): ModuleCall(name, module) for name, module in self._attending(known)}
-        self._operators = OperatorWatch(self)
-
-    def _end_first_calls(self) -> None:
+    def _end_modules(self) -> None:
         if self._modules is not None:
             self._modules.end()
             self._modules = None
-
-    def _end_calls(self) -> None:
-        """Modules that attend are not watched any more."""
-        for call in self._repeated.calls.values():
-            call.end()
-            if call.ran:
-                self.silent.ran(call.name)
-        self._repeated.calls = {}
 
     def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """The output of a call of attention that is like an earlier one; None if it is not."""
@@ -164,8 +158,7 @@ class LearningInterceptor(Interceptor):
         self.prepare()
         self._follow_latest()
         self._repeated.leave()
-        self._end_first_calls()
-        self._end_calls()
+        self._end_modules()
         self._operators.end()
         self._operators, self._usual = None, False
         others = []
@@ -207,19 +200,15 @@ class LearningInterceptor(Interceptor):
             self._usual = False
             return
         self._known = learned
-        self._modules = ModuleWatch(self._attending(learned), self._switch)
+        self._watch_modules(self._switch)
 
     def _switch(self, _: str) -> None:
-        """All calls of the modules that attend are watched but this one, which began already."""
-        self._end_first_calls()
-        known = self._known if self._usual and self._may_watch(others=1) else None
-        if known is not None and torch._C._get_function_stack_at(0) is self:
+        self._end_modules()
+        if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
             super().__exit__(None, None, None)
-            self._watch_operators(known)
+            self._operators = OperatorWatch(self)
 
     def finish(self) -> None:
-        self._end_first_calls()
-        self._end_calls()
         if self._known is not None:
             same = self._usual and (not self._accounted or self._accounted == self._known.names.keys())
             learned = self._known if same else None

@@ -6,7 +6,7 @@ Nothing here refers to the model or its modules, so that it can be kept for as l
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, compress, repeat
-from operator import itemgetter
+from operator import attrgetter, call, itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -66,24 +66,15 @@ def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
 
 def _levels(model: nn.Module, most: int) -> tuple[list[nn.Module], list[str]] | None:
     """All modules, level by level, and their names in their parents; None if there are more."""
-    modules: list[Any] = [model]
-    names: list[str] = []
-    try:
-        for module in modules:
-            children = module._modules
-            if children:
-                names += children
-                modules += children.values()
-                if len(modules) > most:
-                    return None
-    except AttributeError:  # some places of modules are empty
-        modules, names = [model], []
-        for module in modules:
-            names += module._modules
-            modules += [child for child in module._modules.values() if child is not None]
-            if len(modules) > most:
-                return None
-    return modules, names
+    modules, names, level = [model], list[str](), [model]
+    while level and len(modules) <= most:
+        inner = list(map(_MODULES, level))
+        names += chain.from_iterable(map(_KEYS, inner))
+        level = list(chain.from_iterable(map(_VALUES, inner)))
+        if None in level:  # some places of modules are empty
+            level = [module for module in level if module is not None]
+        modules += level
+    return None if len(modules) > most else (modules, names)
 
 
 @lru_cache(4096)
@@ -104,8 +95,7 @@ class Likeness:
         self._ids: list[int] = list(map(id, modules))
         self._kinds: list[Any] = list(map(type, modules))
         self._forward: dict[Any, Any] = {kind: kind.forward for kind in self._kinds}
-        self._training = [of.get("training") for of in variables]
-        self._changed = _changed(variables)
+        self._training, self._hooked = _common(variables)
         # Torch's own modules state what they are by their classes and parameters.
         self._stating = [not _about(kind)[0] for kind in self._kinds]
         stating = list(compress(variables, self._stating))
@@ -120,36 +110,32 @@ class Likeness:
         self._implementations = _implementations(compress(stating, self._configured))
 
     def _values(self, stating: Iterable[dict[str, Any]]) -> list[Any]:
-        return list(chain.from_iterable(map(_call, self._get, stating)))
+        return list(chain.from_iterable(map(call, self._get, stating)))
 
     def is_that_of(self, modules: Sequence[nn.Module]) -> bool:
         """Whether nothing changed."""
         if list(map(id, modules)) != self._ids or list(map(type, modules)) != self._kinds:
             return False
-        if any(kind.forward is not forward for kind, forward in self._forward.items()):
+        if any(kind.forward != forward for kind, forward in self._forward.items()):
             return False
         variables = list(map(vars, modules))
         stating = list(compress(variables, self._stating))
         try:
-            if list(map(_TRAINING, variables)) != self._training or list(map(len, stating)) != self._sizes:
+            if _common(variables) != (self._training, self._hooked) or list(map(len, stating)) != self._sizes:
                 return False
             values = self._values(stating)
         except KeyError:
             return False
         if list(map(type, values)) != self._types or list(compress(values, self._is_number)) != self._numbers:
             return False
-        same = _implementations(compress(stating, self._configured)) == self._implementations
-        return same and _changed(variables) == self._changed
+        return _implementations(compress(stating, self._configured)) == self._implementations
 
 
 def likeness_of(modules: Iterable[nn.Module]) -> Likeness | None:
     """What decides which way a model takes; None if that cannot be told."""
     modules = list(modules)
-    return None if any(_about(kind)[1] for kind in set(map(type, modules))) else Likeness(modules)
-
-
-def _call(get: Callable[[dict[str, Any]], tuple[Any, ...]], variables: dict[str, Any]) -> tuple[Any, ...]:
-    return get(variables)
+    scripted = any(_about(kind)[1] for kind in set(map(type, modules)))
+    return None if scripted or not all("training" in vars(module) for module in modules) else Likeness(modules)
 
 
 def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
@@ -159,15 +145,17 @@ def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     return lambda variables: tuple(variables[name] for name in names)
 
 
-def _changed(variables: list[dict[str, Any]]) -> list[tuple[int, ...]]:
-    """The hooks of modules, and methods that are their own."""
-    usual = map(len, chain.from_iterable(map(_HOOKS, variables)))
-    if not any(usual) and not any(map(dict.__contains__, variables, repeat("forward"))):
-        return []
-    return [
-        (id(of), id(of.get("forward")), *(id(x) for hooks in _HOOKS(of) for x in hooks.values()))
-        for of in variables
-        if any(_HOOKS(of)) or "forward" in of
+def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int, ...]]]:
+    """Whether modules train; and the hooks, and methods of their own, of those that have some."""
+    values = list(chain.from_iterable(map(_COMMON, variables)))
+    training, before, after = values[::3], values[1::3], values[2::3]
+    if not any(before) and not any(after) and not any(map(dict.__contains__, variables, repeat("forward"))):
+        return training, []
+    hooks = zip(variables, before, after, strict=True)
+    return training, [
+        (id(of), id(of.get("forward")), *map(id, (*first.values(), *second.values())))
+        for of, first, second in hooks
+        if first or second or "forward" in of
     ]
 
 
@@ -179,4 +167,5 @@ def _implementations(stating: Iterable[dict[str, Any]]) -> list[Any]:
 
 # Variables that all modules have, and those of them that matter.
 _OF_ALL = frozenset(vars(nn.Module()))
-_TRAINING, _HOOKS = itemgetter("training"), itemgetter("_forward_hooks", "_forward_pre_hooks")
+_COMMON = itemgetter("training", "_forward_pre_hooks", "_forward_hooks")
+_MODULES, _KEYS, _VALUES = attrgetter("_modules"), methodcaller("keys"), methodcaller("values")

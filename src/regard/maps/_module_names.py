@@ -261,6 +261,14 @@ class ModuleNames:
             self.compiled = _from_compiled_code(inside + around)
         return names
 
+    def counts(self, call: FrameType) -> bool:
+        """Whether attention of this call is numbered. Calls that ended are forgotten."""
+        if not self._running:
+            return False
+        frames = model_frames()
+        self._running = [entry for entry in self._running if entry[0] in frames]
+        return any(entry[0] is call for entry in self._running)
+
     def attended(self, call: FrameType, name: str) -> None:
         """This call of the module of this name attended once."""
         self._running.append((call, name, 1))

@@ -71,7 +71,8 @@ class NumbersOfChecks:
             page = self._open.get((device, stream, count))
         if page is None or page.used == page.capacity or page.host is not None:
             capacity = _FIRST if page is None else 4 * page.capacity
-            page = self._open[device, stream, count] = _Page(count, capacity, device)
+            with torch.inference_mode(False):
+                page = self._open[device, stream, count] = _Page(count, capacity, device)
             self._pages.append(page)
         self._latest = device, stream, count, page
         page.used += 1

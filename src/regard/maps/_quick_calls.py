@@ -149,6 +149,9 @@ class QuickCalls:
         self._keep = keep
         self._kernels: bool | None = None  # whether kernels may be used
         self._numbers = NumbersOfChecks()
+        self.modules = 1  # that are expected to attend, one after the other, in calls of one form
+        # Room for the next maps, by whose plan and stream: to make it at once takes less time.
+        self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
 
     def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
         """Write the map of a call; False if its record must be made to do so."""
@@ -213,18 +216,27 @@ class QuickCalls:
         writer, proof = plan.weights
         if not proof.agrees:
             return None
-        device = writer.device
-        stream = kernels.raw_stream(query)
-        left = leave_inference_mode()
-        try:
-            weights = torch.empty(writer.shape, dtype=plan.dtype, device=device)
-            numbers = self._numbers.room(writer.count, device, stream)
-        finally:
-            if left is not None:
-                left.__exit__(None, None, None)
+        stream = writer.stream
+        rooms = self._rooms
+        if rooms is None or not rooms[2] or rooms[0] is not plan or rooms[1] != stream:
+            rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
+        weights = rooms[2].pop()
+        numbers = self._numbers.room(writer.count, writer.device, stream)
         if not writer.start_at_once(query, key, value, logsumexp, output, weights, numbers.address, stream):
             return None
         return weights, numbers
+
+    def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan) -> list[Tensor]:
+        """For one map, or for those of all modules as far as they are small."""
+        count = min(self.modules, self._chunk_bytes // plan.size)
+        if self._storage.budget is not None:
+            count = min(count, (self._storage.budget - self._storage.used - plan.working) // plan.size)
+        left = leave_inference_mode()
+        try:
+            return [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(max(1, count))]
+        finally:
+            if left is not None:
+                left.__exit__(None, None, None)
 
     def _plan(self, call: RepeatedCall) -> WritePlan | None:
         """How maps of calls of this form are written; None if not in short."""
@@ -254,6 +266,7 @@ class QuickCalls:
 
     def fetch(self) -> None:
         """Bring the numbers of all checks to the host, which waits for the device."""
+        self._rooms = None
         self._numbers.fetch()
 
 

@@ -17,7 +17,7 @@ from regard.maps._axes import MapAxes
 from regard.maps._band import Band
 from regard.maps._layout import Layout
 from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument, model_frames
-from regard.maps._module_watch import WATCHING, ModuleCall
+from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
@@ -26,6 +26,10 @@ from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
 _CALLED = nn.Module._call_impl.__code__  # inside every call of a module, which it belongs to
+_FIRST_CALL = id(FIRST_CALL)
+# A variable of the frame of a module's call, which nobody else reads: the name of the map of what it attended to. So it lives
+# as long as the frame, and to know it does not keep the frame, with all that it refers to.
+_ATTENDED = "attention noted by regard"
 
 
 class KnownSite(NamedTuple):
@@ -38,6 +42,7 @@ class KnownSite(NamedTuple):
         around: the number of the module that called this one, if it might tell the axes; else None.
         reads: of which of these functions variables are read: its place, the name of the first argument, which is no other
             module, and the names of those that may be caches.
+        device: the type of that on which they run.
         plans: how maps of such calls are written, by the options of a capture.
     """
 
@@ -47,6 +52,7 @@ class KnownSite(NamedTuple):
     codes: tuple[CodeType, ...]
     around: int | None
     reads: tuple[tuple[int, str | None, list[str]], ...]
+    device: str
     plans: dict[Any, Any]
 
     def axes_of(self, shape: tuple[int, int, int, int], cache: "CacheState | str | None") -> MapAxes:
@@ -67,6 +73,7 @@ class Call(NamedTuple):
 
     Attributes:
         frame: that of the module's call.
+        variables: of that frame.
         inside: the functions that run inside of it, from the call of attention outwards.
         codes: the numbers of their codes.
         given: what the module was called with first.
@@ -74,6 +81,7 @@ class Call(NamedTuple):
     """
 
     frame: FrameType
+    variables: Any
     inside: list[FrameType]
     codes: list[int]
     given: Any
@@ -140,17 +148,17 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         frame = frame.f_back
     if frame is None:
         return None
-    while codes and codes[-1] in WATCHING:
+    if codes and codes[-1] == _FIRST_CALL:
         del inside[-1], codes[-1]
     variables = frame.f_locals
     module, given = variables["self"], None
     of_query, of_key, steps, more = query.shape, key.shape, key.stride(), value.stride()
     form: tuple[Any, ...]
-    if len(of_query) != 4:
+    if len(of_query) != 4 or 0 in of_key:
         return None
     if of_query[2] == 1:  # the axes of a single query are the same however many keys there are
         order = (steps[0] > steps[2], steps[1] > steps[2], more[0] > more[2], more[1] > more[2])
-        form = (of_key[0], of_key[1], of_key[3], value.shape[3], of_key[2] > 1, order)
+        form = (of_key[0], of_key[1], of_key[3], value.shape == of_key, of_key[2] > 1, order)
     else:
         given = variables["args"]
         given = given[0] if given else variables["kwargs"].get("hidden_states")
@@ -160,7 +168,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
     like = ("call", id(module), *codes, of_query, query.stride(), *form, *kinds)
-    return Call(frame, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
+    return Call(frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
 
 
 def _around(call: FrameType) -> int | None:
@@ -172,15 +180,10 @@ def _around(call: FrameType) -> int | None:
 
 
 class RepeatedCalls:
-    """Runs calls that are like earlier ones.
-
-    Attributes:
-        calls: the modules that attend, by their ids.
-    """
+    """Runs calls that are like earlier ones."""
 
     def __init__(self, names: ModuleNames, layouts: TokenLayouts) -> None:
         self._names, self._layouts = names, layouts
-        self.calls: dict[int, ModuleCall] = {}
 
     def learn(self, call: Call, record: AttentionRecord, running: Computation) -> None:
         """A call was recorded in full: others like it may follow."""
@@ -193,7 +196,7 @@ class RepeatedCalls:
         owners = [first_argument(frame) for frame in call.inside]
         own = all(x is call.module for x in owners if isinstance(x, nn.Module))
         query, key, value = call.tensors
-        as_given = scores.query is query and scores.key is key and running.value is value
+        as_given = scores.query is query and scores.key is key and running.value is value and key.shape == value.shape
         if not (plain and own and as_given and running.module is call.module) or "#" in record.name:
             return
         remembered, around = self._names.remembered, _around(call.frame)
@@ -212,6 +215,7 @@ class RepeatedCalls:
             codes,
             around if heads is None else None,
             tuple(_reads(codes)),
+            query.device.type,
             {},
         )
         told = layout is None or query.shape[2] > 1  # the number of keys is told
@@ -222,9 +226,8 @@ class RepeatedCalls:
         call = read_call(args, kwargs)
         if call is None:
             return None
-        module, remembered = call.module, self._names.remembered
-        noted = self.calls.get(id(module))
-        if noted is None or noted.state != "runs":
+        module, remembered, variables = call.module, self._names.remembered, call.variables
+        if _ATTENDED in variables or self._names.counts(call.frame):
             return None
         query, key, value = call.tensors
         known: KnownSite | None = remembered.get(call.like)
@@ -236,20 +239,20 @@ class RepeatedCalls:
             return None
         cache = None
         for depth, first, caches in known.reads:
-            variables = call.inside[depth].f_locals
-            owner = None if first is None else variables.get(first)
+            here = call.inside[depth].f_locals
+            owner = None if first is None else here.get(first)
             if owner is not module and isinstance(owner, nn.Module):
                 return None
             for name in caches if cache is None else ():
-                cache = variables.get(name)
+                cache = here.get(name)
                 if cache is not None:
                     break
         running = self._names.begin(call.frame, call.inside, call.codes)
-        ran = run_usual(query, key, value, call.scale, call.causal, call.shared)
+        ran = run_usual(query, key, value, call.scale, call.causal, call.shared, known.device)
         if ran is None:
             return None
-        noted.state = "attended"
-        out, (kernel, logsumexp) = ran
+        variables[_ATTENDED] = known.name
+        out, kernel, logsumexp = ran
         if logsumexp is not None:
             logsumexp = arranged(logsumexp, out)
         scale = query.shape[3] ** -0.5 if call.scale is None else call.scale
@@ -259,16 +262,10 @@ class RepeatedCalls:
 
     def leave(self) -> None:
         """What follows is found out in full, and is numbered: so are the calls that run and were noted here alone."""
-        if not self.calls:
-            return
         for frame in model_frames():
-            noted = self.calls.get(id(first_argument(frame))) if frame.f_code is CALL else None
-            if noted is not None and noted.state == "attended":
-                self._names.attended(frame, noted.name)
-                noted.state = "seen"  # an outer call of the same module has frames of its own, and is not noted
-        for noted in self.calls.values():
-            if noted.state is not None:
-                noted.state = "seen"
+            name = frame.f_locals.get(_ATTENDED) if frame.f_code is CALL else None
+            if name is not None and not self._names.counts(frame):
+                self._names.attended(frame, name)
 
 
 def _reads(codes: tuple[CodeType, ...]) -> Iterator[tuple[int, str | None, list[str]]]:
