@@ -4,6 +4,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import math
 import os
 import platform
 import statistics
@@ -22,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
-    """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--patience``, ``--output``."""
+    """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--patience``, ``--limit``, ``--output``."""
     options = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": 2, "rounds": 30, **defaults}
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default=options["device"])
@@ -33,8 +34,35 @@ def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--patience", type=float, default=60.0, help="seconds to wait for an idle machine before each row"
     )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=math.inf,
+        help="seconds after which no further row is begun, where that is offered",
+    )
     parser.add_argument("--output", type=Path, help="result file; default results/<benchmark>-<device>-<date>.json")
     return parser
+
+
+class Limit:
+    """So many seconds from now on. What is not begun in time is left out, and named.
+
+    >>> limit = Limit(0.0)
+    >>> limit.allows("a row"), limit.left_out
+    left out, for the time is up: a row
+    (False, ['a row'])
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+        self.left_out: list[str] = []
+
+    def allows(self, row: str) -> bool:
+        if time.monotonic() < self.end:
+            return True
+        self.left_out.append(row)
+        print(f"left out, for the time is up: {row}", flush=True)
+        return False
 
 
 def trial(options: argparse.Namespace) -> str:

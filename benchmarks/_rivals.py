@@ -1,24 +1,28 @@
 """What else mixes tokens by place on a GPU, grids of every size, and content with place: tables of benchmarks/gaussian.py.
 
 Depthwise convolutions of 7×7, 17×17 and 31×31 (cuDNN), DCLS (whose nine taps move inside a 17×17 window, as our centers
-do; from PyPI), a convolution by FFT, and NATTEN's neighborhood attention where it is installed. None computes the same
-function as a Gaussian head; each takes the same values and gives gradients of all it learns.
+do; from PyPI) and NATTEN's neighborhood attention where they are installed, a convolution by FFT, and FlexAttention with our
+score. Only the last computes the same function as a Gaussian head; each takes the same values and gives gradients of all it
+learns (FlexAttention of values alone).
 """
 
+import functools
 import importlib.util
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from _floor import TENSORS, device_milliseconds, graph_milliseconds
+from _measure import Limit
 from regard.functional import attention, gaussian_attention, placed_attention
 
 HEADS, WIDTH, TOKENS = 9, 64, 131072
+CHANNELS = HEADS * WIDTH
 SIZES = [(32, 32), (64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024), (131072,), (1 << 20,), (16, 64, 64)]
 Step = Callable[[], Any]
 
@@ -86,43 +90,78 @@ def size_row(grid: tuple[int, ...], sharpness: float, bandwidth: float) -> dict[
     }  # fmt: skip
 
 
-def rival_steps(side: int) -> dict[str, Step]:
-    value, above, center, alpha = inputs((side, side), 0.5)
-    batch, channels = value.shape[0], HEADS * WIDTH
-    image = value.detach().reshape(batch, side, side, channels).permute(0, 3, 1, 2).requires_grad_()
-    upstream = torch.randn_like(image)
-
-    def grads(forward: Step, *wanted: torch.Tensor) -> Step:
-        return lambda: torch.autograd.grad(forward(), wanted, upstream)
-
-    steps: dict[str, Step] = {
-        "ours": lambda: torch.autograd.grad(
-            gaussian_attention(value, center, alpha, (side, side)), (value, center, alpha), above
-        )
-    }
-    for size in (7, 17, 31):
-        weight = torch.randn(channels, 1, size, size, device="cuda", dtype=torch.bfloat16).requires_grad_()
-        steps[f"depthwise {size}×{size}"] = grads(
-            lambda weight=weight, size=size: F.conv2d(image, weight, padding=size // 2, groups=channels), image, weight
-        )
-    taps = torch.randn(channels, 31, 31, device="cuda").requires_grad_()
-    steps["FFT 31×31"] = grads(lambda: fft_convolution(image, taps), image, taps)
+def rivals() -> dict[str, Callable[[int], Step]]:
+    """What there is here, the slowest last: from a grid's side to a forward and backward pass."""
+    found: dict[str, Callable[[int], Step]] = {"ours": our_step}
+    found |= {f"depthwise {size}×{size}": functools.partial(depthwise_step, size) for size in (7, 17)}
+    found["FFT 31×31"] = fft_step
     if importlib.util.find_spec("DCLS") is not None:
-        from DCLS.construct.modules import Dcls2d  # type: ignore[import-not-found]
-
-        layer = Dcls2d(
-            channels, channels, kernel_count=9, dilated_kernel_size=17, padding=8, groups=channels, version="gauss"
-        ).to("cuda", torch.bfloat16)
-        steps["DCLS 17×17"] = grads(lambda: layer(image), image, *layer.parameters())
+        found["DCLS 17×17"] = dcls_step
     if importlib.util.find_spec("natten") is not None:
-        import natten  # type: ignore[import-not-found]
+        found["NATTEN 7×7"] = natten_step
+    return found | {"depthwise 31×31": functools.partial(depthwise_step, 31), "FlexAttention": flex_step}
 
-        flat = [torch.randn(batch, side, side, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-        query, key, other = (x.requires_grad_() for x in flat)
-        steps["NATTEN 7×7"] = lambda: torch.autograd.grad(
-            natten.na2d(query, key, other, kernel_size=7), (query, key, other), torch.ones_like(query)
-        )
-    return steps
+
+def our_step(side: int) -> Step:
+    value, above, center, alpha = inputs((side, side), 0.5)
+    wanted = (value, center, alpha)
+    return lambda: torch.autograd.grad(gaussian_attention(*wanted, (side, side)), wanted, above)
+
+
+def image_step(side: int, forward: Callable[[torch.Tensor], torch.Tensor], *learned: torch.Tensor) -> Step:
+    """The same values as one image of all heads' channels."""
+    value = inputs((side, side), 0.5)[0]
+    image = value.detach().reshape(len(value), side, side, -1).permute(0, 3, 1, 2).requires_grad_()
+    upstream = torch.randn_like(image)
+    return lambda: torch.autograd.grad(forward(image), (image, *learned), upstream)
+
+
+def depthwise_step(size: int, side: int) -> Step:
+    weight = torch.randn(CHANNELS, 1, size, size, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    return image_step(side, lambda x: F.conv2d(x, weight, padding=size // 2, groups=CHANNELS), weight)
+
+
+def fft_step(side: int) -> Step:
+    taps = torch.randn(CHANNELS, 31, 31, device="cuda").requires_grad_()
+    return image_step(side, lambda x: fft_convolution(x, taps), taps)
+
+
+def dcls_step(side: int) -> Step:
+    from DCLS.construct.modules import Dcls2d  # type: ignore[import-not-found]
+
+    layer = Dcls2d(
+        CHANNELS, CHANNELS, kernel_count=9, dilated_kernel_size=17, padding=8, groups=CHANNELS, version="gauss"
+    ).to("cuda", torch.bfloat16)
+    return image_step(side, layer, *layer.parameters())
+
+
+def natten_step(side: int) -> Step:
+    import natten  # type: ignore[import-not-found]
+
+    shape = (max(1, TOKENS // side**2), side, side, HEADS, WIDTH)
+    wanted = [torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+    above = torch.ones_like(wanted[0])
+    return lambda: torch.autograd.grad(natten.na2d(*wanted, kernel_size=7), wanted, above)
+
+
+def flex_step(side: int) -> Step:
+    """FlexAttention with the score, compiled, positions fixed: it has the gradient of values alone, for that of nine centers
+    takes seconds."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    value, above, center, alpha = (x.detach() for x in inputs((side, side), 0.5))
+    down, right = center.unbind(1)
+    value.requires_grad_()
+    zeros = torch.zeros_like(value)
+
+    def score(
+        content: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        rows, columns = k // side - q // side - down[h], k % side - q % side - right[h]
+        return content - alpha[h] * (rows * rows + columns * columns)
+
+    attend = torch.compile(flex_attention, dynamic=False)
+    return lambda: torch.autograd.grad(attend(zeros, zeros, value, score_mod=score), value, above)
 
 
 def fft_convolution(image: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
@@ -146,22 +185,31 @@ def patient_milliseconds(step: Step) -> float:
     return once if once > 500 else device_milliseconds(step, repeats=5)
 
 
-def rival_row(side: int) -> dict[str, Any]:
+def rival_rows(sides: Sequence[int], limit: Limit) -> list[dict[str, Any]]:
+    """A row for each grid; one rival after the other, so that a time limit leaves out the slowest."""
+    rows: list[dict[str, Any]] = [{"grid": f"{side}²"} for side in sides]
+    for name, make in rivals().items():
+        for side, row in zip(sides, rows, strict=True):
+            if limit.allows(f"{name} at {side}²"):
+                try:
+                    row[name], row[f"{name}, memory"] = time_and_memory(make(side), side)
+                except Exception as error:
+                    print(f"{name} does not run at {side}²: {type(error).__name__}: {str(error)[:120]}", flush=True)
+                    row[name] = None
+                torch.cuda.empty_cache()
+        print(name, [row.get(name) for row in rows], flush=True)
+    return rows
+
+
+def time_and_memory(step: Step, side: int) -> tuple[float, float]:
     """Milliseconds of the device, forward and backward, and peak memory in value tensors."""
-    row: dict[str, Any] = {"grid": f"{side}²"}
-    size = max(1, TOKENS // side**2) * side**2 * HEADS * WIDTH * 2
-    for name, step in rival_steps(side).items():
-        try:
-            row[name] = round(patient_milliseconds(step), 3)
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            step()
-            torch.cuda.synchronize()
-            row[f"{name}, memory"] = round((torch.cuda.max_memory_allocated() - before) / size, 1)
-        except Exception as error:
-            print(f"{name} does not run at {side}²: {type(error).__name__}: {str(error)[:120]}", flush=True)
-            row[name] = None
-    return row
+    taken = patient_milliseconds(step)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    size = max(1, TOKENS // side**2) * side**2 * CHANNELS * 2
+    return round(taken, 3), round((torch.cuda.max_memory_allocated() - before) / size, 1)
 
 
 def placed_row(side: int) -> dict[str, Any]:

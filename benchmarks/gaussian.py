@@ -5,6 +5,7 @@ Forward and backward pass (gradients of values, centers and sharpness); ratios a
     python benchmarks/gaussian.py                 # CPU: one image; a GPU: about 131 k tokens in bfloat16
     python benchmarks/gaussian.py --grids 32 64   # fewer grids
     python benchmarks/gaussian.py --conversion    # only convolutions and the attention that they convert to
+    python benchmarks/gaussian.py --device cuda --rounds 5 --patience 0 --limit 200 --only placed rivals conversion
 
 These compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product), ``sdpa+bias`` (the same
 matrix as a bias of the fused kernel), and ``flex`` (FlexAttention with the score as its score_mod; GPU only). These compute
@@ -13,26 +14,28 @@ convolutions of cuDNN or oneDNN with as many channels), and on a CPU ``depthwise
 A baseline that does not fit into memory is skipped, with a message.
 
 On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
-compared with cuDNN's convolution with as many weights, grids of every size, rivals (``_rivals.py``), and content with place.
+compared with cuDNN's convolution with as many weights, grids of every size; and in files of their own content with place,
+rivals (``_rivals.py``) and conversions (``_conversion.py``). With ``--limit`` no further row is begun after so many seconds.
 """
 
 import ctypes
-import functools
 import itertools
 import json
 import math
 import subprocess
 import sys
+import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
+from _conversion import conversion, conversion_steps
 from _floor import copy_bandwidth, floor_row, full_width_row
-from _measure import arguments, milliseconds, print_table, ratios, side_by_side, write
-from _rivals import SIZES, placed_errors, placed_row, rival_row, size_row
-from regard import conv_to_attention
+from _measure import Limit, arguments, milliseconds, print_table, ratios, side_by_side, write
+from _rivals import SIZES, placed_errors, placed_row, rival_rows, size_row
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
 
 HEADS, WIDTH, TOKENS = 9, 64, 131072
@@ -173,12 +176,12 @@ def peak_on_gpu(call: Callable[[], None]) -> int:
 
 
 def workload(side: int, way: str, device: str) -> Callable[[], None] | None:
-    """A way of computing Gaussian heads, or ``conv:CHANNELS:CASE``, ``attention:…`` and ``taps:…``, a layer and its
+    """A way of computing Gaussian heads, or ``conv:CHANNELS:CASE:DTYPE``, ``attention:…`` and ``taps:…``, a layer and its
     conversions."""
-    kind, _, layer = way.partition(":")
+    kind, *layer = way.split(":")
     if layer:
-        channels, _, case = layer.partition(":")
-        return conversion_steps(int(channels), side, device, case)[kind]
+        channels, case, dtype = layer
+        return conversion_steps(int(channels), side, device, case, getattr(torch, dtype))[kind]
     return Problem(side, device, torch.float32 if device == "cpu" else torch.bfloat16).candidates()[way]
 
 
@@ -205,66 +208,41 @@ def memory_status(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-CONVERTED = {"zeros": {}, "reflect": {"padding_mode": "reflect"}, "stride 2": {"stride": 2}}
-
-
-def conversion_steps(channels: int, side: int, device: str, case: str) -> dict[str, Callable[[], None]]:
-    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, device=device, **CONVERTED[case])
-    x = torch.randn(8 if device == "cpu" else 128, channels, side, side, device=device, requires_grad=True)
-
-    def step(layer: torch.nn.Module) -> Callable[[], None]:
-        inputs = [x, *layer.parameters()]
-        return lambda: [torch.autograd.grad(layer(x).sum(), inputs)].clear()
-
-    return {
-        "conv": step(conv),
-        "attention": step(conv_to_attention(conv, plan="attention")),
-        "taps": step(conv_to_attention(conv, plan="taps")),
-    }
-
-
-def conversion(device: str, rounds: int) -> list[dict[str, object]]:
-    """A 3×3 convolution beside the attention it converts to: forward and backward, time and memory, in float32 throughout (a
-    GPU's convolution would else be computed in TF32, and the attention's products not)."""
-    torch.backends.cudnn.allow_tf32 = False
+def sizes_on_the_card(bandwidth: float, limit: Limit) -> list[dict[str, object]]:
+    """Grids of every size."""
+    wide = [((side, side), 1e-6) for side in (128, 256, 512)]
     rows = []
-    for channels, side in ((64, 32), (256, 8)) if device == "cpu" else ((64, 32), (256, 16)):
-        for case in CONVERTED:
-            times = side_by_side(conversion_steps(channels, side, device, case), rounds=rounds, device=device)
-            row = {"layer": f"{channels}→{channels}, 3×3 on {side}², {case}", **milliseconds(times)}
-            longer = ratios(times, "conv")
-            row["ratio"], row["taps ratio"] = round(longer["attention"], 2), round(longer["taps"], 2)
-            for kind in ("conv", "attention", "taps"):
-                peak = peak_bytes(side, f"{kind}:{channels}:{case}", device)
-                row[f"{kind} MiB"] = round((peak or 0) / 2**20, 1)
-            rows.append(row)
-    torch.backends.cudnn.allow_tf32 = True
+    for grid, alpha in [*itertools.product(SIZES, (0.5, 0.2)), *wide]:
+        if limit.allows(f"size {grid}, sharpness {alpha:g}"):
+            rows.append(size_row(grid, alpha, bandwidth))
+            print("sizes", rows[-1], flush=True)
+            torch.cuda.empty_cache()
+    print("\nsizes")
+    print_table(rows, list(rows[0]) if rows else [])
     return rows
 
 
-def on_the_card(bandwidth: float) -> dict[str, list[dict[str, object]]]:
-    """Grids of every size, rivals, and content with place."""
-    wide = [((side, side), 1e-6) for side in (128, 256, 512)]
-    plans: dict[str, list[Callable[[], dict[str, object]]]] = {
-        "sizes": [
-            functools.partial(size_row, grid, alpha, bandwidth)
-            for grid, alpha in [*itertools.product(SIZES, (0.5, 0.2)), *wide]
-        ],
-        "rivals": [functools.partial(rival_row, side) for side in (64, 128, 256)],
-        "placed": [functools.partial(placed_row, side) for side in (64, 128)],
-    }
-    tables: dict[str, list[dict[str, object]]] = {}
-    for name, rows in plans.items():
-        tables[name] = []
-        for row in rows:
-            tables[name].append(row())
-            print(name, tables[name][-1], flush=True)
-            torch.cuda.empty_cache()
-    tables["placed errors"] = placed_errors()
-    for name, found in tables.items():
+def parts(options: Namespace, limit: Limit) -> None:
+    """Rivals, content with place, and conversions: each a table and a file of its own, the quickest first."""
+    for name in ("placed", "rivals", "conversion"):
+        if (options.only and name not in options.only) or (name != "conversion" and options.device == "cpu"):
+            continue
+        left, more, rows = Limit(limit.end - time.monotonic()), {}, []
+        if name == "placed":
+            rows = [placed_row(side) for side in (64, 128) if left.allows(f"placed {side}²")]
+            more["errors"] = placed_errors() if left.allows("errors") else []
+            print_table(more["errors"], list(more["errors"][0]) if more["errors"] else [])
+        elif name == "rivals":
+            rows = rival_rows((64, 128, 256), left)
+        else:
+            rows = conversion(options, left, peak_bytes)
         print(f"\n{name}")
-        print_table(found, list(found[0]))
-    return tables
+        print_table(rows, list(dict.fromkeys(key for row in rows for key in row)))
+        path = options.output if options.output and len(options.only or ()) == 1 else None
+        kept = Namespace(**{**vars(options), "output": path})
+        print(write(name, kept, rows, left_out=left.left_out, **more), flush=True)
+        if options.device != "cpu":
+            torch.cuda.empty_cache()
 
 
 def main() -> None:
@@ -274,18 +252,22 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0], rounds=10)
     parser.add_argument("--grids", type=int, nargs="+", default=[16, 32, 64, 128, 256])
     parser.add_argument("--linear", type=int, nargs=2, default=[64, 512], help="the two grids of the linear-time check")
-    parser.add_argument("--conversion", action="store_true", help="only convolutions and what they convert to")
+    parser.add_argument("--only", nargs="+", choices=["placed", "rivals", "conversion"], help="only these tables")
+    parser.add_argument(
+        "--conversion", action="append_const", dest="only", const="conversion", help="--only conversion"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.conversion:
-        converted = conversion(options.device, options.rounds)
-        print_table(converted, list(converted[0]))
-        print(write("conversion", options, converted))
+    limit = Limit(options.limit)
+    if options.only:
+        parts(options, limit)
         return
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     rows, memory, floors = [], [], []
     bandwidth = copy_bandwidth() if options.device != "cpu" else 0.0
     for side in options.grids:
+        if not limit.allows(f"grid {side}²"):
+            continue
         problem = Problem(side, options.device, dtype)
         candidates = problem.candidates()
         runnable = {name: call for name, call in candidates.items() if call is not None and runs(name, call)}
@@ -340,17 +322,15 @@ def main() -> None:
     print(
         f"\nbanded: time({high}²) / time({low}²) = {linear[high] / linear[low]:.1f} for {(high / low) ** 2:.0f} × the tokens"
     )
-    extra = on_the_card(bandwidth) if bandwidth else {}
-    converted = conversion(options.device, options.rounds)
-    print("\na convolution and the attention it converts to, forward + backward, milliseconds")
-    print_table(converted, list(converted[0]))
+    extra = {"sizes": sizes_on_the_card(bandwidth, limit)} if bandwidth else {}
     path = write(
         "gaussian", options, rows, heads=HEADS, width=WIDTH, sharpness=SHARPNESS, dtype=str(dtype),
         tokens_in_all="one image" if options.device == "cpu" else TOKENS, memory=memory, growth=growth,
         bandwidth=bandwidth or None, floor=floors, full_width=wide,
-        linear={f"{side}²": ms for side, ms in linear.items()}, conversion=converted, **extra,
+        linear={f"{side}²": ms for side, ms in linear.items()}, left_out=limit.left_out, **extra,
     )  # fmt: skip
     print(f"\n{path}")
+    parts(options, limit)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,42 @@ def _gaussian(results: Sequence[Result], prefix: str) -> str:
     text = f"Milliseconds, forward and backward, {result['dtype'].removeprefix('torch.')}, {result['heads']} heads × "
     text += f"{result['width']}, about {result['tokens_in_all'] // 1000} k tokens in all. {_origin(result, prefix)}; "
     text += "–: does not fit into memory, or takes seconds."
-    return f"{_markdown(['grid', *(columns.get(key, key) for key in shown)], rows)}\n\n{text}"
+    found = [f"{_markdown(['grid', *(columns.get(key, key) for key in shown)], rows)}\n\n{text}"]
+    return "\n\n".join(found + _rivals(results, prefix) + _placed(results, prefix))
+
+
+def _rivals(results: Sequence[Result], prefix: str) -> list[str]:
+    """Once they have been measured: what else mixes tokens by place."""
+    if not any(r.get("benchmark") == "rivals" for r in results):
+        return []
+    result = newest(results, "rivals")
+    measured = list(dict.fromkeys(key for row in result["rows"] for key in row))
+    names = [key for key in measured if f"{key}, memory" in measured]
+    rows = [
+        [row["grid"], *(f"{_fine(row.get(name))} ({_fine(row.get(f'{name}, memory'))})" for name in names)]
+        for row in result["rows"]
+    ]
+    head = ["grid", *("regard" if name == "ours" else name for name in names)]
+    text = "Milliseconds on the device, forward and backward, in brackets peak memory in value tensors. FlexAttention computes "
+    text += f"the same, but gradients of values alone; the others compute something else. {_origin(result, prefix)}."
+    return [f"{_markdown(head, rows)}\n\n{text}"]
+
+
+def _placed(results: Sequence[Result], prefix: str) -> list[str]:
+    """Once it has been measured: content with place."""
+    if not any(r.get("benchmark") == "placed" for r in results):
+        return []
+    result = newest(results, "placed")
+    rows = [[row["grid"], _fine(row["placed"]), _fine(row["flash"]), f"{row['ratio']:.2f} ×"] for row in result["rows"]]
+    head = ["grid", "content with place, all gradients", "content alone", "ratio"]
+    text = "Milliseconds on the device, forward and backward, bfloat16, 9 heads × 64, full covariance. "
+    for row in result.get("errors") or ():
+        text += f"S = {row['S']:g}: relative error of the output {row['output']:.1e} (content alone {row['content alone']:.1e}), "
+        text += f"of gradients of center and S {row[_CENTER]:.1e} and {row[_MATRIX]:.1e}. "
+    return [f"{_markdown(head, rows)}\n\n{text}{_origin(result, prefix)}."]
+
+
+_CENTER, _MATRIX = "center's gradient", "S's gradient"
 
 
 def _kernels(results: Sequence[Result], prefix: str) -> str:
@@ -137,14 +172,25 @@ def _fine(value: Any) -> str:
 
 
 def _conversion(results: Sequence[Result], prefix: str) -> str:
-    result = newest(results, "conversion", "thread")
-    rows = [
-        [row["layer"], f"{row['conv']:.1f} ms", f"{row['ratio']:.2f}×", f"{row['taps ratio']:.2f}×"]
-        + [f"{row[f'{kind} MiB']:.1f} MiB" for kind in ("conv", "attention", "taps")]
-        for row in result["rows"]
-    ]
-    head = ["layer, 8 items", "convolution", "as attention", "by taps", "memory", "as attention", "by taps"]
-    return f"{_markdown(head, rows)}\n\nForward and backward, float32. {_origin(result, prefix)}."
+    """On a CPU and, once it has been measured there, on a GPU."""
+    found = []
+    for hardware, items in (("thread", 8), ("NVIDIA", 128)):
+        if hardware == "NVIDIA" and not any(
+            r.get("benchmark") == "conversion" and hardware in r["hardware"] for r in results
+        ):
+            continue
+        result = newest(results, "conversion", hardware)
+        more = {"device ratio": "on the device", "device taps ratio": "by taps"} if hardware == "NVIDIA" else {}
+        rows = [
+            [row["layer"], f"{row['conv']:.{1 if items == 8 else 2}f} ms"]
+            + [f"{row[key]:.2f}×" for key in ("ratio", "taps ratio", *more)]
+            + [f"{row[f'{kind} MiB']:.1f} MiB" for kind in ("conv", "attention", "taps")]
+            for row in result["rows"]
+        ]
+        head = [f"layer, {items} items", "convolution", "as attention", "by taps", *more.values(), "memory"]
+        text = f"Forward and backward{', float32' if items == 8 else ''}. {_origin(result, prefix)}."
+        found.append(f"{_markdown([*head, 'as attention', 'by taps'], rows)}\n\n{text}")
+    return "\n\n".join(found)
 
 
 def _capture_models(results: Sequence[Result], prefix: str) -> str:
@@ -254,7 +300,7 @@ def _training(results: Sequence[Result], prefix: str) -> str:
 
 _RECORDS = (
     ("cifar10-speedrun", "CIFAR-10, quickly"),
-    ("cifar10-95", "CIFAR-10, 95 %"),
+    ("cifar10-96", "CIFAR-10, 96 %"),
     ("cifar10-best", "CIFAR-10, accurately"),
 )
 
@@ -320,6 +366,21 @@ def _pyramid(results: Sequence[Result], prefix: str) -> str:
         f"batches of 1,000, {seeds}. {result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
     )
     return f"{_markdown(['network or change', 'parameters', 'held out, %', 'ms / step'], rows)}\n\n{text}"
+
+
+def _pyramid_longer(results: Sequence[Result], prefix: str) -> str:
+    result = newest(results, "pyramid-longer")
+    head = ["widths, blocks in a stage", "augmentation", "epochs", "training images, %", "held out, %", "training"]
+    rows = [
+        [f"{', '.join(map(str, row['widths']))}; {row['blocks']}", row["augmentation"], str(row["epochs"]),
+         f"{row['training accuracy']:.1f}", f"{row['held out']:.2f}", f"{row['seconds']:.0f} s"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    text = (
+        f"Accuracy on the augmented training images of the last epoch, and on 5,000 images held out; one seed each. "
+        f"{result['hardware']}, {result['date']} ([file]({prefix}{result['file']}))."
+    )
+    return f"{_markdown(head, rows)}\n\n{text}"
 
 
 def _ablation(results: Sequence[Result], prefix: str) -> str:
@@ -412,6 +473,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "capture-gpu": _capture_gpu,
     "zoo": _zoo,
     "pyramid": _pyramid,
+    "pyramid-longer": _pyramid_longer,
     "training": _training,
     "highlights": _highlights,
     "reproduction": _reproduction,

@@ -98,6 +98,28 @@ def test_a_table_that_is_not_known_is_refused(script):
         results.table("gaussian", "", [])
 
 
+def test_tables_take_up_what_was_measured_on_a_gpu_later(script):
+    """Rivals, content with place and conversions have files of their own, which need not be there."""
+    results = script("scripts/results.py")
+    base = {"date": "2100-01-01", "hardware": "NVIDIA X", "command": "measured", "file": "new.json"}
+    conversion = {"layer": "wide", "conv": 0.51, "ratio": 2.5, "taps ratio": 1.0, "device ratio": 0.9}
+    conversion |= {"device taps ratio": 1.1} | {f"{kind} MiB": 7.0 for kind in ("conv", "attention", "taps")}
+    rows = {
+        "rivals": [
+            {"grid": "64²", "ours": 0.4, "ours, memory": 3.0, "slow": None}, {"grid": "128²", "slow": 5.0, "slow, memory": 2.0}
+        ],
+        "placed": [{"grid": "64²", "placed": 14.5, "flash": 9.25, "ratio": 1.57}],
+        "conversion": [conversion],
+    }  # fmt: skip
+    before = results.load()
+    found = before + [{**base, "benchmark": name, "rows": some} for name, some in rows.items()]
+    tables = {name: results.table(name, "there/", found) for name in ("gaussian", "conversion")}
+    assert all(tables[name].startswith(results.table(name, "there/", before)) for name in tables)
+    assert "| 64² | 0.40 (3.00) | – (–) |\n| 128² | – (–) | 5.00 (2.00) |" in tables["gaussian"]
+    assert "| 64² | 14.50 | 9.25 | 1.57 × |" in tables["gaussian"]
+    assert "| wide | 0.51 ms | 2.50× | 1.00× | 0.90× | 1.10× | 7.0 MiB" in tables["conversion"]
+
+
 def test_the_gallery_is_made_by_its_script(script, root, tmp_path):
     gallery = script("scripts/gallery.py")
     shown = set(re.findall(r"images/gallery/([\w-]+)\.png", (root / "docs/gallery.md").read_text("utf-8")))

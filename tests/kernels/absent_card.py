@@ -108,23 +108,24 @@ def place(placed, width, dtype, prefix=0, causal=False):
     keep = torch.ones(1, tensors[0].shape[2], dtype=torch.bool) if causal else None
     far = None if keep is None else torch.zeros(HEADS, dtype=torch.float64)
     carriers = kernels.Carriers.of(placed, prefix, causal, tensors[0].dtype)
-    kernels.JoinColumns.apply(*tensors, heads, keep, keep, far, carriers, prefix, 0.125, width + 16)
+    for role, x in enumerate(tensors):
+        kernels.JoinColumns.apply(role, x, heads, keep if role < 2 else None, far, carriers, prefix, 0.125, width + 16)
     for sums in (torch.zeros(1, HEADS, tensors[0].shape[2]), None)[: 1 + causal]:
         kernels.place_moments(tensors[0], tensors[0], tuple(tensors), sums, heads, keep, prefix, 0.125, causal)
 
 
 def convert(converted, channels, dtype, stride=1):
     """One convolution's attention, forward and backward along its axes."""
-    x = torch.zeros(2 * channels, 1, converted, converted, dtype=getattr(torch, dtype))
+    x = torch.zeros(2, 1, channels, converted, converted, dtype=getattr(torch, dtype))
     outputs = (converted - 1) // stride + 1
     matrix = torch.zeros(3, outputs, converted, dtype=x.dtype)
-    y = x.new_zeros(2 * channels, 3, outputs, converted)
+    y = x.new_zeros(channels, 3, 2, outputs, converted).permute(2, 1, 0, 3, 4)
     kernels.axis_taps(x.mT, matrix, y.mT)
     kernels.axis_taps(y.mT, matrix, x.mT, back=True)
     kernels.axis_taps(
-        x.new_zeros(2, 3, channels * converted, converted),
+        x.new_zeros(2, 3, channels, converted, converted),
         matrix,
-        x.new_zeros(2, 1, channels * converted, outputs),
+        x.new_zeros(2, 1, channels, converted, outputs),
         bias=x.new_zeros(channels),
     )
 

@@ -22,7 +22,7 @@ ALL = {
     "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",
     "block_edges", "block_sums",
-    "placed_columns", "place_moments", "axis_taps",
+    "placed_columns", "longest_rows", "place_moments", "axis_taps",
 }  # fmt: skip
 
 

@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
-from regard.functional import _placed, kernels, placed_attention
+from regard.functional import _place_columns, _placed, kernels, placed_attention
 from regard.functional._place_moments import place_moments, plain_moments
+from regard.functional.kernels._placed_pass import symmetric
+from regard.functional.kernels._placed_reach import ellipse, lines_of_strip
 
 CASES = [
     {"grid": (6, 7)},
@@ -90,7 +94,10 @@ def test_columns_of_long_axes_are_those_of_plain_operations(grid):
     check_columns([x[1:].bfloat16() for x in contents], center, matrix, keep[1:], grid, 1, False)
 
 
-def test_the_whole_of_it_in_half_precision():
+@pytest.mark.parametrize("narrow", [False, True])
+def test_the_whole_of_it_in_half_precision(narrow, monkeypatch):
+    """Also with values that stay as wide as they are, as where torch takes cuDNN's kernel."""
+    monkeypatch.setattr(_place_columns, "values_stay_narrow", lambda *_: narrow)
     (*contents, grad), center, matrix, keep, _ = problem((7, 16), 1, masked=True, width=16)
     results = []
     for dtype in (torch.float16, torch.float64):
@@ -101,6 +108,50 @@ def test_the_whole_of_it_in_half_precision():
         results.append([out, *torch.autograd.grad(out, inputs, grad.to(dtype))])
     for found, expected in zip(*results, strict=True):
         assert error(found, expected) < 5e-3
+
+
+@triton.jit
+def strips(matrix, targets, room, found, m, n, strip, PC: tl.constexpr, PL: tl.constexpr):
+    of = tl.arange(0, 4)
+    t0, t1, t2 = tl.load(targets + of * 3), tl.load(targets + of * 3 + 1), tl.load(targets + of * 3 + 2)
+    r00, r01, r02, r11, r12, r22 = symmetric(matrix, 0)
+    at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b = ellipse(r00, r01, r02, r11, r12, r22)
+    begin, end = lines_of_strip(
+        strip * PC, 0 - t0, t1, t2, tl.load(room + of), of >= 0, at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b,
+        m, n, PC, PL,
+    )  # fmt: skip
+    tl.store(found + strip * 2, begin)
+    tl.store(found + strip * 2 + 1, end)
+
+
+@pytest.mark.parametrize("kind", ["round", "slanted", "thin", "three axes"])
+def test_lines_of_a_strip_hold_all_keys_within_reach_and_few_others(kind):
+    """Against the cost of every key; of a thin ellipse outside its plane all are taken."""
+    m, n, columns, lines = 60, 90, 8, 2
+    generator = torch.Generator().manual_seed(len(kind))
+    root = torch.zeros(3, 3, dtype=torch.float64)
+    root[1, 1], root[2, 2], root[1, 2] = {"round": (0.3, 0.3, 0.0), "thin": (0.0, 0.3, 0.2)}.get(kind, (0.1, 0.4, 0.3))
+    if kind == "three axes":
+        root[0] = torch.tensor([0.5, 0.1, -0.2])
+    matrix = root @ root.mT
+    targets = torch.rand(4, 3, generator=generator) * torch.tensor([2.0, 80.0, 110.0]) - torch.tensor([1.0, 10.0, 10.0])
+    room = 20.0 * torch.rand(4, generator=generator)
+    found = torch.zeros(math.ceil(n / columns), 2, dtype=torch.int32)
+    for strip in range(len(found)):
+        strips[(1,)](matrix, targets, room, found, m, n, strip, PC=columns, PL=lines)
+    places = torch.stack(torch.meshgrid(*map(torch.arange, (1, m, n)), indexing="ij"), -1).double()
+    away = places.reshape(1, -1, 3) - targets.double()[:, None]
+    near = (torch.einsum("qka,ab,qkb->qk", away, matrix, away) < room[:, None]).any(0).view(m, n)
+    near = (
+        torch.nn.functional.pad(near, (0, -n % columns)).view(m // lines, lines, -1, columns).any(3).any(1)
+    )  # groups, strips
+    group = torch.arange(m // lines)[:, None]
+    taken = (group >= found[:, 0]) & (group < found[:, 1])
+    assert near.any()
+    assert not (near & ~taken).any()
+    between = near.cummax(0).values & near.flip(0).cummax(0).values.flip(0)
+    few = 1.1 * between.sum() + 2.0 * len(found)  # a line more at each end, for what is rounded
+    assert taken.sum() <= few or kind == "thin"
 
 
 def test_a_card_without_room_leaves_it_to_plain_operations(monkeypatch):

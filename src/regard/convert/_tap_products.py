@@ -106,13 +106,18 @@ class Passes:
         self.weights_first = before < after and (self.fused or x.dtype in (torch.float32, torch.float64))
         between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
         width = self.inputs if self.weights_first else self.outputs
-        self.item_bytes = 2 * groups * between * self.lead_outputs * width * x.element_size()
         self.device = x.device.type
+        # Kernels write the values of all items side by side, so that one product takes them all.
+        self.beside = self.fused and groups == 1 and len(self.lead) == 1
+        self.item_bytes = 2 * groups * between * self.lead_outputs * width * x.element_size()
+        if not self.beside and self.device != "cpu":
+            self.item_bytes += weight.numel() * x.element_size()  # the item's own gradient of the weight
 
     def parts(self, items: int) -> list[slice]:
         """So few items at a time that what stands between the products is small beside inputs and outputs, or in cache."""
         room = CHUNK_BYTES.get(self.device, CHUNK_BYTES["cuda"])
-        size = max(1, room // max(self.item_bytes, 1))
+        count = math.ceil(items / max(1, room // max(self.item_bytes, 1)))
+        size = math.ceil(items / count)
         return [slice(first, first + size) for first in range(0, items, size)]
 
     def pack(self, weight: Tensor) -> Tensor:
@@ -131,22 +136,22 @@ class Passes:
         return torch.empty(split.shape, dtype=like.dtype, device=like.device).copy_(split).view(self.shape)
 
     def forward(self, x: Tensor, packed: Tensor, out: Tensor, bias: Tensor | None) -> None:
-        mixed = self.mix_lead(x)
         if self.weights_first:
-            self.add_last(packed @ mixed, out, bias=bias)
+            self.add_last(packed @ self.mix_lead(x, self.beside), out, bias=bias)
         else:
-            torch.matmul(packed, self.mix_last(mixed), out=out)
+            torch.matmul(packed, self.mix_last(self.mix_lead(x)), out=out)
 
     def backward(self, x: Tensor, grad: Tensor, packed: Tensor, by_x: Tensor | None, total: "WeightSum | None") -> None:
         if self.weights_first:
             made = self.spread_last(grad)
             if total is not None:
-                total.add(made, self.mix_lead(x))
+                total.add(made, self.mix_lead(x, self.beside))
             if by_x is not None:
                 self.unmix_lead(packed.mT @ made, by_x)
             return
         if total is not None:
-            total.add(grad, self.mix_last(self.mix_lead(x)))
+            above = grad.permute(1, 2, 0, 3).reshape(1, self.rows, -1) if self.beside else grad
+            total.add(above, self.mix_last(self.mix_lead(x), self.beside))
         if by_x is not None:
             mixed = packed.mT @ grad
             shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
@@ -154,15 +159,20 @@ class Passes:
             self.add_last(mixed, back, back=True)
             self.unmix_lead(back, by_x)
 
-    def mix_lead(self, x: Tensor) -> Tensor:
-        """(items, groups, channels · taps, leading outputs · inputs of the last axis), by all axes but the last."""
-        shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
+    def mix_lead(self, x: Tensor, beside: bool = False) -> Tensor:
+        """(items, groups, channels · taps, leading outputs · inputs of the last axis), by all axes but the last; or, if
+        ``beside``, (1, channels · taps, items · leading outputs · inputs)."""
+        shape: tuple[int, ...] = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
         if self.fused and len(self.lead) == 1:
-            taps, outputs, size = self.lead[0].shape
-            found = x.new_empty(shape)
-            target = found.view(-1, taps, outputs, self.inputs)
-            kernels.axis_taps(x.view(-1, 1, size, self.inputs).mT, self.lead[0], target.mT)
-            return found
+            (taps, outputs, size), channels = self.lead[0].shape, x.shape[1]
+            if beside:
+                found = x.new_empty(channels, taps, len(x), outputs, self.inputs)
+                target, shape = found.permute(2, 1, 0, 4, 3), (1, channels * taps, -1)
+            else:
+                found = x.new_empty(len(x), channels, taps, outputs, self.inputs)
+                target = found.permute(0, 2, 1, 4, 3)
+            kernels.axis_taps(x.view(len(x), 1, channels, size, self.inputs).mT, self.lead[0], target)
+            return found.view(shape)
         behind: list[int] = []
         y = x
         for matrix in reversed(self.lead):
@@ -179,9 +189,13 @@ class Passes:
     def unmix_lead(self, grad: Tensor, by_x: Tensor) -> None:
         """The transposed of :meth:`mix_lead`, into ``by_x``."""
         if self.fused and len(self.lead) == 1:
-            taps, outputs, size = self.lead[0].shape
-            made = grad.view(-1, taps, outputs, self.inputs)
-            kernels.axis_taps(made.mT, self.lead[0], by_x.view(-1, 1, size, self.inputs).mT, back=True)
+            (taps, outputs, size), (items, channels) = self.lead[0].shape, by_x.shape[:2]
+            if self.beside and self.weights_first:
+                made = grad.view(channels, taps, items, outputs, self.inputs).permute(2, 1, 0, 4, 3)
+            else:
+                made = grad.view(items, channels, taps, outputs, self.inputs).permute(0, 2, 1, 4, 3)
+            target = by_x.view(items, 1, channels, size, self.inputs).mT
+            kernels.axis_taps(made, self.lead[0], target, back=True)
             return
         y, count = grad, len(self.lead)
         if count > 1:
@@ -196,37 +210,56 @@ class Passes:
             y = torch.bmm(matrix.view(taps * outputs, size).mT.expand(len(y), -1, -1), y)
         by_x.copy_(y.view(by_x.shape))
 
-    def mix_last(self, mixed: Tensor) -> Tensor:
-        """(items, groups, last taps · channels · taps, leading outputs · outputs)."""
-        items, rows = len(mixed), self.channels * self.taps * self.lead_outputs
-        flat = mixed.view(items * self.groups, rows, self.inputs)
-        found = flat.new_empty(items * self.groups, self.last_taps, rows, self.outputs)
-        if self.fused:
-            kernels.axis_taps(flat.unsqueeze(1), self.last, found)
-        for tap, matrix in enumerate(() if self.fused else self.last):
-            multiply(flat, matrix.mT, found[:, tap])
-        return found.view(items, self.groups, self.last_taps * self.channels * self.taps, -1)
+    def mix_last(self, mixed: Tensor, beside: bool = False) -> Tensor:
+        """(items, groups, last taps · channels · taps, leading outputs · outputs); or, if ``beside``, (1, last taps · channels ·
+        taps, items · leading outputs · outputs)."""
+        items, rows = len(mixed), self.channels * self.taps
+        if beside:
+            found = mixed.new_empty(self.last_taps, rows, items, self.lead_outputs, self.outputs)
+            flat = mixed.view(items, 1, rows, self.lead_outputs, self.inputs)
+            kernels.axis_taps(flat, self.last, found.permute(2, 0, 1, 3, 4))
+            return found.view(1, self.last_taps * rows, -1)
+        found = mixed.new_empty(items * self.groups, self.last_taps, rows, self.lead_outputs, self.outputs)
+        self._along_last(mixed, found, self.inputs, False)
+        return found.view(items, self.groups, self.last_taps * rows, -1)
 
     def spread_last(self, grad: Tensor) -> Tensor:
-        """(items, groups, last taps · out, leading outputs · inputs): each output to what each tap reads."""
-        items, rows = len(grad), self.rows * self.lead_outputs
-        flat = grad.reshape(items * self.groups, rows, self.outputs)
-        found = flat.new_empty(items * self.groups, self.last_taps, rows, self.inputs)
-        if self.fused:
-            kernels.axis_taps(flat.unsqueeze(1), self.last, found, back=True)
-        for tap, matrix in enumerate(() if self.fused else self.last):
-            multiply(flat, matrix, found[:, tap])
+        """(items, groups, last taps · out, leading outputs · inputs): each output to what each tap reads; (1, last taps · out,
+        items · leading outputs · inputs) where items are side by side."""
+        items = len(grad)
+        if self.beside:
+            found = grad.new_empty(self.last_taps, self.rows, items, self.lead_outputs, self.inputs)
+            flat = grad.view(items, 1, self.rows, self.lead_outputs, self.outputs)
+            kernels.axis_taps(flat, self.last, found.permute(2, 0, 1, 3, 4), back=True)
+            return found.view(1, self.last_taps * self.rows, -1)
+        found = grad.new_empty(items * self.groups, self.last_taps, self.rows, self.lead_outputs, self.inputs)
+        self._along_last(grad, found, self.outputs, True)
         return found.view(items, self.groups, self.last_taps * self.rows, -1)
+
+    def _along_last(self, x: Tensor, found: Tensor, length: int, back: bool) -> None:
+        """Each tap's own mixture of the last axis."""
+        count, _, rows, lead, _ = found.shape
+        if self.fused:
+            kernels.axis_taps(x.reshape(count, 1, rows, lead, length), self.last, found, back=back)
+            return
+        flat, found = x.reshape(count, rows * lead, length), found.flatten(2, 3)
+        for tap, matrix in enumerate(self.last):
+            multiply(flat, matrix if back else matrix.mT, found[:, tap])
 
     def add_last(self, made: Tensor, out: Tensor, back: bool = False, bias: Tensor | None = None) -> None:
         """The last axis mixed tap by tap and added up, or with ``back`` the transposed of :meth:`mix_last`; a kernel adds the
         bias, too."""
-        count, length = len(made) * self.groups, self.outputs if back else self.inputs
+        count, length = len(out) * self.groups, self.outputs if back else self.inputs
+        if self.fused:
+            if self.beside and self.weights_first:
+                parts = made.view(self.last_taps, -1, count, self.lead_outputs, length).permute(2, 0, 1, 3, 4)
+            else:
+                parts = made.view(count, self.last_taps, -1, self.lead_outputs, length)
+            target = out.view(count, 1, parts.shape[2], self.lead_outputs, -1)
+            kernels.axis_taps(parts, self.last, target, back=back, bias=bias)
+            return
         flat = made.view(count, self.last_taps, -1, length)
         target = out.view(count, flat.shape[2], -1)
-        if self.fused:
-            kernels.axis_taps(flat, self.last, target.unsqueeze(1), back=back, bias=bias)
-            return
         # Half precision adds up in one product, wider dtypes in place.
         if back and made.dtype not in (torch.float32, torch.float64):
             joined = flat.transpose(1, 2).reshape(count, flat.shape[2], -1)
@@ -266,11 +299,15 @@ class WeightSum:
         self.so_far, self.is_empty = memory, True
 
     def add(self, left: Tensor, right: Tensor) -> None:
+        """Of (items, groups, rows, columns), or of all items side by side, (groups, rows, columns)."""
         if self.so_far.dtype == left.dtype and self.so_far.is_cpu:
             if self.is_empty:
                 self.so_far.zero_()
             for one, other in zip(left, right, strict=True):
                 torch.baddbmm(self.so_far, one, other.mT, out=self.so_far)
+        elif left.ndim == 3:
+            found = left @ right.mT
+            self.so_far = self.so_far.copy_(found) if self.is_empty else self.so_far.add_(found)
         elif self.is_empty:
             torch.sum(left @ right.mT, 0, dtype=self.so_far.dtype, out=self.so_far)
         else:

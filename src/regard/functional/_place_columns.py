@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES, Carriers, JoinColumns, three_axes, usable_for_places
@@ -17,15 +18,16 @@ HIDDEN, FARTHEST = 2.0**18, 2.0**25
 
 def joined(
     query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None, seen: Tensor | None,
-    grid: tuple[int, ...], prefix: int, beta: float, apart: bool,
+    grid: tuple[int, ...], prefix: int, beta: float, apart: bool, causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Queries, keys and values as wide as a fused kernel wants them, with their positions.
+    """Queries, keys and values as wide as the fused kernel wants them, with their positions.
 
     Args:
         keep: keys that exist.
         seen: queries that see any key. The others see all, hidden or not: with only hidden keys a row's sum would be known
             to the last digit of a very large score, and its backward pass would take the exponential of that.
         apart: whether gradients of positions are taken elsewhere.
+        causal: what the fused kernel will be told, for torch's choice of it.
     """
     exact = torch.bfloat16 if _products_are_rounded(query) else query.dtype
     carriers = Carriers.of(grid, prefix, keep is not None, exact)
@@ -33,11 +35,16 @@ def joined(
     if keep is not None:
         far = (HIDDEN + 2 * largest_score(center, matrix, grid)).clamp_max(FARTHEST) / (beta * carriers.one)
         far = far.clamp_max(torch.finfo(exact).max / 2)
-    total = max(-(-(query.shape[-1] + carriers.columns) // 8) * 8, value.shape[-1])
+    step = 16 if query.is_cuda else 8  # cuDNN is faster with multiples of 16, others ask for 8
+    total = max(-(-(query.shape[-1] + carriers.columns) // step) * step, value.shape[-1])
     eager = not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
     if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
+        rest = far, carriers, prefix, beta, total
         heads = three_axes(center, matrix, grid)
-        return JoinColumns.apply(query, key, value, heads, keep, seen, far, carriers, prefix, beta, total)
+        wide_query = JoinColumns.apply(0, query, heads, seen, *rest)
+        wide_key = JoinColumns.apply(1, key, heads, keep, *rest)
+        narrow = values_stay_narrow(wide_query, wide_key, value, causal)
+        return wide_query, wide_key, value if narrow else JoinColumns.apply(2, value, heads, None, *rest)
     ours, theirs = position_columns(center, matrix, grid, prefix, beta, exact)
     if exact is torch.float16 and values_are_readable(ours) and not (ours.isfinite().all() and theirs.isfinite().all()):
         raise ValueError(
@@ -51,8 +58,15 @@ def joined(
         lower = -far.to(key.dtype).reshape(1, -1, 1, 1)
         sides[1].append(torch.where(keep[:, None, :, None], torch.zeros_like(lower), lower))
     made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
-    wide_query, wide_key, wide_value = (F.pad(x, (0, total - x.shape[-1])) for x in made)
-    return wide_query, wide_key, wide_value
+    first, second, third = (F.pad(x, (0, total - x.shape[-1])) for x in made)
+    return first, second, third
+
+
+def values_stay_narrow(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:
+    """Whether torch takes cuDNN's kernel, which wants no more of values than they have; others want one width of all three."""
+    if not query.is_cuda:
+        return False
+    return bool(torch._fused_sdp_choice(query, key, value, is_causal=causal) == SDPBackend.CUDNN_ATTENTION.value)
 
 
 def _products_are_rounded(query: Tensor) -> bool:

@@ -93,7 +93,7 @@ def placed_attention(
     seen = None
     if keep is not None:
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
-    wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart)
+    wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart, causal)
     width = value.shape[-1]
     whole = attention(*wide, beta=beta, causal=causal, dropout=dropout)
     out = whole[..., :width]

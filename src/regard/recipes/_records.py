@@ -1,4 +1,4 @@
-"""CIFAR-10 from scratch in seconds: one network, three lengths of training. They are meant for a GPU."""
+"""CIFAR-10 from scratch in seconds: one kind of network, three lengths of training. They are meant for a GPU."""
 
 from dataclasses import replace
 
@@ -73,7 +73,8 @@ def cifar10_95() -> Recipe:
 def cifar10_96() -> Recipe:
     """96 %: wider stages of three blocks each, with residuals, 75 epochs, TrivialAugment.
 
-    Expected: this recipe has not been run yet.
+    Expected: test accuracy 96.53 ± 0.07 % (96.89 % with flip averaging) in 114 s of training on one NVIDIA H200, five
+    seeds (benchmarks/results/cifar10-96-h200-2026-11-16.json). Compilation takes 41 s.
     Command: ``regard train cifar10-96``
     """
     return replace(

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._placed_launch import Heads, unit_of
+from regard.functional.kernels._placed_launch import Heads, longest, unit_of
 from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_of
 
 # Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
@@ -37,7 +37,7 @@ def place_moments(
     programs = depth * math.ceil(m * columns / block) * math.ceil(n / columns)
     even = n % columns == 0 and m % (keys // columns) == 0
     # Bounds on scores and on gradients of weights, without a wait for the device.
-    longest, largest = (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(-1) for x in (key, value))
+    longest_key, longest_value = longest(key), longest(value)
     mask = heads.center if keep is None else keep.contiguous().view(torch.uint8)
     strides = [stride for x in (query, key, value, grad, out) for stride in x.stride()[:3]]
     unit = unit_of(strides, query, key, value, grad, out)
@@ -46,7 +46,7 @@ def place_moments(
         with on_device_of(query):
             _moments_pass.place_moments[programs, batch * many](
                 query, key, value, grad, out, heads.center if lse is None else lse.contiguous(), heads.center,
-                heads.matrix, mask, longest, largest, partial,
+                heads.matrix, mask, longest_key, longest_value, partial,
                 tokens, prefix, many, width, value.shape[3], depth, m, n, beta * math.log2(math.e),
                 *[stride // unit for stride in strides],
                 DIMENSIONS=heads.dimensions, MASKED=int(keep is not None), CAUSAL=int(causal), KNOWN=int(lse is not None),

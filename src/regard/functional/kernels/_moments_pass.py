@@ -9,27 +9,11 @@ import triton
 import triton.language as tl
 
 from regard.functional.kernels._placed_pass import LOG2_E, symmetric
+from regard.functional.kernels._placed_reach import ellipse, least_cost, lines_of_strip, within
 
-FORGOTTEN = tl.constexpr(24.0)  # a weight below 2⁻²⁴ is lost when a float32 sum of weights, which is 1, takes it in
+# Keys are left out whose weight would be below 2⁻²⁰ even if their content were that of the longest key, along the query.
+FORGOTTEN = tl.constexpr(20.0)
 ROOM = tl.constexpr(4096.0)  # float16 holds what is at most twice as large
-
-
-@triton.jit
-def least_cost(s_aa, s_bb, s_cc, s_ab, s_ac, s_bc):
-    """What one step along an axis costs at least, whatever the others do; a little less for what is rounded."""
-    area = tl.maximum(s_bb * s_cc - s_bc * s_bc, 1e-60)
-    least = s_aa - (s_ab * s_ab * s_cc - 2.0 * s_ab * s_ac * s_bc + s_ac * s_ac * s_bb) / area
-    return (least - 1e-9 * s_aa).to(tl.float32)
-
-
-@triton.jit
-def within(target, room, least, size, live):
-    """Between which coordinates of an axis, whose targets are given, positions cost less than ``room``."""
-    reach = tl.minimum(tl.sqrt(tl.maximum(room, 0.0) / tl.maximum(least, 1e-30)) + 1.0, 1e9)
-    low = tl.min(tl.where(live, target - reach, 1e9), 0)
-    high = tl.max(tl.where(live, target + reach, -1e9), 0)
-    begin = tl.minimum(tl.maximum(low, 0.0), size - 1.0).to(tl.int32)
-    return begin, tl.minimum(tl.maximum(high, 0.0), size - 1.0).to(tl.int32) + 1
 
 
 @triton.jit
@@ -212,6 +196,7 @@ def place_moments(
     begin_0, end_0 = within(t0, room, least_cost(f00, f11, r22, r01, r02, r12), depth * 1.0, live)
     begin_1, end_1 = within(t1, room, least_cost(f11, f00, r22, r01, r12, r02), m * 1.0, live)
     begin_2, end_2 = within(t2, room, least_cost(r22, f00, f11, r02, r12, r01), n * 1.0, live)
+    at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b = ellipse(r00, r01, r02, r11, r12, r22)
     if CAUSAL:
         end_0 = tl.minimum(end_0, i0 + 1)
     begin_1, end_1 = begin_1 // PL, (end_1 + PL - 1) // PL
@@ -232,10 +217,31 @@ def place_moments(
         for outer in range(count * (end_0 - begin_0)):
             plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
             a, u = plane.to(tl.float32) - t0, (start + half_c).to(tl.float32) - t2
-            stop = end_1
+            begin, stop = begin_1, end_1
+            if DIMENSIONS > 1:
+                begin, stop = lines_of_strip(
+                    start,
+                    a,
+                    t1,
+                    t2,
+                    room,
+                    live,
+                    at_b,
+                    at_u,
+                    least_a,
+                    least_b,
+                    least_u,
+                    b_by_u,
+                    u_by_b,
+                    own_b,
+                    m,
+                    n,
+                    PC,
+                    PL,
+                )
             if CAUSAL and plane == i0:
                 stop = tl.minimum(stop, bottom_line)
-            for group in range(begin_1, stop):
+            for group in range(begin, stop):
                 there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
                 tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
                 b = (begin_1 * PL + half_l).to(tl.float32) - t1 + (group - begin_1).to(tl.float32) * PL
@@ -273,13 +279,17 @@ def place_moments(
     for outer in range(count * (end_0 - begin_0)):
         plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
         a, u = plane.to(tl.float32) - t0, (start + half_c).to(tl.float32) - t2
-        stop = end_1
+        begin, stop = begin_1, end_1
+        if DIMENSIONS > 1:
+            begin, stop = lines_of_strip(
+                start, a, t1, t2, room, live, at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b, m, n, PC, PL
+            )
         if CAUSAL and plane == i0:
             stop = tl.minimum(stop, bottom_line)
         p_1, x_1 = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
         p_b, x_b = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
         p_bb, x_bb = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-        for group in range(begin_1, stop):
+        for group in range(begin, stop):
             there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
             tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
             value = keys_at(values_of, columns, v_token, e, value_width, there, EVEN, UNIT)

@@ -32,27 +32,22 @@ def three_axes(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Heads:
 
 
 class JoinColumns(torch.autograd.Function):
-    """Queries, keys and values, ``(batch, heads, tokens, total)`` each, with what stands beside their content.
+    """Queries (``role`` 0), keys (1) or values (2), ``(batch, heads, tokens, total)``, with what stands beside their content.
 
     Centers and matrices receive no gradient; that of the content is a view.
     """
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, heads: Heads, keep: Tensor | None, seen: Tensor | None,
-        far: Tensor | None, carriers: Carriers, prefix: int, beta: float, total: int,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        ctx.widths = [x.shape[3] for x in (query, key, value)]
-        ctx.set_materialize_grads(False)
-        return tuple(
-            _with_columns(role, x, heads, seen if role == 0 else keep, far, carriers, prefix, beta, total)
-            for role, x in enumerate((query, key, value))
-        )
+        ctx: Any, role: int, x: Tensor, heads: Heads, keep: Tensor | None, far: Tensor | None, carriers: Carriers,
+        prefix: int, beta: float, total: int,
+    ) -> Tensor:  # fmt: skip
+        ctx.width = x.shape[3]
+        return _with_columns(role, x, heads, keep, far, carriers, prefix, beta, total)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        own = (None if x is None else x[..., :width] for x, width in zip(grads, ctx.widths, strict=True))
-        return *own, *(None,) * 8
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return None, grad[..., : ctx.width], *(None,) * 7
 
 
 def _with_columns(
@@ -78,6 +73,21 @@ def _with_columns(
             UNIT=unit, BT=block, BD=power_of_two(max(width, 1)), BE=power_of_two(max(total - width, 1)), num_warps=4,
         )  # fmt: skip
     return out
+
+
+def longest(x: Tensor) -> Tensor:
+    """The norm of the longest row of (batch, heads, tokens, width), of each item and head."""
+    from regard.functional.kernels._placed_pass import longest_rows
+
+    batch, heads, tokens, width = x.shape
+    unit, block = unit_of(x.stride()[:3], x), 256 if width <= 64 else 128
+    found = torch.empty(batch * heads, math.ceil(tokens / block), device=x.device)
+    with on_device_of(x):
+        longest_rows[found.shape[1], batch * heads](
+            x, found, tokens, heads, width, *[stride // unit for stride in x.stride()[:3]],
+            UNIT=unit, BT=block, BD=power_of_two(max(width, 1)), num_warps=4,
+        )  # fmt: skip
+    return found.amax(1).sqrt()
 
 
 def unit_of(strides: Sequence[int], *tensors: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Content with place: the columns that carry a position.
+"""Content with place: the columns that carry a position, and how long contents are.
 
 A grid has three axes here, ``(depth, m, n)``; those that are missing have size 1, and S has zeros there.
 """
@@ -16,6 +16,20 @@ def symmetric(matrix, head):
     return (
         tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 4), tl.load(own + 5), tl.load(own + 8)
     )  # fmt: skip
+
+
+@triton.jit
+def longest_rows(
+    x, found, tokens, heads, width, x_item, x_head, x_token, UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr
+):
+    """The squared norm of the longest row of each block of tokens; strides in units of ``UNIT`` numbers."""
+    rows, whole, d = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1), tl.arange(0, BD)
+    item, head = (whole // heads).to(tl.int64), (whole % heads).to(tl.int64)
+    tile = tl.load(
+        x + (item * x_item + head * x_head + rows[:, None].to(tl.int64) * x_token) * UNIT + d[None, :],
+        (rows < tokens)[:, None] & (d < width)[None, :], 0.0,
+    ).to(tl.float32)  # fmt: skip
+    tl.store(found + whole * tl.num_programs(0) + tl.program_id(0), tl.max(tl.sum(tile * tile, 1), 0))
 
 
 @triton.jit

@@ -17,15 +17,15 @@ LINES = 128  # at a time
 
 
 def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias: Tensor | None = None) -> None:
-    """Mix along the last axis of ``x`` into ``y``, both ``(outer, taps, inner, axis)`` with any strides.
+    """Mix along the last axis of ``x`` into ``y``, both ``(outer, taps, middle, inner, axis)`` with any strides.
 
     The side that has one tap is read for all, or written with the sum of all, by ``matrix`` (taps, outputs, inputs);
-    ``back`` takes its transposed. ``bias``, if given, is added to the sum: one number for so many neighboring inner lines.
+    ``back`` takes its transposed. ``bias``, if given, is added to the sum: one number for each of the middle.
     """
     from regard.functional.kernels._start import is_aligned
 
-    numbers = 0 if bias is None else len(bias)
-    launch = _launch(x.dtype, x.get_device(), x.shape, y.shape, x.stride(), y.stride(), matrix.stride(), back, numbers)
+    strides = x.stride(), y.stride(), matrix.stride()
+    launch = _launch(x.dtype, x.get_device(), x.shape, y.shape, *strides, back, bias is not None)
     tensors = (x, matrix, matrix if bias is None else bias, y)
     with on_device_of(x):
         launch(is_aligned(*tensors), raw_stream(x), *tensors)
@@ -34,19 +34,19 @@ def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias:
 @functools.lru_cache(1024)
 def _launch(
     _dtype: torch.dtype, _device: int, x: torch.Size, y: torch.Size, x_strides: tuple[int, ...],
-    y_strides: tuple[int, ...], matrix: tuple[int, ...], back: bool, numbers: int,
+    y_strides: tuple[int, ...], matrix: tuple[int, ...], back: bool, biased: bool,
 ) -> "Launch":  # fmt: skip
     """Decided once for tensors of one kind."""
     from regard.functional.kernels._start import Launch
     from regard.functional.kernels._tap_pass import axis_taps as kernel
 
-    outer, read, inner, inputs = x
-    lines, outputs = outer * inner, y[3]
+    outer, read, middle, inner, inputs = x
+    lines, outputs = outer * middle * inner, y[4]
     m_tap, m_output, m_input = (matrix[0], matrix[2], matrix[1]) if back else matrix
     grid = (math.ceil(lines / LINES), 1, 1)
-    sizes = (lines, inner, inputs, outputs, inner // numbers if numbers else 1)
+    sizes = (lines, middle, inner, inputs, outputs)
     blocks = (max(16, power_of_two(axis)) for axis in (inputs, outputs))
-    constants = (max(read, y[1]), int(read == 1), int(numbers > 0), LINES, *blocks)
+    constants = (max(read, y[1]), int(read == 1), int(biased), LINES, *blocks)
     return Launch(
         kernel, grid, (*sizes, *x_strides, *y_strides, m_tap, m_output, m_input, *constants), {"num_warps": 4}, grid[0]
     )

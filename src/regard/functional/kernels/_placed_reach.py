@@ -1,0 +1,73 @@
+"""Which keys a Gaussian of positions leaves within reach of a patch of queries: those that cost less than a given room.
+
+A position's cost is (δ − Δ)ᵀ S (δ − Δ) with distances a, b, u along three axes; those that are missing have size 1, and S has
+zeros there. Within one plane, and for one query, keys of a cost below a room lie in an ellipse.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def least_cost(s_aa, s_bb, s_cc, s_ab, s_ac, s_bc):
+    """What one step along an axis costs at least, whatever the others do; a little less for what is rounded."""
+    area = tl.maximum(s_bb * s_cc - s_bc * s_bc, 1e-60)
+    least = s_aa - (s_ab * s_ab * s_cc - 2.0 * s_ab * s_ac * s_bc + s_ac * s_ac * s_bb) / area
+    return (least - 1e-9 * s_aa).to(tl.float32)
+
+
+@triton.jit
+def within(target, room, least, size, live):
+    """Between which coordinates of an axis, whose targets are given, positions cost less than ``room``."""
+    reach = tl.minimum(tl.sqrt(tl.maximum(room, 0.0) / tl.maximum(least, 1e-30)) + 1.0, 1e9)
+    low = tl.min(tl.where(live, target - reach, 1e9), 0)
+    high = tl.max(tl.where(live, target + reach, -1e9), 0)
+    begin = tl.minimum(tl.maximum(low, 0.0), size - 1.0).to(tl.int32)
+    return begin, tl.minimum(tl.maximum(high, 0.0), size - 1.0).to(tl.int32) + 1
+
+
+@triton.jit
+def ellipse(r00, r01, r02, r11, r12, r22):
+    """Of one plane: where in b and u the ellipse lies for a = 1, what a costs at least, what b and u do, how b follows u and u
+    follows b where it ends, and S's own number for b. A little less for what is rounded."""
+    r11, r22 = tl.maximum(r11, 1e-18), tl.maximum(r22, 1e-18)
+    area = r11 * r22 - r12 * r12
+    is_thin = area < 1e-6 * r11 * r22  # too thin to say where it lies: then a ≠ 0 leaves room without end
+    area = tl.maximum(area, 1e-14 * r11 * r22)
+    at_b = tl.where(is_thin, 0.0, (r12 * r02 - r22 * r01) / area)
+    at_u = tl.where(is_thin, 0.0, (r12 * r01 - r11 * r02) / area)
+    least_a = tl.where(is_thin, -1e18, tl.maximum(r00 + r01 * at_b + r02 * at_u - 1e-9 * r00, 0.0))
+    least_b, least_u = tl.maximum(area / r22 - 1e-9 * r11, 1e-18), tl.maximum(area / r11 - 1e-9 * r22, 1e-18)
+    return (
+        at_b.to(tl.float32), at_u.to(tl.float32), least_a.to(tl.float32), least_b.to(tl.float32), least_u.to(tl.float32),
+        (-r12 / r11).to(tl.float32), (-r12 / r22).to(tl.float32), r11.to(tl.float32),
+    )  # fmt: skip
+
+
+@triton.jit
+def end_of_ellipse(u, low, high, room, least_u, b_by_u, own_b):
+    """For an ellipse that ends along b at u: the middle of where it is nearest to there between low and high, half its
+    extent, and whether it is there at all."""
+    nearest = tl.minimum(tl.maximum(u, low), high)
+    rest = room - least_u * nearest * nearest
+    middle = b_by_u * nearest
+    return middle, tl.sqrt(tl.maximum(rest, 0.0) / own_b) + 1e-4 * tl.abs(middle) + 1.0, rest >= 0.0
+
+
+@triton.jit
+def lines_of_strip(
+    start, a, t1, t2, room, live, at_b, at_u, least_a, least_b, least_u, b_by_u, u_by_b, own_b, m, n,
+    PC: tl.constexpr, PL: tl.constexpr,
+):  # fmt: skip
+    """Between which groups of lines the keys of a strip of columns cost less than ``room`` for any query. Ellipses are convex:
+    within a strip one ends where it ends as a whole, or as near to there as the strip allows."""
+    room = tl.minimum((room - least_a * a * a) * 1.0001 + 0.01, 1e18)
+    low, high = start - t2 - at_u * a - 0.01, tl.minimum(start + PC, n) - 0.99 - t2 - at_u * a
+    far = u_by_b * tl.minimum(tl.sqrt(tl.maximum(room, 0.0) / least_b), 1e9)
+    below, reach_below, some = end_of_ellipse(-far, low, high, room, least_u, b_by_u, own_b)
+    above, reach_above, others = end_of_ellipse(far, low, high, room, least_u, b_by_u, own_b)
+    there = live & (some | others)
+    first = tl.min(tl.where(there, tl.maximum(t1 + at_b * a + below - reach_below, 0.0), 1e9), 0)
+    last = tl.max(tl.where(there, tl.minimum(t1 + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
+    begin = tl.minimum(first, m * 1.0).to(tl.int32) // PL
+    return begin, (tl.maximum(tl.floor(last), -1.0).to(tl.int32) + PL) // PL  # of none, the end is not behind the begin
