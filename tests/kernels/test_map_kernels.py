@@ -337,6 +337,32 @@ def test_calls_like_earlier_ones_are_started_at_once(started_at_once, monkeypatc
         assert all(getattr(one, field) == getattr(two, field) for field in same)
 
 
+def test_calls_that_are_started_at_once_keep_to_the_budget(started_at_once, monkeypatch):
+    model, x = Layers().eval(), torch.randn(2, 20, 32)
+    size = 2 * 4 * 20 * 20 * 4
+
+    def captured():
+        with torch.no_grad(), regard.capture(model, budget=5 * size + size // 2) as maps:
+            for _ in range(3):
+                model(x)
+        return maps
+
+    for _ in range(3):
+        with torch.no_grad(), regard.capture(model):
+            model(x)
+    made, empty = [], torch.empty
+    started_at_once.clear()
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: made.append(sizes) or empty(*sizes, **options))
+    with pytest.warns(UserWarning, match="dropped"):
+        maps = captured()
+    assert made.count(((2, 4, 20, 20),)) == len(started_at_once) == 5  # what was made for later calls was used
+    monkeypatch.setattr(_quick_calls.QuickCalls, "take", lambda *_: False)
+    with pytest.warns(UserWarning, match="dropped"):
+        expected = captured()
+    assert [str(missed) for missed in maps.missed] == [str(missed) for missed in expected.missed]
+    assert [(found.name, len(found.calls)) for found in maps.values()] == [("layers.0", 3), ("layers.1", 2)]
+
+
 def test_values_that_are_not_numbers_are_noticed_at_once(started_at_once):
     model, x = Shared().eval(), torch.randn(1, 20, 32)
     for _ in range(3):

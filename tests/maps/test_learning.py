@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -160,14 +161,42 @@ def test_gradients_are_those_of_the_model(model, x):
         lambda model: model.layers[1].register_forward_hook(lambda *args: None),
         lambda model: setattr(model.layers, "1", Attention()),
         lambda model: model.train(),
+        lambda model: model.layers[2].qkv.register_forward_pre_hook(lambda *args: None),
+        lambda model: setattr(model.layers[1].proj, "forward", model.layers[1].proj.forward),
+        lambda model: setattr(model.layers[1], "more", 1),
+        lambda model: (delattr(model.layers[1], "fused"), setattr(model.layers[1], "num_heads", 2)),
+        lambda model: setattr(model.layers[1], "fused", torch.tensor(True)),
+        lambda model: setattr(model.layers[1], "num_heads", 4),
+        lambda model: setattr(model.config, "_attn_implementation", "other"),
     ],
-    ids=["attribute", "hook", "module", "training"],
+    ids=[
+        "attribute",
+        "hook",
+        "module",
+        "training",
+        "pre-hook",
+        "forward",
+        "added",
+        "removed",
+        "type",
+        "number",
+        "implementation",
+    ],
 )
 def test_a_changed_model_is_seen_in_full(model, x, seen, change):
+    model.config = SimpleNamespace(_attn_implementation="sdpa")
     capture(model, x)
-    change(model)
     seen.clear()
-    maps = capture(model, x)
+    capture(model, x)
+    assert not seen
+    change(model)
+    if not hasattr(model.layers[1], "fused"):
+        Attention.fused = True
+    try:
+        maps = capture(model, x)
+    finally:
+        if "fused" in vars(Attention):
+            del Attention.fused
     assert "linear" in seen
     assert list(maps) == [f"layers.{i}" for i in range(3)]
 
@@ -344,6 +373,35 @@ def test_a_second_attention_in_a_call_is_seen_in_full(x, monkeypatch):
     fresh.load_state_dict(model.state_dict())
     same(capture(fresh, x), maps)
     assert [len(found.calls) for found in maps.values()] == [1]  # both are one map
+
+
+class Inside(Attention):
+    """Attends, calls itself, and attends again."""
+
+    def forward(self, x, again=False):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v)
+        if again:
+            x = self(x)
+            out = F.scaled_dot_product_attention(q, k.flip(2), v) if again == "after" else out
+        return self.proj(out.transpose(1, 2).flatten(2)) + x
+
+
+@pytest.mark.parametrize("again", [True, "after"])
+def test_a_module_that_calls_itself_is_named_as_in_full(x, again):
+    model = nn.Sequential(Inside())
+    for _ in range(2):
+        capture(model, x)
+    with regard.capture(model) as maps:
+        model[0](x, again)
+    fresh = nn.Sequential(Inside())
+    fresh.load_state_dict(model.state_dict())
+    with regard.capture(fresh) as expected:
+        fresh[0](x, again)
+    same(expected, maps)
+    assert [(found.name, len(found.calls)) for found in maps.values()] == [
+        (found.name, len(found.calls)) for found in expected.values()
+    ]
 
 
 def test_modules_that_gave_no_map_need_a_capture_that_sees_everything(model, x, seen):

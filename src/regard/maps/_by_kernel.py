@@ -15,10 +15,20 @@ from regard.maps._band import alignment
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
+from regard.support.kept import KeptTensors
 
-# Of each kind of call: whether its kernel agreed with torch when it was first used.
-_proven: dict[tuple[Any, ...], bool] = {}
-_made: dict[tuple[Any, ...], Tensor] = {}
+
+class Proof:
+    """Whether the kernel of a kind of calls agreed with torch when it was first used; None before that."""
+
+    __slots__ = ("agrees",)
+
+    def __init__(self) -> None:
+        self.agrees: bool | None = None
+
+
+_proven: dict[tuple[Any, ...], Proof] = {}  # by the kind of calls
+_shifts = KeptTensors(256)
 COMPARED = 4  # rows that the first call of a kind computes both ways
 
 
@@ -52,7 +62,7 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
         scores.key if whole else shared_heads(scores.key, heads, count),
         selected(selected(logsumexp, 1, heads), 2, rows),
         scores.scale,
-        _shifts(batch, shift + first, device) if isinstance(shift, int) else (shift + first).to(device).expand(batch),
+        _shift(batch, shift + first, device) if isinstance(shift, int) else (shift + first).to(device).expand(batch),
         None if band is None else band.left,
         None if band is None else band.right,
         present,
@@ -61,16 +71,14 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
     )
 
 
-def _shifts(batch: int, shift: int, device: torch.device) -> Tensor:
+def _shift(batch: int, shift: int, device: torch.device) -> Tensor:
     """One number for each sample. All layers of a model have the same, which are made once in each stream."""
     stream = torch._C._cuda_getCurrentRawStream(device.index or 0) if device.type == "cuda" else 0
-    key = (batch, shift, device, stream)
-    found = _made.get(key)
-    if found is None:
-        if len(_made) >= 256:
-            _made.clear()
-        found = _made[key] = torch.full((batch,), shift, dtype=torch.int32, device=device)
-    return found
+
+    def make() -> Tensor:
+        return torch.full((batch,), shift, dtype=torch.int32, device=device)
+
+    return _shifts.get((batch, shift, device, stream), device, make)
 
 
 def _present(scores: AttentionScores) -> tuple[Tensor, Tensor] | None:
@@ -102,69 +110,66 @@ def weights_by_kernel(
     if running.value.dtype != expected.dtype or not kernels.usable_for_maps(running.value):
         return None
     given = usable(record, heads, rows)
-    kind = _kind("weights", given, dtype)
-    if given is None or not _proven.get(kind, True):
+    proof = proof_of_weights(given, dtype)
+    if given is None or proof.agrees is False:
         return None
     try:
         weights, error, log_error = kernels.write_weights(given, running.value, selected(expected, 2, rows), dtype)
-        if kind not in _proven:
+        if proof.agrees is None:
             some = _some_rows(weights)
             dense = running.weights(some + (rows.start or 0), heads)[0]
             off = float((weights[:, :, some].float() - dense.float()).abs().amax())
-            _settle(record, kind, off <= 2e-3 + torch.finfo(dtype).eps, f"its weights are off by {off:.1e}")
+            agrees = off <= 2e-3 + torch.finfo(dtype).eps
+            _settle(record, "weights", proof, agrees, f"its weights are off by {off:.1e}")
     except Exception as failure:
-        _settle(record, kind, False, f"{type(failure).__name__}: {failure}")
-    if not _proven[kind]:
+        _settle(record, "weights", proof, False, f"{type(failure).__name__}: {failure}")
+    if not proof.agrees:
         return None
     record.check.add(error, log_error)
     return weights
 
 
 class KernelOverview(NamedTuple):
-    """The overview that a kernel computed, the sums of its rows, and the kind of call."""
+    """The overview that a kernel computed, the sums of its rows, and whether it was proven."""
 
     overview: Overview
     sums: Tensor
-    kind: tuple[Any, ...]
+    proof: Proof
 
 
 def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) -> KernelOverview | None:
     """The overview of these heads; None if no kernel can compute it."""
     given = usable(record, heads)
-    kind = _kind("overview", given)
-    if given is None or not _proven.get(kind, True):
+    proof = _proof("overview", given)
+    if given is None or proof.agrees is False:
         return None
     cell = cell_size(record.shape[2], cells), cell_size(record.shape[3], cells)
     try:
         found = kernels.overview(given, cell, FIRST)
     except Exception as failure:
-        _settle(record, kind, False, f"{type(failure).__name__}: {failure}")
+        _settle(record, "overview", proof, False, f"{type(failure).__name__}: {failure}")
         return None
     queries, keys = QueryStatistics(*found.per_query), KeyStatistics(*found.per_key)
-    return KernelOverview(Overview(found.mass, found.largest, cell, queries, keys), found.sums, kind)
+    return KernelOverview(Overview(found.mass, found.largest, cell, queries, keys), found.sums, proof)
 
 
-def agrees_at_first(record: AttentionRecord, kind: tuple[Any, ...]) -> bool:
+def agrees_at_first(record: AttentionRecord, proof: Proof) -> bool:
     """Whether the overview of a kernel, which was just checked, agrees. Only the first of each kind waits for it."""
-    if kind not in _proven:
-        _settle(record, kind, record.agrees, f"its overview is off by {record.residual:.1e}")
-    return _proven[kind]
+    if proof.agrees is None:
+        _settle(record, "overview", proof, record.agrees, f"its overview is off by {record.residual:.1e}")
+    return bool(proof.agrees)
 
 
-def kind_of_weights(given: kernels.ScoreTensors, dtype: torch.dtype) -> tuple[Any, ...]:
-    """The kind of calls that write such weights."""
-    return _kind("weights", given, dtype)
+def proof_of_weights(given: kernels.ScoreTensors | None, dtype: torch.dtype) -> Proof:
+    """That of calls that write such weights."""
+    return _proof("weights", given, dtype)
 
 
-def is_proven(kind: tuple[Any, ...]) -> bool:
-    """Whether a kernel was compared with torch, for calls of this kind, and agreed."""
-    return _proven.get(kind, False)
-
-
-def _kind(what: str, given: kernels.ScoreTensors | None, *more: Any) -> tuple[Any, ...]:
+def _proof(what: str, given: kernels.ScoreTensors | None, *more: Any) -> Proof:
     if given is None:
-        return ()
-    return (what, given.query.device, given.query.dtype, *given.constants.values(), *more)
+        return Proof()
+    kind = (what, given.query.device, given.query.dtype, *given.constants.values(), *more)
+    return _proven.setdefault(kind, Proof())
 
 
 def _some_rows(weights: Tensor) -> Tensor:
@@ -172,8 +177,8 @@ def _some_rows(weights: Tensor) -> Tensor:
     return order[:COMPARED].to(weights.device, non_blocking=True)
 
 
-def _settle(record: AttentionRecord, kind: tuple[Any, ...], agrees: bool, reason: str) -> None:
-    _proven[kind] = agrees
+def _settle(record: AttentionRecord, what: str, proof: Proof, agrees: bool, reason: str) -> None:
+    proof.agrees = agrees
     if not agrees:
         said = reason.strip().partition("\n")[0]
-        record.remarks.append(f"the kernel of {kind[0]} is not used, torch takes its place: {said:.200}")
+        record.remarks.append(f"the kernel of {what} is not used, torch takes its place: {said:.200}")

@@ -1,5 +1,6 @@
 """``capture``: the attention maps of a model, taken while it runs as it always does."""
 
+import functools
 import inspect
 import os
 import warnings
@@ -78,11 +79,12 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        self._names = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor)).names
+        interceptor = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor))
+        self._names = interceptor.names
+        if self._quick is not None and isinstance(interceptor, LearningInterceptor):
+            self._quick.modules = max(1, interceptor.expected)
         modules = self._names.modules
-        unseen = any(
-            issubclass(kind, torch.jit.ScriptModule | nn.DataParallel) for kind in set(map(type, modules.values()))
-        )
+        unseen = any(map(_is_unseen, set(map(type, modules.values()))))
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
@@ -118,10 +120,10 @@ class Capture(Revisions):
     # -- listening, see RecordListener -------------------------------------------------------------------------
 
     def wants(self, name: str) -> bool:
-        wanted = matches(name, self.only)
-        if not wanted:
-            self._skipped.add(name)
-        return wanted
+        if self.only is None or matches(name, self.only):
+            return True
+        self._skipped.add(name)
+        return False
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         self._missed[name, reason, shape] += 1
@@ -331,6 +333,12 @@ def _check_options(options: Capture) -> None:
             raise ValueError("overview and reduce exclude each other: an overview is already folded")
     elif options.long.keep_keys:
         raise ValueError("keep_keys=True goes with overview=: without it the whole maps are kept")
+
+
+@functools.lru_cache(4096)
+def _is_unseen(kind: type[nn.Module]) -> bool:
+    """Whether modules of this class run where nothing is seen."""
+    return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 def _positional(function: Callable[..., Any]) -> int:

@@ -27,8 +27,16 @@ class Rounding:
 
     def __float__(self) -> float:
         more = 1.0 if self.sums is None else max(1.0, float(self.sums))
-        found = float(self.largest) * more
-        return (found if math.isnan(found) else max(1e-30, found)) * self.times
+        return allowed_by_rounding(float(self.largest) * more, self.times)
+
+
+def allowed_by_rounding(largest: float, times: float) -> float:
+    """``times`` the largest magnitude, which is not zero; not a number if that is none.
+
+    >>> allowed_by_rounding(2.0, 0.25), allowed_by_rounding(0.0, 1.0)
+    (0.5, 1e-30)
+    """
+    return (largest if math.isnan(largest) else max(1e-30, largest)) * times
 
 
 class Check:

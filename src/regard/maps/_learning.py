@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from regard.maps._interception import Interceptor
 from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
-from regard.maps._model_form import ModelForm, form_of, likeness_of
+from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
 from regard.maps._module_watch import ModuleWatch
-from regard.maps._operator_watch import OperatorWatch
+from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
-_SDPA = "scaled_dot_product_attention"
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-_EXPECTED = (_SDPA, "conv2d", *_FAST_PATH)
+_EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
 class Learned(NamedTuple):
-    """The names of the modules that attended, what the model was like then, and what is known of its modules."""
+    """The names of the modules that attended, in the model's order, what the model was like then, and what is known of its
+    modules."""
 
-    names: frozenset[str]
+    names: dict[str, None]
     form: ModelForm
     facts: dict[Any, Any]
 
@@ -66,6 +66,11 @@ class LearningInterceptor(Interceptor):
             self._known = None
             self._usual = self._usual and not BlockLayers(self.names.modules.values())
             self._form = form_of(model, self.names) if self._usual else None
+
+    @property
+    def expected(self) -> int:
+        """How many modules attended before; 0 if that is not known."""
+        return 0 if self._known is None else len(self._known.names)
 
     def __enter__(self) -> "LearningInterceptor":
         first, self._began = not self._began, True
@@ -103,6 +108,13 @@ class LearningInterceptor(Interceptor):
             self._modules.end()
             self._modules = None
 
+    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The output of a call of attention that is like an earlier one; None if it is not."""
+        if in_backward():
+            return None
+        found = self._repeated.run(args, kwargs, self.listener.wants)
+        return None if found is None else self._repeat(found)
+
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One of the watched operators is called."""
         if in_backward() or (name == "bmm" and is_outer(args)):  # angles of rotary positions, for example
@@ -111,17 +123,14 @@ class LearningInterceptor(Interceptor):
             if name in _SOFTMAXES and _chooses_tokens():
                 return function(*args, **kwargs)
             self.watch_everything()
-        call = read_call(args, kwargs) if name == _SDPA and self._operators is not None else None
-        found = None if call is None else self._repeated.run(call, self.listener.wants)
-        if found is not None:
-            return self._repeat(found)
         if name == "conv2d" and not self.is_prepared:
             out = function(*args, **kwargs)
             self.layouts.convolved(args, kwargs, out)
             return out
         self.prepare()
+        self._repeated.leave()
         with torch._C.DisableTorchFunction():
-            self._call = call
+            self._call = read_call(args, kwargs) if name == ATTENTION and self._operators is not None else None
             out = self._handlers[name](function, args, kwargs)
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
@@ -138,7 +147,7 @@ class LearningInterceptor(Interceptor):
         if not self.listener.took(call, moment):
             record = call.record()
             record.moment = moment
-            with torch._C.DisableTorchFunction(), paused():
+            with unwatched(), torch._C.DisableTorchFunction(), paused():
                 unobserved(self.listener.attended, record)
         return out
 
@@ -148,6 +157,7 @@ class LearningInterceptor(Interceptor):
             return
         self.prepare()
         self._follow_latest()
+        self._repeated.leave()
         self._end_modules()
         self._operators.end()
         self._operators, self._usual = None, False
@@ -172,11 +182,13 @@ class LearningInterceptor(Interceptor):
 
     def _learn(self) -> Learned | None:
         """What this capture has shown so far; None if everything must be seen."""
-        names, history = frozenset(self._accounted), self.handwritten.history
-        same = self._usual and not history.followed and not history.random.some and bool(names)
-        if not same or self._form is None or not self.silent.owners <= names:
+        history = self.handwritten.history
+        same = self._usual and not history.followed and not history.random.some and bool(self._accounted)
+        if not same or self._form is None or not self.silent.owners <= self._accounted:
             return None
-        return Learned(names, self._form, self.names.facts)
+        order = (self.names.of(module) for module in self.names.modules.values())
+        names: dict[str, None] = {name: None for name in order if name is not None and name in self._accounted}
+        return Learned(names | dict.fromkeys(self._accounted), self._form, self.names.facts)
 
     def _again(self) -> None:
         """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that
@@ -184,7 +196,7 @@ class LearningInterceptor(Interceptor):
         if self._modules is not None or self._operators is not None or not self._usual:
             return
         learned = self._learn()
-        if learned is None or likeness_of(self.names.modules.values()) != learned.form.likeness:
+        if learned is None or not learned.form.likeness.is_that_of(list(self.names.modules.values())):
             self._usual = False
             return
         self._known = learned
@@ -198,7 +210,7 @@ class LearningInterceptor(Interceptor):
 
     def finish(self) -> None:
         if self._known is not None:
-            same = self._usual and (not self._accounted or self._accounted == self._known.names)
+            same = self._usual and (not self._accounted or self._accounted == self._known.names.keys())
             learned = self._known if same else None
             if learned is not None and len(self.names.remembered) > len(learned.facts):
                 learned = learned._replace(facts=self.names.facts)

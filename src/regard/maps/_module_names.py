@@ -7,7 +7,7 @@ import inspect
 import sys
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
@@ -231,40 +231,46 @@ class ModuleNames:
         method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
         return getattr(method, "__code__", None) is frame.f_code
 
-    def begin(self, call: FrameType, inside: list[FrameType]) -> list[str] | None:
-        """This call of a module is about to attend: the names of the functions around it, innermost first. None if it
-        attended before.
-
-        Calls that attended and still run are inside of the model's run, so that most of the stack need not be looked at.
+    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> list[str]:
+        """This call of a module is about to attend: the names of the functions around it, innermost first.
 
         Args:
             inside: the functions that run inside the call.
+            codes: the numbers of their codes.
         """
         run = None if self._run is None else self._run[0]
-        around: list[FrameType] = []
-        frame: FrameType | None = call
-        while frame is not None and frame is not run:
-            around.append(frame)
+        numbers, frame = codes[:], call
+        while frame is not run:
+            numbers.append(id(frame.f_code))
+            if frame.f_back is None:
+                return self._begin_run(call, inside)
             frame = frame.f_back
-        if self._running:
-            if any(entry[0] is call for entry in self._running):
-                return None
-            self._running = [entry for entry in self._running if entry[0] is frame or entry[0] in around]
-        names = [one.f_code.co_name for one in around]
-        if frame is not None:
-            names += self._outside
-        else:
-            self._count_run(around)
-            known = self._run is not None and self._run[0] in around
-            self._outside = names[around.index(self._run[0]) :] if known and self._run is not None else []
-        if not self.compiled and (
-            "compile_wrapper" in names or "compile_wrapper" in [x.f_code.co_name for x in inside]
-        ):
+        names = _names_of(tuple(numbers), call, inside, run)
+        if not self.compiled and (names[-1] or "compile_wrapper" in self._outside):
             self.compiled = _from_compiled_code(inside + _frames_from(call))
+        return names[0] + self._outside
+
+    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> list[str]:
+        """The same for the first attention of a run."""
+        around = _frames_from(call)
+        self._count_run(around)
+        names = [frame.f_code.co_name for frame in around]
+        known = self._run is not None and self._run[0] in around
+        self._outside = names[around.index(self._run[0]) :] if known and self._run is not None else []
+        if not self.compiled and "compile_wrapper" in names + [frame.f_code.co_name for frame in inside]:
+            self.compiled = _from_compiled_code(inside + around)
         return names
 
+    def counts(self, call: FrameType) -> bool:
+        """Whether attention of this call is numbered. Calls that ended are forgotten."""
+        if not self._running:
+            return False
+        frames = model_frames()
+        self._running = [entry for entry in self._running if entry[0] in frames]
+        return any(entry[0] is call for entry in self._running)
+
     def attended(self, call: FrameType, name: str) -> None:
-        """This call of the module of this name, of which :meth:`begin` told, attends the first time."""
+        """This call of the module of this name attended once."""
         self._running.append((call, name, 1))
 
     def _numbered(self, frame: FrameType, name: str) -> str:
@@ -297,6 +303,29 @@ class ModuleNames:
         self._running.clear()
         self.remembered.clear()
         self._run = None
+
+
+# By the numbers of codes, which are kept, so that their numbers stay theirs: see _names_of.
+_ways: dict[tuple[int, ...], tuple[list[str], list[CodeType], bool]] = {}
+
+
+def _names_of(
+    numbers: tuple[int, ...], call: FrameType, inside: list[FrameType], run: FrameType | None
+) -> tuple[list[str], list[CodeType], bool]:
+    """The names of the functions from a module's call outwards, up to the model's run; their codes; and whether compiled code
+    may be among them, or inside of the call."""
+    found = _ways.get(numbers)
+    if found is None:
+        if len(_ways) >= _MOST:
+            _ways.clear()
+        codes = [frame.f_code for frame in inside]
+        frame: FrameType | None = call
+        while frame is not None and frame is not run:
+            codes.append(frame.f_code)
+            frame = frame.f_back
+        names = [code.co_name for code in codes]
+        found = _ways[numbers] = names[len(inside) :], codes, "compile_wrapper" in names
+    return found
 
 
 def model_frames() -> list[FrameType]:

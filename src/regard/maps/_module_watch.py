@@ -8,7 +8,6 @@ until the first call says that the call came.
 import inspect
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -19,23 +18,27 @@ _PLACE = "_compiled_call_impl"
 class _FirstCall:
     """Takes the first call of a module in this thread, says so, and passes it on. Then it is gone."""
 
-    def __init__(self, module: nn.Module, said: Callable[[], None]) -> None:
-        self._module, self._said = module, said
-        self._thread = threading.get_ident()
-        self._before = vars(module).get(_PLACE)
-        self._over = False
-        vars(module)[_PLACE] = self
+    __slots__ = ("_before", "_module", "_name", "_over", "_said", "_thread")
+
+    def __init__(self, module: nn.Module, name: str, said: Callable[[str], None], thread: int) -> None:
+        self._module, self._name, self._said, self._thread, self._over = module, name, said, thread, False
+        variables = module.__dict__
+        self._before = variables.get(_PLACE)
+        variables[_PLACE] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._module._call_impl if self._before is None else self._before
         if threading.get_ident() == self._thread and not self._over:
             self.end()
-            self._said()
+            self._said(self._name)
         return call(*args, **kwargs)
 
     def end(self) -> None:
         self._over = True
-        variables = vars(self._module)
+        variables = self._module.__dict__
+        if self._before is None and variables.get(_PLACE) is self:
+            del variables[_PLACE]
+            return
         while isinstance(found := variables.get(_PLACE), _FirstCall) and found._over:  # others may be above or below
             if found._before is None:
                 del variables[_PLACE]
@@ -58,7 +61,8 @@ class ModuleWatch:
     """Until :meth:`end`, ``ran(name)`` is called when one of these modules is called the first time, in this thread."""
 
     def __init__(self, modules: Iterable[tuple[str, nn.Module]], ran: Callable[[str], None]) -> None:
-        self._calls = [_FirstCall(module, partial(ran, name)) for name, module in modules]
+        thread = threading.get_ident()
+        self._calls = [_FirstCall(module, name, ran, thread) for name, module in modules]
 
     def end(self) -> None:
         for call in self._calls:

@@ -60,14 +60,21 @@ class NumbersOfChecks:
     def __init__(self) -> None:
         self._pages: list[_Page] = []
         self._open: dict[tuple[torch.device, int, int], _Page] = {}
+        self._latest: tuple[torch.device, int, int, _Page] | None = None
 
     def room(self, count: int, device: torch.device, stream: int) -> NumbersOfCall:
         """Room for the numbers of ``count`` programs, which are written in this stream."""
-        page = self._open.get((device, stream, count))
+        latest = self._latest
+        if latest is not None and latest[2] == count and latest[1] == stream and latest[0] is device:
+            page: _Page | None = latest[3]
+        else:
+            page = self._open.get((device, stream, count))
         if page is None or page.used == page.capacity or page.host is not None:
             capacity = _FIRST if page is None else 4 * page.capacity
-            page = self._open[device, stream, count] = _Page(count, capacity, device)
+            with torch.inference_mode(False):
+                page = self._open[device, stream, count] = _Page(count, capacity, device)
             self._pages.append(page)
+        self._latest = device, stream, count, page
         page.used += 1
         return NumbersOfCall(page, page.used - 1)
 

@@ -8,6 +8,7 @@ kernels pass the call to the listener of the thread.
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,9 +18,11 @@ from regard.observation import is_hidden
 
 _KEY = "TESTING_ONLY_GenericMode"  # no operator of torch's own has a kernel for it
 
+ATTENTION = "scaled_dot_product_attention"
+
 # What a model calls, by the operator that it becomes.
 _WATCHED: dict[str, tuple[str, Any]] = {
-    "scaled_dot_product_attention": ("scaled_dot_product_attention", F.scaled_dot_product_attention),
+    ATTENTION: (ATTENTION, F.scaled_dot_product_attention),
     "conv2d": ("conv2d", torch.conv2d),
     "conv2d.padding": ("conv2d", torch.conv2d),
     "softmax.int": ("softmax", torch.softmax),
@@ -34,6 +37,11 @@ _WATCHED: dict[str, tuple[str, Any]] = {
 @runtime_checkable
 class OperatorListener(Protocol):
     """Takes the calls of these operators, in one thread."""
+
+    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``scaled_dot_product_attention`` is called: its output, if that is known at once; else None. It calls no operator
+        that is watched."""
+        ...
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -66,7 +74,8 @@ def _is_ready() -> bool:
             for operator, (name, function) in _WATCHED.items():
                 packet, _, overload = operator.partition(".")
                 original = getattr(getattr(torch.ops.aten, packet), overload or "default")
-                watched.impl(operator, _kernel(name, function, original), _KEY)
+                kernel = _kernel(name, function, original)
+                watched.impl(operator, _attention_kernel(kernel) if name == ATTENTION else kernel, _KEY)
             _libraries.extend((others, watched))
         except (AttributeError, RuntimeError, ValueError):
             return False
@@ -74,16 +83,33 @@ def _is_ready() -> bool:
 
 
 def _kernel(name: str, function: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    off, own = torch._C._ExcludeDispatchKeyGuard, _keys()[1]
-
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener = _thread.listener
-        with off(own):
+        with unwatched():
             if listener is None or is_hidden():
                 return original(*args, **kwargs)
             return listener.operator_called(name, function, args, kwargs)
 
     return kernel
+
+
+def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """As usual, unless the listener knows the output at once: then not even the key is taken off."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        listener = _thread.listener
+        if listener is not None and not is_hidden():
+            out = listener.attention_called(args, kwargs)
+            if out is not None:
+                return out
+        return usual(*args, **kwargs)
+
+    return kernel
+
+
+def unwatched() -> AbstractContextManager[Any]:
+    """Inside of this block, no operator is watched."""
+    return torch._C._ExcludeDispatchKeyGuard(_keys()[1])  # type: ignore[no-any-return]
 
 
 class OperatorWatch:

@@ -144,7 +144,7 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     if found is not None:
         before = copy(record.check)
         check(record, found.overview, found.sums, heads, shift)
-        if agrees_at_first(record, found.kind):
+        if agrees_at_first(record, found.proof):
             return found.overview
         record.check = before
     overview, sums = _by_tiles(record, heads, cells)

@@ -57,7 +57,10 @@ _active_count = 0
 _undo = ExitStack()
 
 _COMPILER = "torch._dynamo.eval_frame"
-_LATER = {_COMPILER, *(name.partition(":")[0] for name in PYTHON_FUNCTIONS)}
+# The modules that are patched as soon as they are imported, and their functions: by both names, and by their own.
+_LATER: dict[str, list[tuple[str, str]]] = {_COMPILER: []}
+for _name in PYTHON_FUNCTIONS:
+    _LATER.setdefault(_name.partition(":")[0], []).append((_name, _name.partition(":")[2]))
 _installed: set[str] = set()
 
 
@@ -125,9 +128,8 @@ def _install_in(module: str) -> None:
     """Patch a module that is imported."""
     if module == _COMPILER and _once(module):
         _undo.enter_context(_compiled_code_as_python())
-    for name in PYTHON_FUNCTIONS:
-        home, function = name.split(":")
-        found = getattr(sys.modules[module], function, None) if home == module else None
+    for name, function in _LATER[module]:
+        found = getattr(sys.modules[module], function, None)
         if isinstance(found, FunctionType) and _once(name):
             _undo.enter_context(_function_patched(name, found))
 

@@ -5,6 +5,12 @@ from typing import Any
 import torch
 
 
+def leave_inference_mode() -> Any:
+    """Leave inference mode, whose tensors cannot be used where gradients are needed, until ``__exit__(None, None, None)`` of
+    what is returned; None if that mode is off."""
+    return torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
+
+
 class Plainly:
     """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
 
@@ -15,9 +21,7 @@ class Plainly:
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()
-        self._mode = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
-        if self._mode is not None:
-            self._mode.__enter__()
+        self._mode = leave_inference_mode()
         torch._C._set_grad_enabled(False)
         self._autocast = None
         if torch.is_autocast_enabled(self._device):
@@ -29,4 +33,4 @@ class Plainly:
             self._autocast.__exit__(*error)
         torch._C._set_grad_enabled(self._grad)
         if self._mode is not None:
-            self._mode.__exit__(*error)
+            self._mode.__exit__(None, None, None)

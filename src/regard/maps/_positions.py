@@ -1,5 +1,6 @@
 """Where the queries and keys of one call lie in the whole sequence, of which a cache keeps the keys of earlier calls."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -92,9 +93,20 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], running
     """What a cache states now, if it states anything. The arguments are those of :func:`positions_by`."""
     if not hasattr(cache, "get_seq_length"):
         return None
-    own = getattr(cache, "self_attention_cache", cache)
+    # Most have no other cache inside: to ask a class first is less than to ask for what is not there.
+    own: Any = cache
+    kind: Any = type(cache)
+    if not _has_no_other(kind) or "self_attention_cache" in vars(cache):
+        own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
     return CacheState(_length(own, module), cross, "_beam_search" in running, "_assisted_decoding" in running)
+
+
+@functools.lru_cache(256)
+def _has_no_other(kind: Any) -> bool:
+    """Whether objects of this class have another cache inside only if it is among their variables."""
+    asked = hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
+    return not asked and not hasattr(kind, "self_attention_cache") and kind.__dictoffset__ != 0
 
 
 def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
@@ -151,7 +163,8 @@ def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
 
 def _length(cache: Any, module: nn.Module) -> int:
     """The number of tokens that the cache has seen, in the layer of this module if it has layers."""
-    layer = getattr(module, "layer_idx", None)
+    layer = module.__dict__.get("layer_idx")
+    layer = getattr(module, "layer_idx", None) if layer is None else layer
     for arguments in ((layer,), ()) if layer is not None else ((),):  # a layer may use the keys of another one
         try:
             length = int(cache.get_seq_length(*arguments))

@@ -13,12 +13,13 @@ from regard.functional import kernels
 from regard.maps._attention_scores import ALL
 from regard.maps._band import alignment
 from regard.maps._building import AT_ONCE
-from regard.maps._by_kernel import is_proven, kind_of_weights
+from regard.maps._by_kernel import Proof, proof_of_weights
 from regard.maps._by_logsumexp import weights_and_error
-from regard.maps._check import Check, Rounding
+from regard.maps._check import Check, Rounding, allowed_by_rounding
 from regard.maps._layout import Layout, given_layout
 from regard.maps._numbers_of_checks import NumbersOfCall, NumbersOfChecks
-from regard.maps._plainly import Plainly
+from regard.maps._operator_watch import unwatched
+from regard.maps._plainly import Plainly, leave_inference_mode
 from regard.maps._record import AttentionRecord, rounding_factor
 from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
 from regard.maps._selection import Rows, select
@@ -61,7 +62,7 @@ class WritePlan(NamedTuple):
         working: bytes that must be free besides.
         times: how large an error may be by rounding, as a multiple of the largest value.
         output, logsumexp: the strides of what the kernel of the model returns.
-        weights: how a kernel writes the weights, and of which kind it is; None on a CPU, where torch computes them.
+        weights: how a kernel writes the weights, and whether it was proven; None on a CPU, where torch computes them.
     """
 
     shape: tuple[int, int, int, int]
@@ -72,7 +73,7 @@ class WritePlan(NamedTuple):
     times: float
     output: tuple[int, ...]
     logsumexp: tuple[int, ...]
-    weights: tuple[kernels.WeightsPlan, tuple[Any, ...]] | None
+    weights: tuple[kernels.WeightsPlan, Proof] | None
 
 
 class KeptCall(NamedTuple):
@@ -107,7 +108,7 @@ class KeptCall(NamedTuple):
         if not isinstance(self.numbers, NumbersOfCall):
             return float(self.numbers[0]) <= float(Rounding(self.numbers[2], self.plan.times))
         error, _, largest = self.numbers.values
-        return error <= float(Rounding(largest, self.plan.times))
+        return error <= allowed_by_rounding(largest, self.plan.times)
 
     def record(self) -> AttentionRecord:
         """The record, as if it had been made at the call."""
@@ -129,7 +130,7 @@ class KeptCall(NamedTuple):
 
 # Plans by the form of a call and the options: layers of a model are alike, and so are its passes.
 _plans: dict[tuple[Any, ...], WritePlan] = {}
-_MOST = 4096
+_MOST, _FEW = 4096, 16  # plans of all calls, and of those of one module
 
 
 class QuickCalls:
@@ -148,27 +149,17 @@ class QuickCalls:
         self._keep = keep
         self._kernels: bool | None = None  # whether kernels may be used
         self._numbers = NumbersOfChecks()
+        self.modules = 1  # that are expected to attend, one after the other, in calls of one form
+        # Room for the next maps, by whose plan and stream: to make it at once takes less time.
+        self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
 
     def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
         """Write the map of a call; False if its record must be made to do so."""
-        query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
+        known, output, logsumexp = call.known, call.output, call.logsumexp
         if logsumexp is None:
             return False
-        if self._kernels is None:
-            self._kernels = kernels.usable_for_maps(query)
-        like = (
-            query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device,
-            call.causal, call.scale, self._key,
-        )  # fmt: skip
-        plan = _plans.get(like)
-        if plan is None:
-            plan = self._plan(call)
-            if plan is None:
-                return False
-            if len(_plans) >= _MOST:
-                _plans.clear()
-            _plans[like] = plan
-        if output.stride() != plan.output or logsumexp.stride() != plan.logsumexp:
+        plan: WritePlan | None = known.plans.get(self._key) or self._find_plan(call)
+        if plan is None or output.stride() != plan.output or logsumexp.stride() != plan.logsumexp:
             return False
         storage = self._storage
         if storage.budget is not None and storage.used + plan.size + plan.working > storage.budget:
@@ -180,9 +171,33 @@ class QuickCalls:
         if written is None:
             return False
         storage.used += plan.size
-        kept = KeptCall(call.known, plan, self._options, *written, call.kernel, call.cache, moment)
-        self._keep(call.known.name, kept)
+        self._keep(
+            known.name, KeptCall(known, plan, self._options, written[0], written[1], call.kernel, call.cache, moment)
+        )
         return True
+
+    def _find_plan(self, call: RepeatedCall) -> WritePlan | None:
+        """That of calls of this form, whatever the module: layers of a model are alike."""
+        query, key = call.query, call.key
+        if self._kernels is None:
+            self._kernels = kernels.usable_for_maps(query)
+        like = (
+            query.shape, query.stride(), key.shape, key.stride(), call.value.stride(), query.dtype, query.device,
+            call.causal, call.scale, self._key,
+        )  # fmt: skip
+        plan = _plans.get(like)
+        if plan is None:
+            plan = self._plan(call)
+            if plan is None:
+                return None
+            if len(_plans) >= _MOST:
+                _plans.clear()
+            _plans[like] = plan
+        if query.shape[2] > 1:  # a site with a single query is known for any number of keys
+            if len(call.known.plans) >= _FEW:
+                call.known.plans.clear()
+            call.known.plans[self._key] = plan
+        return plan
 
     def _write(self, plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, Any] | None:
         """The weights, and the numbers of their check."""
@@ -190,7 +205,7 @@ class QuickCalls:
         if logsumexp is None:
             return None
         if plan.weights is None:
-            with Plainly(query.device):
+            with unwatched(), Plainly(query.device):
                 band = CAUSAL if call.causal else None
                 weights, error, sums = weights_and_error(
                     query, key, value, output, logsumexp, call.scale, band, plan.rows
@@ -198,23 +213,30 @@ class QuickCalls:
                 # The model may overwrite its values: what depends on them is computed now.
                 largest = torch.linalg.vector_norm(value, math.inf)
                 return weights if weights.dtype is plan.dtype else weights.to(plan.dtype), (error, sums, largest)
-        writer, kind = plan.weights
-        if not self._kernels or not is_proven(kind):
+        writer, proof = plan.weights
+        if not proof.agrees:
             return None
-        device = writer.device
-        stream = kernels.raw_stream(query)
-        inference = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
-        if inference is not None:
-            inference.__enter__()
-        try:
-            weights = torch.empty(writer.shape, dtype=plan.dtype, device=device)
-            numbers = self._numbers.room(writer.count, device, stream)
-        finally:
-            if inference is not None:
-                inference.__exit__(None, None, None)
+        stream = writer.stream
+        rooms = self._rooms
+        if rooms is None or not rooms[2] or rooms[0] is not plan or rooms[1] != stream:
+            rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
+        weights = rooms[2].pop()
+        numbers = self._numbers.room(writer.count, writer.device, stream)
         if not writer.start_at_once(query, key, value, logsumexp, output, weights, numbers.address, stream):
             return None
         return weights, numbers
+
+    def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan) -> list[Tensor]:
+        """For one map, or for those of all modules as far as they are small."""
+        count = min(self.modules, self._chunk_bytes // plan.size)
+        if self._storage.budget is not None:
+            count = min(count, (self._storage.budget - self._storage.used - plan.working) // plan.size)
+        left = leave_inference_mode()
+        try:
+            return [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(max(1, count))]
+        finally:
+            if left is not None:
+                left.__exit__(None, None, None)
 
     def _plan(self, call: RepeatedCall) -> WritePlan | None:
         """How maps of calls of this form are written; None if not in short."""
@@ -244,6 +266,7 @@ class QuickCalls:
 
     def fetch(self) -> None:
         """Bring the numbers of all checks to the host, which waits for the device."""
+        self._rooms = None
         self._numbers.fetch()
 
 
@@ -255,9 +278,7 @@ def _at_once(call: RepeatedCall, count: int) -> bool:
     return total.dtype == (torch.float64 if call.query.dtype is torch.float64 else torch.float32)
 
 
-def _by_kernel(
-    call: RepeatedCall, rows: slice, dtype: torch.dtype
-) -> tuple[kernels.WeightsPlan, tuple[Any, ...]] | None:
+def _by_kernel(call: RepeatedCall, rows: slice, dtype: torch.dtype) -> tuple[kernels.WeightsPlan, Proof] | None:
     """How a kernel writes these rows, if it was proven before; None if it cannot, or not in short."""
     query, key, value, total, output = call.query, call.key, call.value, call.logsumexp, call.output
     batch, heads, queries, _ = query.shape
@@ -268,7 +289,7 @@ def _by_kernel(
     band = CAUSAL if call.causal else None
     shift = alignment(band, queries, key.shape[2])
     given = kernels.ScoreTensors(query, key, total, call.scale, total, None, 0 if call.causal else None)
-    kind = kind_of_weights(given, dtype)
-    if not is_proven(kind) or not isinstance(shift, int) or not kernels.usable_for_maps(value):
+    proof = proof_of_weights(given, dtype)
+    if not proof.agrees or not isinstance(shift, int) or not kernels.usable_for_maps(value):
         return None
-    return kernels.WeightsPlan(given, value, output, dtype, rows, shift), kind
+    return kernels.WeightsPlan(given, value, output, dtype, rows, shift), proof

@@ -6,7 +6,7 @@ same, only what depends on numbers is left: the map, its check, and the position
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
 from regard.maps._layout import Layout
-from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument
+from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument, model_frames
 from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
@@ -26,6 +26,10 @@ from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
 _CALLED = nn.Module._call_impl.__code__  # inside every call of a module, which it belongs to
+_FIRST_CALL = id(FIRST_CALL)
+# A variable of the frame of a module's call, which nobody else reads: the name of the map of what it attended to. So it lives
+# as long as the frame, and to know it does not keep the frame, with all that it refers to.
+_ATTENDED = "attention noted by regard"
 
 
 class KnownSite(NamedTuple):
@@ -35,14 +39,21 @@ class KnownSite(NamedTuple):
         axes: of the map, with the positions of a call without a cache.
         layout: how its tokens lie on an image, and the patches with which this was found.
         codes: of the functions inside the module's call. They are kept, so that their numbers stay theirs.
-        caches: which of these functions have variables that may be caches, and their names.
+        around: the number of the module that called this one, if it might tell the axes; else None.
+        reads: of which of these functions variables are read: its place, the name of the first argument, which is no other
+            module, and the names of those that may be caches.
+        device: the type of that on which they run.
+        plans: how maps of such calls are written, by the options of a capture.
     """
 
     name: str
     axes: MapAxes
     layout: tuple[Layout | None, Any]
     codes: tuple[CodeType, ...]
-    caches: tuple[tuple[int, list[str]], ...]
+    around: int | None
+    reads: tuple[tuple[int, str | None, list[str]], ...]
+    device: str
+    plans: dict[Any, Any]
 
     def axes_of(self, shape: tuple[int, int, int, int], cache: "CacheState | str | None") -> MapAxes:
         """The axes of a call of this shape: see :attr:`RepeatedCall.cache`."""
@@ -62,12 +73,18 @@ class Call(NamedTuple):
 
     Attributes:
         frame: that of the module's call.
+        variables: of that frame.
         inside: the functions that run inside of it, from the call of attention outwards.
+        codes: the numbers of their codes.
+        given: what the module was called with first.
         like: calls with the same are alike.
     """
 
     frame: FrameType
+    variables: Any
     inside: list[FrameType]
+    codes: list[int]
+    given: Any
     module: nn.Module
     tensors: tuple[Tensor, Tensor, Tensor]
     causal: bool
@@ -119,36 +136,39 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     if count < 3 or (count > 3 and (args[3] is not None or (count > 4 and args[4] != 0.0))):
         return None
     query, key, value = args[:3]
-    if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested or query.ndim != 4:
+    if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested:
         return None
-    causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
     inside, codes = [], []
     while frame is not None and (code := frame.f_code) is not CALL:
-        if code is not FIRST_CALL:
-            inside.append(frame)
-            codes.append(id(code))
+        inside.append(frame)
+        codes.append(id(code))
         frame = frame.f_back
     if frame is None:
         return None
+    if codes and codes[-1] == _FIRST_CALL:
+        del inside[-1], codes[-1]
     variables = frame.f_locals
-    module = variables["self"]
+    module, given = variables["self"], None
     of_query, of_key, steps, more = query.shape, key.shape, key.stride(), value.stride()
     form: tuple[Any, ...]
+    if len(of_query) != 4 or 0 in of_key:
+        return None
     if of_query[2] == 1:  # the axes of a single query are the same however many keys there are
         order = (steps[0] > steps[2], steps[1] > steps[2], more[0] > more[2], more[1] > more[2])
-        form = (of_key[0], of_key[1], of_key[3], value.shape[3], of_key[2] > 1, order)
+        form = (of_key[0], of_key[1], of_key[3], value.shape == of_key, of_key[2] > 1, order)
     else:
-        given = variables["args"] or (variables["kwargs"].get("hidden_states"),)
-        first = given[0]
-        if not isinstance(first, Tensor) or first.ndim < 2 or not first.is_floating_point():
+        given = variables["args"]
+        given = given[0] if given else variables["kwargs"].get("hidden_states")
+        if not isinstance(given, Tensor):
             return None
-        form = (of_key, steps, value.shape, more, first.shape, first.is_contiguous(), _around(frame))
+        form = (of_key, steps, value.shape, more, given.shape, given.dtype, given.is_contiguous())
+    causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
     like = ("call", id(module), *codes, of_query, query.stride(), *form, *kinds)
-    return Call(frame, inside, module, (query, key, value), causal, scale, shared, like)
+    return Call(frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
 
 
 def _around(call: FrameType) -> int | None:
@@ -170,66 +190,91 @@ class RepeatedCalls:
         scores, plain = running.weights, record.kind == "sdpa" and record.windows is None
         if not isinstance(scores, AttentionScores) or running.folded or running.layout_declared:
             return
+        given = call.given
+        if given is not None and (given.ndim < 2 or not given.is_floating_point()):
+            return
         owners = [first_argument(frame) for frame in call.inside]
         own = all(x is call.module for x in owners if isinstance(x, nn.Module))
         query, key, value = call.tensors
-        as_given = scores.query is query and scores.key is key and running.value is value
+        as_given = scores.query is query and scores.key is key and running.value is value and key.shape == value.shape
         if not (plain and own and as_given and running.module is call.module) or "#" in record.name:
             return
-        heads = self._names.remembered.get((id(call.module), "heads"))
-        if heads is None and self._names.remembered.get((_around(call.frame), "heads")) is not None:
+        remembered, around = self._names.remembered, _around(call.frame)
+        heads = remembered.get((id(call.module), "heads"))
+        if heads is None and remembered.get((around, "heads")) is not None:
             return  # the module around it told its axes, by its own input
-        if record.axes.over != "tokens" or self._names.remembered.get((record.name, "windows")) != []:
+        if record.axes.over != "tokens" or remembered.get((record.name, "windows")) != []:
             return
-        stating = self._names.remembered.get((record.name, "stating"))
+        stating = remembered.get((record.name, "stating"))
         layout = None if stating == [] and self._layouts.patches is None else (record.layout, self._layouts.patches)
         codes = tuple(frame.f_code for frame in call.inside)
-        variables = ((depth, local_variables(code, CACHES)) for depth, code in enumerate(codes))
-        caches = tuple((depth, found) for depth, found in variables if found)
-        known = KnownSite(record.name, record.axes, layout or (None, None), codes, caches)
+        known = KnownSite(
+            record.name,
+            record.axes,
+            layout or (None, None),
+            codes,
+            around if heads is None else None,
+            tuple(_reads(codes)),
+            query.device.type,
+            {},
+        )
         told = layout is None or query.shape[2] > 1  # the number of keys is told
-        self._names.remembered[call.like if told else (*call.like, key.shape[2])] = known
+        remembered[call.like if told else (*call.like, key.shape[2])] = known
 
-    def run(self, call: Call, wants: Callable[[str], bool]) -> RepeatedCall | None:
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], wants: Callable[[str], bool]) -> RepeatedCall | None:
         """The kernel of a call that is like an earlier one ran; None if everything must be found out."""
+        call = read_call(args, kwargs)
+        if call is None:
+            return None
+        module, remembered, variables = call.module, self._names.remembered, call.variables
+        if _ATTENDED in variables or self._names.counts(call.frame):
+            return None
         query, key, value = call.tensors
-        remembered = self._names.remembered
         known: KnownSite | None = remembered.get(call.like)
         if known is None and query.shape[2] == 1:
             known = remembered.get((*call.like, key.shape[2]))
         if known is None or known.layout[1] != self._layouts.patches or current_grid() is not None:
             return None
-        module = call.module
-        for frame in call.inside:
-            if frame.f_code is not _CALLED:
-                owner = first_argument(frame)
-                if owner is not module and isinstance(owner, nn.Module):
-                    return None
-        if not wants(known.name):
+        if (known.around is not None and known.around != _around(call.frame)) or not wants(known.name):
             return None
-        running = self._names.begin(call.frame, call.inside)
-        if running is None:
-            return None
-        ran = run_usual(query, key, value, call.scale, call.causal, call.shared)
+        cache = None
+        for depth, first, caches in known.reads:
+            here = call.inside[depth].f_locals
+            owner = None if first is None else here.get(first)
+            if owner is not module and isinstance(owner, nn.Module):
+                return None
+            for name in caches if cache is None else ():
+                cache = here.get(name)
+                if cache is not None:
+                    break
+        running = self._names.begin(call.frame, call.inside, call.codes)
+        ran = run_usual(query, key, value, call.scale, call.causal, call.shared, known.device)
         if ran is None:
             return None
-        self._names.attended(call.frame, known.name)
-        out, (kernel, logsumexp) = ran
+        variables[_ATTENDED] = known.name
+        out, kernel, logsumexp = ran
         if logsumexp is not None:
             logsumexp = arranged(logsumexp, out)
         scale = query.shape[3] ** -0.5 if call.scale is None else call.scale
-        cache = _cache_of(known, call, running) if known.caches else None
+        if cache is not None:
+            cache = state_of(cache, module, call.inside, running) or "nothing"
         return RepeatedCall(known, module, query, key, value, call.causal, scale, kernel, out, logsumexp, cache)
 
+    def leave(self) -> None:
+        """What follows is found out in full, and is numbered: so are the calls that run and were noted here alone."""
+        for frame in model_frames():
+            name = frame.f_locals.get(_ATTENDED) if frame.f_code is CALL else None
+            if name is not None and not self._names.counts(frame):
+                self._names.attended(frame, name)
 
-def _cache_of(known: KnownSite, call: Call, running: list[str]) -> "CacheState | str | None":
-    for depth, names in known.caches:
-        variables = call.inside[depth].f_locals
-        for name in names:
-            cache = variables.get(name)
-            if cache is not None:
-                return state_of(cache, call.module, call.inside, running) or "nothing"
-    return None
+
+def _reads(codes: tuple[CodeType, ...]) -> Iterator[tuple[int, str | None, list[str]]]:
+    """See :attr:`KnownSite.reads`."""
+    for depth, code in enumerate(codes):
+        first = code.co_varnames[0] if code.co_argcount and code is not _CALLED else None
+        caches = local_variables(code, CACHES)
+        if first is not None or caches:
+            yield depth, first, caches
 
 
 def _as_it_is(x: Tensor) -> Tensor:

@@ -179,7 +179,7 @@ class WeightsPlan:
         count: how many programs there are; each writes three numbers.
     """
 
-    __slots__ = ("_kind", "_launch", "_nothing", "count", "device", "dtype", "shape")
+    __slots__ = ("_kind", "_launch", "_nothing", "count", "device", "dtype", "index", "shape")
 
     def __init__(
         self, given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype, rows: slice, shift: int
@@ -203,11 +203,17 @@ class WeightsPlan:
             height, columns, constants["BD"], max(16, power_of_two(value_width)),
         )  # fmt: skip
         self.shape, self.dtype, self.count = (batch, heads, queries, keys), dtype, programs * batch * heads
+        self.index = self.device.index if self.device.type == "cuda" else None
         self._launch = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
         self._nothing = 0
         # What Triton compiles for: dtypes, and of each number whether it is one or a multiple of 16.
         about = (_compiled_for(i, x) for i, x in enumerate(numbers))
         self._kind = (self.device, query.dtype, value.dtype, output.dtype, dtype, *about)
+
+    @property
+    def stream(self) -> int:
+        """The raw one of the device that is current."""
+        return 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
 
     def start(self, *tensors: Tensor) -> None:
         """Write the weights. Tensors: query, key, value, logsumexp, output; shift, present queries and keys, slopes; weights
@@ -240,7 +246,7 @@ class WeightsPlan:
             stream: the raw one of the device.
         """
         launch = self._launch
-        if query.is_cuda and self.device.index != torch._C._cuda_getDevice():
+        if self.index is not None and self.index != torch._C._cuda_getDevice():
             return False
         if launch.run is None:
             found = _compiled.get(self._kind) or self._compile(query.dtype, value.dtype, output.dtype)

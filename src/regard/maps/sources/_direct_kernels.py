@@ -16,13 +16,14 @@ _FLASH, _EFFICIENT, _CUDNN = (
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 )
 _NAMES = {
-    (False, _FLASH): "_scaled_dot_product_flash_attention_for_cpu",
-    (True, _FLASH): "_scaled_dot_product_flash_attention",
-    (True, _EFFICIENT): "_scaled_dot_product_efficient_attention",
-    (True, _CUDNN): "_scaled_dot_product_cudnn_attention",
+    ("cpu", _FLASH): "_scaled_dot_product_flash_attention_for_cpu",
+    ("cuda", _FLASH): "_scaled_dot_product_flash_attention",
+    ("cuda", _EFFICIENT): "_scaled_dot_product_efficient_attention",
+    ("cuda", _CUDNN): "_scaled_dot_product_cudnn_attention",
 }
-# Names and functions, by whether it is a GPU's and by the choice.
+# Names and functions, by the device and by the choice.
 _KERNELS = {key: (name, getattr(torch, name, None)) for key, name in _NAMES.items()}
+_NOTHING = (None, None)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -49,37 +50,43 @@ def run_directly(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor,
     scale, causal, shared = given.get("scale"), bool(given.get("is_causal")), bool(given.get("enable_gqa"))
     if not (type(query) is type(key) is type(value) is Tensor) or not _usual(query, key, value, shared):
         return None
-    return _run(query, key, value, scale, causal, shared)
+    ran = _run(query, key, value, scale, causal, shared, query.device.type)
+    return None if ran is None else (ran[0], KernelRun(*ran[1:]))
 
 
 def run_usual(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool
-) -> tuple[Tensor, KernelRun] | None:
-    """The same for tensors of a form and dtypes for which it was the usual case before."""
-    if key.shape != value.shape or 0 in key.shape or _watched() or torch._C._are_functorch_transforms_active():
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
+) -> tuple[Tensor, str, Tensor | None] | None:
+    """The same for tensors of a form and dtypes for which it was the usual case before: the output, which kernel ran, and its
+    logsumexp.
+
+    Args:
+        device: the type of the device on which they are.
+    """
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    if modes or torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device):
         return None
-    if torch.is_autocast_enabled(query.device.type):
-        return None
-    return _run(query, key, value, scale, causal, shared)
+    return _run(query, key, value, scale, causal, shared, device)
 
 
 def _run(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool
-) -> tuple[Tensor, KernelRun] | None:
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
+) -> tuple[Tensor, str, Tensor | None] | None:
     choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
-    cuda = query.is_cuda
-    name, kernel = _KERNELS.get((cuda, choice), (None, None)) if cuda or query.is_cpu else (None, None)
-    if kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
+    name, kernel = _KERNELS.get((device, choice), _NOTHING)
+    if name is None or kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
         return None
     # Two of them return the logsumexp only if they are asked for it. The output is the same.
-    if not cuda:
+    if device == "cpu":
         out = kernel(query, key, value, 0.0, causal, scale=scale)
+    elif choice == _CUDNN:
+        out = kernel(query, key, value, None, True, 0.0, causal, False, scale=scale)
     elif choice == _FLASH:
         out = kernel(query, key, value, 0.0, causal, False, scale=scale)
     else:
-        options = (None, True, 0.0, causal, False) if choice == _CUDNN else (None, True, 0.0, causal)
-        out = kernel(query, key, value, *options, scale=scale)
-    return out[0], KernelRun(name, out[1] if isinstance(out[1], Tensor) and out[1].numel() else None)
+        out = kernel(query, key, value, None, True, 0.0, causal, scale=scale)
+    total = out[1]
+    return out[0], name, total if isinstance(total, Tensor) and total.numel() else None
 
 
 def _watched() -> bool:
