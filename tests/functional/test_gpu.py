@@ -57,6 +57,26 @@ def test_gaussian_attention(grid, plan):
         torch.testing.assert_close(a, b, atol=2e-3 * max(1.0, b.abs().max().item()), rtol=2e-3)
 
 
+@pytest.mark.parametrize("grid", [(32, 32), (100, 128), (300, 20), (5000,), (16, 20, 40), (70, 12, 30)])
+def test_local_and_wide_heads_in_bfloat16_the_first_time_and_again(grid):
+    """A second call goes the short way; kernels compiled for one dtype of the heads are not used for another."""
+    value, above = (torch.randn(2, 3, math.prod(grid), 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    center = 2 * torch.randn(3, len(grid), device="cuda")
+    sharpness = torch.tensor([0.5, 1e-4, 3.0], device="cuda")
+    results = []
+    for dtype in (torch.bfloat16, torch.bfloat16, torch.float64):
+        heads = [x.to(torch.promote_types(dtype, torch.float32)) for x in (center, sharpness)]
+        inputs = [x.detach().requires_grad_() for x in (value.to(dtype), *heads)]
+        out = gaussian_attention(*inputs, grid)
+        results.append([out, *torch.autograd.grad(out, inputs, above.to(dtype))])
+    for a, b, c in zip(*results, strict=True):
+        assert a.equal(b)
+        assert (a.double() - c).norm() < 2e-2 * c.norm()
+    rounded = center.bfloat16()
+    found, expected = (gaussian_attention(value, c, sharpness, grid) for c in (rounded, rounded.float()))
+    assert found.equal(expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_extreme_heads_are_never_nan(dtype):
     for alpha in (1e-6, 1.0, 1e6):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._again import attend_again, is_repeatable
 from regard.functional.kernels._carriers import PIECES as PIECES
 from regard.functional.kernels._carriers import Carriers as Carriers
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
@@ -167,13 +168,20 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[
         from regard.functional.kernels._grid import gaussian_grid as operator
 
         return operator(value, center, sharpness, list(grid))[0]
-    from regard.functional.kernels._grid import GaussianGrid
+    from regard.functional.kernels._grid import attend
     from regard.functional.kernels._plain import plain_grid
 
     try:
-        return GaussianGrid.apply(value, center, sharpness, grid)
+        return attend(value, center, sharpness, grid)
     except MemoryError:  # the card has no room for a pass: torch's own products take its place
         return plain_grid(value, center, sharpness, grid)
+
+
+def gaussian_again(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[int]) -> Tensor | None:
+    """What :func:`gaussian_grid` gives, where it was called before with tensors like these; else None."""
+    if torch.compiler.is_compiling() or type(grid) is not tuple or not is_repeatable(value, center, sharpness):
+        return None
+    return attend_again(as_autocast(value), center, sharpness, grid) if _run_on(value.device.type) else None
 
 
 def usable_for_scans(x: Tensor) -> bool:

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._again import key_of, remember
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
 from regard.functional.kernels._start import is_aligned
-from regard.functional.kernels._tensors import raw_stream
+from regard.functional.kernels._tensors import on_device_of, raw_stream
 
 Saved = list[Tensor]
 
@@ -110,10 +111,9 @@ class GaussianGrid(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-        x = readable(value)
-        ctx.plan = plan_of(x, center, sharpness, grid)
-        out, ctx.kept = run_forward(ctx.plan, x, center, sharpness)
+    def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, plan: Forward) -> Tensor:
+        ctx.plan = plan
+        out, ctx.kept = run_forward(plan, readable(value), center, sharpness)
         ctx.save_for_backward(value, center, sharpness)
         return out
 
@@ -139,6 +139,21 @@ class GaussianGrid(torch.autograd.Function):
                 out = plain_grid(inputs[0], inputs[1], inputs[2], ctx.plan.key.grid)
             found = iter(torch.autograd.grad(out, [x for x, need in zip(inputs, needs, strict=True) if need], grad))
             return *(next(found) if need else None for need in needs), None
+
+
+# Without what ``Function.apply`` does for functorch's transforms, of which none is active where this is called.
+_apply = super(torch.autograd.Function, GaussianGrid).apply
+
+
+def attend(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """In eager mode. ``MemoryError`` where the card has no room for a pass."""
+    x = readable(value)
+    plan = plan_of(x, center, sharpness, grid)
+    with on_device_of(value):
+        out = GaussianGrid.apply(value, center, sharpness, plan)
+    if x is value:
+        remember(key_of(value, center, sharpness, grid), _apply, plan)
+    return out
 
 
 @torch.library.custom_op("regard::gaussian_grid", mutates_args=())

@@ -12,7 +12,8 @@ from regard.functional.kernels._start import Launch, Ways
 
 
 class Key(NamedTuple):
-    """What a plan depends on. ``heads_at``: strides of center and sharpness, by head and by axis."""
+    """What a plan depends on. ``heads_at``: strides of center and sharpness, by head and by axis; ``heads_of``: their
+    dtypes, for which the kernels are compiled."""
 
     grid: tuple[int, ...]
     dtype: torch.dtype
@@ -20,6 +21,7 @@ class Key(NamedTuple):
     shape: tuple[int, ...]
     heads: int
     heads_at: tuple[int, int, int, int]
+    heads_of: tuple[torch.dtype, torch.dtype]
     joined: bool
     value: tuple[int, ...]
 
@@ -37,7 +39,10 @@ def key_of(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ..
     joined = sharpness.ndim == 1
     by_head, by_axis = sharpness.stride() if not joined else (sharpness.stride(0), 0)
     heads_at = (center.stride(0), center.stride(1), by_head, by_axis)
-    return Key(grid, value.dtype, value.device, value.shape, center.shape[0], heads_at, joined, value.stride())
+    heads_of = center.dtype, sharpness.dtype
+    return Key(
+        grid, value.dtype, value.device, value.shape, center.shape[0], heads_at, heads_of, joined, value.stride()
+    )
 
 
 def token_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

@@ -3,9 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import triton
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
+
+# Triton's own launcher asks at each call whether a kernel needs scratch memory. Only of this version do we know what the
+# compiled function behind it takes, so that it can be called at once.
+KNOWN_LAUNCHER = triton.__version__.startswith("3.6.")
+
+_address = Tensor.data_ptr
 
 
 class Launch:
@@ -25,11 +32,19 @@ class Launch:
         """``stream``: the raw one of the tensors' device, as Triton would find it."""
         if aligned and self.run is not None:
             # No hooks of profilers, which would be called from Python; addresses, which need no look at the tensors.
-            self.run(*self.grid, stream, *self.head, *[tensor.data_ptr() for tensor in tensors], *self.numbers)
+            self.run(*self.grid, stream, *self.head, *map(_address, tensors), *self.numbers)
             return
         made = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
         if aligned and isinstance(self.kernel, JITFunction) and tensors[0].is_cuda:  # neither interpreter nor a test
-            self.run, self.head = made.run, (made.function, made.packed_metadata, None, None, None)
+            self.run, self.head = launcher_of(made)
+
+
+def launcher_of(made: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """What starts a compiled kernel, and what it takes between the stream and the kernel's own arguments."""
+    run, about = made.run, (made.packed_metadata, None, None, None)
+    if KNOWN_LAUNCHER and run.global_scratch_size == 0 and run.profile_scratch_size == 0:
+        return run.launch, (made.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *about)
+    return run, (made.function, *about)
 
 
 class Ways:
@@ -59,6 +74,6 @@ class Ways:
 
 def is_aligned(*tensors: Tensor) -> bool:
     together = 0
-    for tensor in tensors:
-        together |= tensor.data_ptr()
+    for address in map(_address, tensors):
+        together |= address
     return together % 16 == 0
