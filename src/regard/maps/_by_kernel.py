@@ -190,7 +190,7 @@ def packed_overview(
     host = kept
     if kept.is_cuda:
         host = torch.empty(kept.shape, dtype=kept.dtype, pin_memory=True).copy_(kept, non_blocking=True)
-    overview = Overview.of({name: parts.of(host, name) for name in parts if name != "numbers"}, cell)
+    overview = Overview.of(parts.all_of(host, [name for name in parts if name != "numbers"]), cell)
     return PackedOverview(overview, parts.of(kept, "numbers"))
 
 
@@ -210,13 +210,10 @@ def prove_packed(
     if record.running.device.type == "cuda":
         torch.cuda.synchronize(record.running.device)
     off = max(float((x - ours[name]).abs().max()) / (1 + float(x.abs().max())) for name, x in theirs.items())
-    agrees = off <= 2e-3 and error <= float(Rounding(largest, _times(record)))
+    agrees = off <= 2e-3 and error <= float(
+        Rounding(largest, record.running.rounding_factor(record.shape[3], single=True))
+    )
     _settle(record, "packed overviews", proof, agrees, f"they are off by {off:.1e}, and rows in full by {error:.1e}")
-
-
-def _times(record: AttentionRecord) -> float:
-    allowed = record.running.rounding(record.shape[3], single=True)
-    return 0.0 if allowed is None else allowed.times
 
 
 def agrees_at_first(record: AttentionRecord, proof: Proof) -> bool:

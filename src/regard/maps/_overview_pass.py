@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
 from regard.maps._band import Band, alignment
 from regard.maps._by_kernel import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
+from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
@@ -144,9 +145,12 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     shift, rows = alignment(band, *record.shape[2:]), checked_rows(record.shape[2])
     packed = packed_overview(record, heads, cells, rows)
     if packed is not None:
-        record.check.add(packed.numbers[0], packed.numbers[1])
+        error, log_error, largest = packed.numbers.unbind()
+        record.check.add(error, log_error)
+        record.check.allowed = Rounding(largest, record.running.rounding_factor(record.shape[3], single=True))
         record.check.against += f", at {len(rows)} random rows; all row sums"
         return packed.overview
+    record.check.allowed = record.running.rounding(record.shape[3], single=True)
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
         before = copy(record.check)

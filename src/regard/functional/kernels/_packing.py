@@ -1,7 +1,7 @@
 """What the kernels of an overview find. Apart from their launches, which import Triton."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +24,10 @@ class PackedParts:
 
     def __init__(self, parts: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         self._parts, self._starts, end = parts, dict[str, int](), 0
+        self._steps: dict[str, tuple[int, ...]] = {}
         for name, (dtype, shape) in parts.items():
             self._starts[name] = end
+            self._steps[name] = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
             end += -(-math.prod(shape) * dtype.itemsize // 16) * 16
         self.size = end
 
@@ -38,5 +40,15 @@ class PackedParts:
 
     def of(self, whole: Tensor, name: str) -> Tensor:
         """One of them, of a tensor of bytes."""
-        (dtype, shape), start = self._parts[name], self._starts[name]
-        return whole[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        return self.all_of(whole, (name,))[name]
+
+    def all_of(self, whole: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """Those of these names, by name."""
+        found, typed = {}, dict[torch.dtype, Tensor]()
+        for name in names:
+            (dtype, shape), start = self._parts[name], self._starts[name]
+            base = typed.get(dtype)
+            if base is None:
+                base = typed[dtype] = whole.view(dtype)
+            found[name] = base.as_strided(shape, self._steps[name], start // dtype.itemsize)
+        return found
