@@ -59,6 +59,7 @@ HOPPER = [
     case((5, 7), 16, "float32", learned="value"),
     by_matrices((20, 6), 64, "bfloat16", learned="both") | {"outputs": (3, 2)},
     case((1024, 64), 64, "bfloat16"),
+    case((128, 16), 64, "bfloat16"),
     case((1024, 32), 16, "float32", learned="heads"),
     case((1 << 20,), 64, "bfloat16", learned="value"),
     case((16, 64, 64), 64, "bfloat16", value_heads=1),

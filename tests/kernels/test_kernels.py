@@ -76,14 +76,15 @@ def test_grids_of_any_size(grid, width, value_heads, sharpness):
         torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
 
 
-def test_local_and_wide_heads_on_a_long_axis_share_a_backward_pass():
+@pytest.mark.parametrize("size", [100, 260])  # a window holds the whole axis, or not
+def test_local_and_wide_heads_on_a_long_axis_share_a_backward_pass(size):
     """Half precision launches once for each kind, and each head is computed by one of them."""
-    value, center, _ = heads(4, grid=(260, 2))
+    value, center, _ = heads(4, grid=(size, 2), batch=1)
     sharpness = torch.tensor([1e-5, 3.0, 0.001, 0.5])
-    weight = torch.randn(2, 4, 520, 16, dtype=torch.float64)
+    weight = torch.randn(1, 4, 2 * size, 16, dtype=torch.float64)
 
     def run(v, c, s):
-        return gaussian_attention(v, c, s, (260, 2))
+        return gaussian_attention(v, c, s, (size, 2))
 
     inputs = value.half(), center, sharpness
     expected = with_gradients(run, [x.double() for x in inputs], weight)

@@ -53,11 +53,11 @@ STREAM_FORWARD = {
     16: Stream(16, 16, 512, 8, 3, 2), 32: Stream(32, 32, 512, 8, 3, 1), 64: Stream(64, 64, 256, 8, 3, 1),
     128: Stream(128, 128, 128, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 3), ALONE: Stream(32, 64, 64, 4, 4, 4),
 }  # fmt: skip
-# 128 holds the whole axis, so that wide heads cost as much as local ones: a window of 64 takes 5 % less time for local
-# heads, but 25 % more for wide ones, and needs eight launches instead of three.
+# Up to 128 a window holds the whole axis, so that wide heads cost as much as local ones: at 128 one of 64 would take 2 % less
+# time for local heads, but 29 % more for wide ones, and eight launches instead of three.
 STREAM_BACKWARD = {
     16: Stream(16, 16, 256, 4, 3, 2), 32: Stream(32, 32, 256, 8, 3, 2), 64: Stream(64, 64, 128, 4, 3, 1),
-    128: Stream(128, 128, 64, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 2), ALONE: Stream(32, 64, 64, 4, 3, 4),
+    128: Stream(64, 128, 128, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 2), ALONE: Stream(32, 64, 64, 4, 3, 4),
 }  # fmt: skip
 FORWARD = Tiles(64, 16, 128, 4, 6)
 BACKWARD = Tiles(64, 16, 256, 4, 4)
@@ -121,7 +121,7 @@ def chosen_stream(axis: Axis, streams: dict[int, Stream]) -> Stream:
 def room_of(axis: Axis, streams: dict[int, Stream], shared: bool = False) -> int:
     """How much longer than its tile a window along this axis is; a window that holds the whole axis has room for all."""
     chosen = chosen_stream(axis, streams)
-    return NONE_LOCAL if shared else ALL_LOCAL if chosen.rows == chosen.window else chosen.window - chosen.rows
+    return NONE_LOCAL if shared else ALL_LOCAL if chosen.window >= axis.size else chosen.window - chosen.rows
 
 
 def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple[int, int, int, int, int]:
@@ -160,7 +160,7 @@ def stream_ways(
             *layout.heads_at, axis.place, *strides,
         )  # fmt: skip
         constants = (
-            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), chosen.rows == chosen.window,
+            axis.size, NEGLIGIBLE[layout.dtype], precision(layout.dtype), chosen.window >= axis.size,
             chosen.rows, chosen.window, others, channels, reverse,
         )  # fmt: skip
         options = {"num_warps": chosen.warps, "num_stages": stages}
