@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(
 SHARED = {90: 232448, 80: 166912, 86: 101376}  # bytes that a program can have: H100 and H200, A100, RTX 30 and A10
 ALL = {
     "matrices_forward", "matrices_backward", "pass_forward", "pass_backward", "plane_forward", "plane_backward",
+    "map_prepare", "map_check", "map_pack", "map_finish",
     "map_gradient", "map_overview", "map_weights", "axis_forward", "axis_backward", "row_moments", "add_up",
     "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",

@@ -9,7 +9,7 @@ from torch import nn
 
 import regard
 from regard.functional import kernels
-from regard.functional.kernels import _map_launch
+from regard.functional.kernels import _map_launch, _overview_launch
 from regard.maps import (
     AttentionRecord,
     Check,
@@ -21,6 +21,7 @@ from regard.maps import (
 )
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band, alignment
+from regard.maps._overview import KeyStatistics, Overview, QueryStatistics
 from regard.maps.sources import _function_call as function_call
 
 ALL = slice(None)
@@ -82,6 +83,64 @@ def test_overview(case, cells):
     assert record.agrees
 
 
+class Packing:
+    """The sums of a record's overview, and what torch and kernels make of them."""
+
+    def __init__(self, options):
+        self.record, _ = record_of(options, width=16)
+        self.given = _by_kernel.usable(self.record, ALL)
+        self.plan = _overview_launch.OverviewPlan(self.given, (5, 6), 4)
+        self.sums = self.plan.add_up(self.given, 0)
+
+    @property
+    def kept(self):
+        running, parts = self.record.running, self.plan.kept
+        rows = _overview_pass.checked_rows(13)
+        kept = self.plan.pack(self.given, self.sums, running.value, running.output, rows, 0)
+        return {name: parts.of(kept, name) for name in parts}
+
+
+@pytest.mark.parametrize(
+    ("case", "more"), [("absent", {"softcap": 1.5}), ("a shift for each sequence", CASES["slopes"])]
+)
+def test_packed_overview(case, more):
+    """By kernels alone as by torch, and with the same errors."""
+    packing = Packing({**more, **CASES[case]})
+    found, record, kept = packing.plan.unpacked(packing.sums), packing.record, packing.kept
+    queries, keys = QueryStatistics(*found.per_query), KeyStatistics(*found.per_key)
+    expected = Overview(found.mass, found.largest, (5, 6), queries, keys)
+    for name, x in expected.kept().tensors.items():
+        assert kept[name].dtype is x.dtype, name
+        torch.testing.assert_close(kept[name], x, atol=2e-5, rtol=1e-3, msg=name)
+    _overview_pass.check(record, expected, found.sums, ALL, alignment(record.running.weights.band, 13, 18))
+    error, log_error, largest = kept["numbers"].tolist()
+    assert abs(error - record.residual) < 2e-5
+    assert abs(log_error - record.logsumexp_residual) < 2e-6
+    assert largest == float(record.running.value.abs().max())
+
+
+def test_packed_overviews_that_are_wrong_are_noticed():
+    packing = Packing({"band": Band(right=0, shift=5)})
+    running = packing.record.running
+    best, output = packing.plan._sums.of(packing.sums, "best"), running.output.clone()
+
+    def agrees():
+        error, log_error, largest = packing.kept["numbers"].tolist()
+        packing.plan._sums.of(packing.sums, "numbers").zero_()
+        assert log_error < 1e-5
+        return error <= running.rounding(18).times * largest
+
+    assert agrees()
+    best.copy_(best.flip(2))  # statistics in another order: each row still sums to one
+    assert not agrees()
+    best.copy_(best.flip(2))
+    running.output[1, 3] += 0.5
+    assert not agrees()
+    running.output.copy_(output)
+    running.value[1, 1, 17, 3] = math.nan
+    assert not agrees()
+
+
 WHOLE = {
     "no tile is seen as a whole": (Band(right=0), (83, 70), torch.float16, False),
     "causal": (Band(right=0), (200, 128), torch.float16, False),
@@ -95,7 +154,7 @@ WHOLE = {
 def test_overview_of_whole_tiles(band, size, dtype, copied, monkeypatch):
     """More queries than a tile has, not a multiple of it: the last one begins earlier, and counts no query twice. Tiles that
     are seen as a whole, and those at an edge, are added up in launches of their own."""
-    monkeypatch.setattr(_map_launch, "_copies", lambda *_: copied)
+    monkeypatch.setattr(_overview_launch, "_copies", lambda *_: copied)
     torch.manual_seed(1)
     queries, keys = size
     query, key = torch.randn(1, 1, queries, 16), torch.randn(1, 1, keys, 16)
@@ -167,7 +226,7 @@ def launches(monkeypatch, name):
 @pytest.mark.parametrize(("name", "options"), [("write_weights", {}), ("overview", {"overview": 4})])
 def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, options):
     """A kernel that fails or is wrong is replaced at once, and is not asked again."""
-    x, seen = torch.randn(1, 2, 20, 16), launches(monkeypatch, name)
+    x, seen, packed = torch.randn(1, 2, 20, 16), launches(monkeypatch, name), launches(monkeypatch, "packed_overview")
 
     def found():
         with torch.no_grad(), regard.capture(model := Model(), **options) as maps:
@@ -182,8 +241,11 @@ def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, opt
     assert not seen
     monkeypatch.delenv("REGARD_KERNELS")
     maps, weights = found()
-    assert len(seen) == 2
+    assert (len(seen), len(packed)) == (
+        (1, 2) if options else (2, 0)
+    )  # once both are compared, overviews are packed at once
     assert not maps.notes
+    assert len({record.against for record in maps.records}) == 1
     torch.testing.assert_close(weights, expected)
 
     def fails(*args):

@@ -357,3 +357,27 @@ def test_heads_in_threads_leave_the_number_of_threads_as_it_was(monkeypatch):
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(maps[0].overview, expected[0].overview)
+
+
+@pytest.mark.parametrize(("shared", "value_heads", "threads"), [(8, 8, 1), (4, 4, 2), (4, 2, 1), (1, 1, 1)])
+def test_low_tiles_of_heads_that_share_keys_give_the_dense_map(monkeypatch, shared, value_heads, threads):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 8, 40, 4), torch.randn(2, shared, 40, 4), torch.randn(2, value_heads, 40, 4)
+    scores = AttentionScores(query, key, 0.5, band=Band(right=0))
+    monkeypatch.setattr(_building, "LONG", 40)
+    monkeypatch.setattr(_building, "LOW", 8)
+    monkeypatch.setattr(_building, "TILE", 40 * 8 * 4)
+    height, heads, items = _building._tile_sizes(scores, value_heads, threads)
+    assert (height, items) == ((8, 1) if shared > 1 else (32, 1))
+    assert heads % (8 // value_heads) == 0 or heads == 1
+    dense, total = scores(slice(None), slice(None))
+    output = dense @ value.repeat_interleave(8 // value_heads, 1)
+    running = Computation(scores, output=output, value=value, logsumexp=total)
+    record = AttentionRecord("x", "test", scores.shape, Check("kernel"), computation=running)
+    room = _building.Room(lambda batch: torch.zeros(batch, 8, 40, 40), torch.float32)
+    torch.testing.assert_close(_building._in_tiles(record, room), dense)
+    assert record.residual < 1e-5
+    assert record.logsumexp_residual < 1e-5
+    output[1, 7, 39] += 1  # the last head of the last tile is compared, too
+    assert _building._in_tiles(record, room) is not None
+    assert record.residual > 0.5

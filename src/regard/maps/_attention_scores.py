@@ -50,14 +50,30 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
     return value[:, index]
 
 
+def shared_groups(value: Tensor, heads: Selection, count: int) -> Tensor:
+    """The same without a copy for neighbors that are selected together: one for each group of them.
+
+    >>> shared_groups(torch.zeros(1, 4, 5, 2), slice(4, 8), 8).shape, shared_groups(torch.zeros(1, 4, 5, 2), slice(1, 2), 8).shape
+    (torch.Size([1, 2, 5, 2]), torch.Size([1, 1, 5, 2]))
+    """
+    group = count // value.shape[1]
+    if group > 1 and isinstance(heads, slice) and heads.step is None and heads != ALL:
+        start, stop, _ = heads.indices(count)
+        if start % group == 0 and stop % group == 0 and start < stop:
+            return value[:, start // group : stop // group]
+    return shared_heads(value, heads, count)
+
+
 def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selection, heads: Selection) -> Tensor:
     """max |weights @ value − output|, over the selected rows and heads."""
-    if is_all(heads) and weights.shape[0] == value.shape[0] and weights.shape[1] == output.shape[1]:
+    everyone = is_all(heads) and weights.shape[0] == value.shape[0] and weights.shape[1] == output.shape[1]
+    value = exact(value if everyone else shared_groups(value, heads, output.shape[1])).to(weights.dtype)
+    if value.shape[1] not in (1, weights.shape[1]) or everyone:
         # Neighbors that share a head of values are rows of one product: to repeat the values would take memory.
-        found = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3) @ exact(value).to(weights.dtype)
+        found = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3) @ value
         found = found.reshape(*weights.shape[:3], -1)
     else:
-        found = weights @ shared_heads(exact(value), heads, output.shape[1]).to(weights.dtype)
+        found = weights @ value
     expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)
     return largest_magnitude(found.sub_(expected))
 
@@ -137,7 +153,7 @@ class AttentionScores:
         _, count, queries, keys = self.shape
         query = exact(selected(selected(_items(self.query, batch), 1, heads), 2, rows))
         key = _items(self.key, batch)
-        key = exact(selected(key if is_all(heads) else shared_heads(key, heads, count), 2, columns))
+        key = exact(selected(key if is_all(heads) else shared_groups(key, heads, count), 2, columns))
         shape = (*query.shape[:3], key.shape[2])
         # Neighbors that share a head of keys are rows of one product: to repeat the keys would take memory.
         query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)

@@ -1,5 +1,6 @@
 """Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from regard.maps._threads import each_in_a_thread
 
 AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
 TILE = 2**19  # scores at a time on a CPU: they fit into its cache
+LONG, LOW = 1024, 64  # keys of a long row, and rows of a low tile
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,28 @@ def _fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> b
     return plain and everything and running.device.type == "cpu" and 0 not in record.shape
 
 
+def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int) -> tuple[int, int, int]:
+    """Rows, heads and samples of a tile. Long rows that end at their query take fewer rows of more heads: of the keys of a tile
+    fewer are seen by none of its rows.
+
+    >>> from regard.maps._band import Band
+    >>> x = torch.zeros(1, 8, 2048, 4)
+    >>> _tile_sizes(AttentionScores(x, x, 1.0), 8, 1), _tile_sizes(AttentionScores(x, x, 1.0, band=Band(right=0)), 8, 2)
+    ((256, 1, 1), (64, 4, 1))
+    """
+    batch, count, queries, keys = scores.shape
+    height = max(1, min(queries, TILE // keys))
+    group = max(count // scores.key.shape[1], count // value_heads)
+    if scores.band is not None and scores.band.right is not None and keys >= LONG and height > LOW:
+        most = min(count // threads, TILE // (LOW * keys)) // group * group
+        if most > 0:
+            parts = math.ceil(count / most)
+            return LOW, math.ceil(count / parts / group) * group, 1
+    heads = max(1, min(count, TILE // (height * keys)))
+    items = max(1, min(batch, TILE // (height * keys * heads))) if heads == count else 1
+    return height, heads, items
+
+
 def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
     """Scores, softmax and check of one tile are computed while it is in the cache, and keys that no row of it may see
     are left out. So the map passes through memory once, when it is written."""
@@ -94,9 +118,7 @@ def _in_tiles(record: AttentionRecord, room: Room) -> Tensor:
         raise TypeError(f"{record.name!r} is not computed from scores")
     made = room(batch)
     here = threading.local()
-    height = max(1, min(queries, TILE // keys))
-    heads = max(1, min(count, TILE // (height * keys)))
-    items = max(1, min(batch, TILE // (height * keys * heads))) if heads == count else 1
+    height, heads, items = _tile_sizes(scores, value.shape[1], torch.get_num_threads())
 
     def one(where: tuple[slice, slice, Check]) -> None:
         part, chosen, check = where

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.functional import kernels
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, selected, shared_heads
 from regard.maps._band import alignment
+from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
@@ -151,6 +152,68 @@ def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) ->
         return None
     queries, keys = QueryStatistics(*found.per_query), KeyStatistics(*found.per_key)
     return KernelOverview(Overview(found.mass, found.largest, cell, queries, keys), found.sums, proof)
+
+
+class PackedOverview(NamedTuple):
+    """An overview in the dtypes in which it is kept, on the host as soon as the device has copied it, and of its check, on the
+    device: the error, that of the logsumexp, and the largest value."""
+
+    overview: Overview
+    numbers: Tensor
+
+
+def packed_overview(
+    record: AttentionRecord, heads: Selection, cells: int, rows: tuple[int, ...], proven: bool = True
+) -> PackedOverview | None:
+    """The overview of all heads by kernels alone, compared with these rows in full; None if they cannot, or were not proven."""
+    running = record.running
+    value, expected = running.value, running.output if running.expected is None else running.expected
+    if running.compare is not None or running.compared is not None or running.largest_sum is not None:
+        return None
+    if value is None or expected is None or not (isinstance(heads, slice) and heads == ALL):
+        return None
+    if value.dtype != expected.dtype or not kernels.usable_for_maps(value):
+        return None
+    given = usable(record, heads)
+    proof = _proof("packed", given)
+    if given is None or (proven and not proof.agrees):
+        return None
+    cell = cell_size(record.shape[2], cells), cell_size(record.shape[3], cells)
+    try:
+        found = kernels.packed_overview(given, cell, FIRST, value, expected, rows)
+    except Exception as failure:
+        _settle(record, "packed overviews", proof, False, f"{type(failure).__name__}: {failure}")
+        return None
+    if found is None:
+        return None
+    parts, kept = found
+    host = kept
+    if kept.is_cuda:
+        host = torch.empty(kept.shape, dtype=kept.dtype, pin_memory=True).copy_(kept, non_blocking=True)
+    overview = Overview.of(parts.all_of(host, [name for name in parts if name != "numbers"]), cell)
+    return PackedOverview(overview, parts.of(kept, "numbers"))
+
+
+def prove_packed(
+    record: AttentionRecord, heads: Selection, cells: int, rows: tuple[int, ...], expected: Overview
+) -> None:
+    """Compare the overview that kernels alone compute with this one, when calls of a kind first have both."""
+    given = usable(record, heads)
+    proof = _proof("packed", given)
+    if given is None or proof.agrees is not None:
+        return
+    found = packed_overview(record, heads, cells, rows, proven=False)
+    if found is None:
+        return
+    error, _, largest = found.numbers.tolist()
+    ours, theirs = found.overview.tensors, expected.kept().tensors
+    if record.running.device.type == "cuda":
+        torch.cuda.synchronize(record.running.device)
+    off = max(float((x - ours[name]).abs().max()) / (1 + float(x.abs().max())) for name, x in theirs.items())
+    agrees = off <= 2e-3 and error <= float(
+        Rounding(largest, record.running.rounding_factor(record.shape[3], single=True))
+    )
+    _settle(record, "packed overviews", proof, agrees, f"they are off by {off:.1e}, and rows in full by {error:.1e}")
 
 
 def agrees_at_first(record: AttentionRecord, proof: Proof) -> bool:

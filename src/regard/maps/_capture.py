@@ -147,7 +147,8 @@ class Capture(Revisions):
         before = self.storage.used
         with Plainly(running.device):
             try:
-                record.check.allowed = running.rounding(record.shape[3], single=self.long.overview is not None)
+                if self.long.overview is None:  # which tells it with its check
+                    record.check.allowed = running.rounding(record.shape[3])
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
                 reason = f"its map could not be computed ({type(error).__name__}: {error})"

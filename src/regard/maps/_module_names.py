@@ -242,9 +242,10 @@ class ModuleNames:
         numbers, frame = codes[:], call
         while frame is not run:
             numbers.append(id(frame.f_code))
-            if frame.f_back is None:
+            back = frame.f_back
+            if back is None:
                 return self._begin_run(call, inside)
-            frame = frame.f_back
+            frame = back
         names = _names_of(tuple(numbers), call, inside, run)
         if not self.compiled and (names[-1] or "compile_wrapper" in self._outside):
             self.compiled = _from_compiled_code(inside + _frames_from(call))

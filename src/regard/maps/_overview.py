@@ -109,6 +109,8 @@ class Overview:
         """On the host, in the dtypes in which it is kept. From a GPU the copies run on: wait for the device before reading.
 
         Masses and distances reach the number of tokens, which is more than float16 holds."""
+        if self.largest.dtype is torch.float16 and not self.largest.is_cuda:  # while it is computed it is float32
+            return self
 
         def keep(name: str, x: Tensor) -> Tensor:
             x = x.to(_dtype(name))

@@ -4,6 +4,7 @@ With the logsumexp :math:`L_i` of each row, which fused kernels return, a weight
 is needed, so that tiles need not wait for each other. Memory is linear in the tokens, whatever the length.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from copy import copy
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
 from regard.maps._band import Band, alignment
-from regard.maps._by_kernel import agrees_at_first, overview_by_kernel
+from regard.maps._by_kernel import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
+from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
+from regard.support.kept import constant
 
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too
 TILE = 2**20  # scores at a time on a CPU: more of them leave the cache, fewer of them take longer to organize
@@ -139,17 +142,33 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     """The overview of these heads. Its check is added to the record."""
     scores = record.running.weights
     band = scores.band if isinstance(scores, AttentionScores) else None
-    shift = alignment(band, *record.shape[2:])
+    shift, rows = alignment(band, *record.shape[2:]), checked_rows(record.shape[2])
+    packed = packed_overview(record, heads, cells, rows)
+    if packed is not None:
+        error, log_error, largest = packed.numbers.unbind()
+        record.check.add(error, log_error)
+        record.check.allowed = Rounding(largest, record.running.rounding_factor(record.shape[3], single=True))
+        record.check.against += f", at {len(rows)} random rows; all row sums"
+        return packed.overview
+    record.check.allowed = record.running.rounding(record.shape[3], single=True)
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
         before = copy(record.check)
         check(record, found.overview, found.sums, heads, shift)
         if agrees_at_first(record, found.proof):
+            prove_packed(record, heads, cells, rows, found.overview)
             return found.overview
         record.check = before
     overview, sums = _by_tiles(record, heads, cells)
     check(record, overview, sums, heads, shift)
     return overview
+
+
+@functools.lru_cache(64)
+def checked_rows(queries: int) -> tuple[int, ...]:
+    """Rows, at random, that are computed in full."""
+    chosen = torch.randperm(queries, generator=torch.Generator().manual_seed(queries))[:CHECKED]
+    return tuple(chosen.sort().values.tolist())
 
 
 def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor | None]:
@@ -187,8 +206,7 @@ def check(
     """
     running, queries, keys = record.running, record.shape[2], record.shape[3]
     device = overview.mass.device
-    chosen = torch.randperm(queries, generator=torch.Generator().manual_seed(queries))[:CHECKED].sort().values
-    rows = chosen.to(device, non_blocking=True)  # which does not wait for what the device computes
+    rows = constant(checked_rows(queries), device)
     weights = record.build(rows, on_device(heads, device))
     found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, keys)}
     differences = [

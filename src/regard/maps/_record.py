@@ -114,6 +114,11 @@ class Computation:
             return None
         return product_error(weights, self.value, expected, rows, heads)
 
+    def rounding_factor(self, keys: int, single: bool = False) -> float:
+        """How large the error may be by rounding, as a multiple of the largest number compared: see :meth:`rounding`."""
+        like = self.output if self.output is not None else self.value if self.compared is None else self.compared
+        return 0.0 if like is None else rounding_factor(like.dtype, like.is_cuda, keys, single)
+
     def rounding(self, keys: int, single: bool = False) -> Rounding | None:
         """How large the error may be by rounding: some units in the last place of the largest number compared.
 
@@ -123,7 +128,7 @@ class Computation:
         value = self.value if self.compared is None else self.compared
         if value is None or value.numel() == 0:
             return None
-        times = rounding_factor(value.dtype if self.output is None else self.output.dtype, value.is_cuda, keys, single)
+        times = self.rounding_factor(keys, single)
         # An average of values is not larger than they are. The model may overwrite them: this is computed now.
         largest = torch.linalg.vector_norm(value.detach() if value.requires_grad else value, math.inf)
         return Rounding(largest, times, self.largest_sum)

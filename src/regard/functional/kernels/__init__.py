@@ -18,12 +18,12 @@ from regard.functional.kernels._carriers import Carriers as Carriers
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
 from regard.functional.kernels._map_launch import MOST_HEADS as MOST_HEADS
 from regard.functional.kernels._map_launch import WIDEST as WIDEST
-from regard.functional.kernels._map_launch import CellSums as CellSums
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
 from regard.functional.kernels._map_launch import WeightsPlan as WeightsPlan
-from regard.functional.kernels._map_launch import overview as overview
 from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._moments_launch import place_moments as place_moments
+from regard.functional.kernels._packing import CellSums as CellSums
+from regard.functional.kernels._packing import PackedParts as PackedParts
 from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
 from regard.functional.kernels._placed_launch import three_axes as three_axes
 from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
@@ -65,6 +65,29 @@ def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
 def usable_for_maps(x: Tensor) -> bool:
     """Whether kernels can compute maps from queries, keys and values like x, ``(batch, heads, tokens, width)``."""
     return x.dtype in _DTYPES and x.shape[3] <= WIDEST and x.numel() > 0 and _run_on(x.device.type)
+
+
+def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> CellSums:
+    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys.
+
+    ``first_keys``, of which the mass is a statistic of queries, are at most 16."""
+    from regard.functional.kernels._overview_launch import cell_sums
+
+    return cell_sums(given, cell, first_keys)
+
+
+def packed_overview(
+    given: ScoreTensors, cell: tuple[int, int], first_keys: int, value: Tensor, output: Tensor, rows: tuple[int, ...]
+) -> tuple[PackedParts, Tensor] | None:
+    """The same in the dtypes in which it is kept, side by side in a tensor of bytes, and compared with these rows in full: see
+    :class:`regard.functional.kernels._overview_launch.OverviewPlan`. None if the tensors do not lie as they must.
+
+    Args:
+        value, output: with which the rows are compared, of the same dtype.
+    """
+    from regard.functional.kernels._overview_launch import packed
+
+    return packed(given, cell, first_keys, value, output, rows)
 
 
 def usable_for_places(x: Tensor, grid: tuple[int, ...], dtype: torch.dtype | None = None) -> bool:

@@ -13,9 +13,6 @@ from regard.functional.kernels._tensors import on_device_of, power_of_two, raw_s
 
 _FAR = 1 << 30  # no limit of a distance
 WIDEST = 256  # of a head
-# Whether a Hopper card copies the queries of full tiles by descriptors: 210 ms instead of 238 for a layer of 131,072 tokens.
-COPIES = True
-REGISTERS: int | None = 168  # of a thread of the overview on a Hopper card: three programs of 128 threads share 65,536
 MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
 
 
@@ -75,100 +72,6 @@ class ScoreTensors:
         """scale, softcap, left and right."""
         left, right = (_FAR if limit is None else limit for limit in (self.left, self.right))
         return self.scale, self.softcap, left, right
-
-
-@dataclass(frozen=True)
-class CellSums:
-    """What :func:`overview` finds, ``(batch, heads, …)`` each, in float32 and int32; see ``regard.maps.Overview``."""
-
-    mass: Tensor
-    largest: Tensor
-    sums: Tensor
-    per_query: tuple[Tensor, ...]
-    per_key: tuple[Tensor, ...]
-
-
-def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> CellSums:
-    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys.
-
-    ``first_keys``, of which the mass is a statistic of queries, are at most 16."""
-    from regard.functional.kernels._map_scores import map_overview
-
-    query, key = rows_of(given.query), rows_of(given.key)
-    batch, heads, queries, keys = given.shape
-    (height, width), device = cell, query.device
-    rows, columns = math.ceil(queries / height), math.ceil(keys / width)
-    block_rows, block_columns, warps = _blocks(height, width, given)
-    blocks, bands = math.ceil(width / block_columns), min(warps, block_rows // 16)
-    # Beside the largest weight that a thread has seen of a key: the tile, and the row among those that it holds.
-    places = power_of_two(rows * math.ceil(height / block_rows)) * (block_rows // (8 * bands))
-
-    def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.zeros(batch, heads, *sizes, dtype=dtype, device=device)
-
-    mass, largest = zeros(columns, blocks, rows), zeros(columns, blocks, rows)
-    row_sums, best = zeros(queries, 4), zeros(queries, dtype=torch.int64)
-    received, top, source = zeros(keys), zeros(keys), zeros(keys, dtype=torch.int32)
-    shift, _, present, slopes = given.masks
-    logsumexp = _binary(given)
-    with on_device_of(query):
-        for masked in (False, True):
-            copied = not masked and _copies(query, given)
-            map_overview[columns * blocks, batch * heads](
-                _descriptor(query, block_rows) if copied else query, key, logsumexp, shift, present, slopes,
-                mass, largest, row_sums, best, received, top, source,
-                queries, keys, heads, heads // key.shape[1], height, width, rows, blocks, query.shape[3], first_keys,
-                *given.limits, *query.stride()[:3], *key.stride()[:3], -block_columns, -places,
-                **given.constants, MASKED=masked, BACKWARD=given.right is not None and given.right <= 0,
-                WHOLE=not copied and queries >= block_rows and query.shape[3] == given.constants["BD"], COPIED=copied,
-                BM=block_rows, BN=block_columns, BANDS=bands, num_warps=warps, num_stages=2,
-                **({} if masked else _registers(query, block_columns)),
-            )  # fmt: skip
-    # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
-    weight = (best >> 32).to(torch.int32).view(torch.float32)
-    where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
-    sums, distance, information, first = row_sums.movedim(3, 0).contiguous()
-    of_queries, of_keys = (information.mul_(-math.log(2)), first, distance, weight, where), (received, top, source)
-    return CellSums(mass.sum(3).mT.contiguous(), largest.amax(3).mT.contiguous(), sums, of_queries, of_keys)
-
-
-def _binary(given: ScoreTensors) -> Tensor:
-    """The logsumexp in units of log 2: 0 for rows without keys, and 1e30 for queries that do not exist."""
-    total = given.logsumexp.float()
-    total = torch.where(total.abs() < 1e29, total * math.log2(math.e), 0.0)
-    if given.present is not None:
-        total = total.masked_fill(~given.present[0].bool()[:, None], 1e30)
-    return total.contiguous()
-
-
-def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int]:
-    """Queries and keys at a time in cells of this size, and warps."""
-    if given.query.element_size() * power_of_two(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
-        return 64, 32, 4
-    if height <= 16 and width <= 16:
-        return 16, 16, 4
-    return 64, 64 if width <= 64 else 128, 4
-
-
-def _registers(query: Tensor, block_columns: int) -> dict[str, int]:
-    """Registers of a thread, where fewer than the compiler would take let more programs share a multiprocessor."""
-    return {"maxnreg": REGISTERS} if REGISTERS is not None and block_columns == 128 and _on_hopper(query) else {}
-
-
-def _on_hopper(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
-
-
-def _copies(query: Tensor, given: ScoreTensors) -> bool:
-    """Whether the card can copy tiles of these queries itself: they lie at multiples of 16 bytes."""
-    places = query.data_ptr(), *(step * query.element_size() for step in query.stride()[:3])
-    return COPIES and _on_hopper(query) and query.shape[3] == given.constants["BD"] and not any(n % 16 for n in places)
-
-
-def _descriptor(query: Tensor, block_rows: int) -> Any:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor.from_tensor(query, [1, 1, block_rows, query.shape[3]])
 
 
 class WeightsPlan:
