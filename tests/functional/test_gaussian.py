@@ -367,3 +367,7 @@ def test_one_product_for_all_heads_of_a_small_plane_copies_no_values():
         out = gaussian_attention(value, center, sharpness, (8, 8), plan="dense")
     assert out.transpose(1, 2).is_contiguous()
     assert copies.elements < value.numel()
+    above = torch.randn(16, 64, 3, 24, dtype=torch.float64).transpose(1, 2)
+    with Copies() as copies:
+        torch.autograd.grad(out, value, above)
+    assert copies.elements < out.numel() + value.numel() + 3 * 64 * 64  # both turned once, for the gradient of the map

@@ -93,15 +93,16 @@ def test_extreme_heads_are_never_nan(dtype):
                 assert x.isfinite().all()
 
 
+@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("grid", "prefix", "masked"), [((64, 64), 0, False), ((20, 33), 1, True), ((700,), 0, False)])
-def test_content_with_place_in_bfloat16(grid, prefix, masked):
+def test_content_with_place(grid, prefix, masked, lower):
     tokens, axes = prefix + math.prod(grid), len(grid)
     contents = [torch.randn(1, 2, tokens, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     root = torch.randn(2, axes, axes, device="cuda")
     places = [torch.randn(2, axes, device="cuda"), 0.3 * root @ root.mT + 0.05 * torch.eye(axes, device="cuda")]
     keep = torch.rand(1, tokens, device="cuda") > 0.3 if masked else None
     results = []
-    for dtype in (torch.bfloat16, torch.float64):
+    for dtype in (lower, torch.float64):
         *inputs, above = (x.to(dtype) for x in contents)
         inputs += [x.to(torch.promote_types(dtype, torch.float32)) for x in places]
         inputs = [x.detach().requires_grad_() for x in inputs]

@@ -135,7 +135,7 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
         value = kernels.as_autocast(value)
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1).to(value.dtype)
         plain = is_exporting() or _is_transformed()
-        mixed = folded @ value[:, 0] if plain else _SharedProduct.apply(folded, value[:, 0])
+        mixed = folded @ value.squeeze(1) if plain else _SharedProduct.apply(folded, value.squeeze(1))
         return mixed.unflatten(1, (-1, heads)).transpose(1, 2)
     x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])
     if value.shape[1] == 1:
@@ -164,7 +164,7 @@ class _SharedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, matrix, x):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(matrix, x)
-        return matrix.detach() @ x  # with a matrix that needs a gradient torch would turn x and the result, by copies
+        return _one_for_all(matrix, x)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
@@ -173,9 +173,15 @@ class _SharedProduct(torch.autograd.Function):
         if grad.device.type == "cuda" and columns <= x.shape[2]:
             # One gradient for each item takes less room there than turning the values and their gradients.
             by_matrix = torch.bmm(grad, x.mT).sum(0, dtype=torch.float32).to(matrix.dtype)
-            return by_matrix, matrix.mT @ grad
+            return by_matrix, _one_for_all(matrix.mT, grad)
         by_matrix = grad.transpose(0, 1).reshape(rows, -1) @ x.transpose(0, 1).reshape(columns, -1).mT
-        return by_matrix, matrix.mT @ grad
+        return by_matrix, _one_for_all(matrix.mT, grad)
+
+
+def _one_for_all(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix @ x[i]`` for every item i. Not ``matrix @ x``: with a matrix that needs a gradient, torch would turn all values
+    and the result, by copies that take longer than the product."""
+    return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)
 
 
 class _TiledMix(torch.autograd.Function):

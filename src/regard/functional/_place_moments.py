@@ -31,15 +31,13 @@ def place_moments(
     A fused kernel rounds ds to its dtype before it multiplies with coordinates, and a row's sum is then no longer zero: in
     absolute coordinates that is most of what is found. Here ds is made again, in float32, and distances are what it meets.
     """
-    if (
-        value.is_cuda and value.dtype is torch.float32
-    ):  # multiplied as TF32, of few more digits than the kernel's bfloat16
-        grad, out, query, key, value = (x.bfloat16() for x in (grad, out, query, key, value))
-    fits = kernels.usable_for_places(value, grid) and query.shape[3] <= kernels.WIDEST
+    half = torch.bfloat16 if value.dtype is torch.float32 else value.dtype
+    fits = kernels.usable_for_places(value, grid, half) and query.shape[3] <= kernels.WIDEST
     if fits and not torch.is_grad_enabled():
         heads = kernels.three_axes(center, matrix, grid)
+        above, made, first, second, third = (x.to(half) for x in (grad, out, query, key, value))
         with suppress(MemoryError):
-            return kernels.place_moments(grad, out, (query, key, value), lse, heads, keep, prefix, beta, causal)
+            return kernels.place_moments(above, made, (first, second, third), lse, heads, keep, prefix, beta, causal)
     return plain_moments(grad, query, key, value, center, matrix, keep, grid, prefix, beta, causal)
 
 

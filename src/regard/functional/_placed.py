@@ -49,11 +49,12 @@ def placed_attention(
     of something of the query and something of the key, so they are columns beside the content's, and the kernel that
     everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
     score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
-    that the dtype holds, and each coefficient is a sum of three numbers. There, and where float32 is multiplied as TF32,
-    gradients of center and sharpness are taken beside the kernel, from scores made again in float32, for its own would be lost
-    to rounding (with dropout, of which it alone knows what it dropped, and in TF32 under a compiler they still are). The
-    kernel's sums are float32, in which a score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds
-    S n² / (4 β) up to 10⁷; beyond, it is refused on the CPU and NaN elsewhere.
+    that the dtype holds, and each coefficient is a sum of three numbers. There, where float32 is multiplied as TF32, and in
+    float32 on a GPU on axes of more than 32 places, gradients of center and sharpness are taken beside the kernel, from scores
+    made again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, and on short axes
+    in TF32 under a compiler they still are); a kernel that does so rounds float32 to bfloat16. The sums of the fused kernel are
+    float32, in which a score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond,
+    it is refused on the CPU and NaN elsewhere.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
@@ -89,7 +90,7 @@ def placed_attention(
         lowered = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x.to(lowered) for x in (query, key, value))
     places = call.center.double(), matrix
-    apart = has_own_gradient(query, dropout)
+    apart = has_own_gradient(query, dropout, call.grid)
     fixed = (places[0].detach(), places[1].detach()) if apart else places
     seen = None
     if keep is not None:
@@ -105,10 +106,16 @@ def placed_attention(
     return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
 
 
-def has_own_gradient(query: Tensor, dropout: float) -> bool:
-    """Whether gradients of center and sharpness are taken beside the fused kernel, whose own lose them to rounding in half
-    precision and in TF32. Not with dropout, of which only the kernel knows what it dropped, nor for transforms."""
-    if dropout or is_exporting() or not (query.dtype in PIECES or products_are_rounded(query)):
+# Places of an axis from which on float32 sums of scores leave too little of gradients of sharpness: at 64 a third was lost.
+LONG_AXIS = 33
+
+
+def has_own_gradient(query: Tensor, dropout: float, grid: tuple[int, ...]) -> bool:
+    """Whether gradients of center and sharpness are taken beside the fused kernel, whose own lose them to rounding: in half
+    precision, in TF32 and, on a GPU, in float32 on long axes. Not with dropout, of which only the kernel knows what it dropped,
+    nor for transforms."""
+    is_long = query.is_cuda and query.dtype is torch.float32 and max(grid) >= LONG_AXIS
+    if dropout or is_exporting() or not (query.dtype in PIECES or is_long or products_are_rounded(query)):
         return False
     return torch.compiler.is_compiling() or (
         not torch._C._are_functorch_transforms_active() and fwAD._current_level < 0  # no forward gradients

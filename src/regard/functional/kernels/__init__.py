@@ -90,9 +90,15 @@ def packed_overview(
     return packed(given, cell, first_keys, value, output, rows)
 
 
-def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
-    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``."""
-    return x.dtype in PIECES and len(grid) <= 3 and x.shape[3] <= WIDEST and x.numel() > 0 and _run_on(x.device.type)
+def usable_for_places(x: Tensor, grid: tuple[int, ...], dtype: torch.dtype | None = None) -> bool:
+    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``, in this dtype."""
+    return (
+        (dtype or x.dtype) in PIECES
+        and len(grid) <= 3
+        and x.shape[3] <= WIDEST
+        and x.numel() > 0
+        and _run_on(x.device.type)
+    )
 
 
 def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:
