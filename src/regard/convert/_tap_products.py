@@ -85,10 +85,8 @@ class TapProduct(torch.autograd.Function):
         wide = torch.promote_types(x.dtype, torch.float32)
         total = WeightSum(torch.empty(packed.shape, dtype=wide, device=x.device)) if needs_weight else None
         rounds = [(needs_x, total)]
-        if (
-            needs_x and needs_weight and not way.weights_first
-        ):  # they share nothing: one after the other takes less room
-            rounds = [(False, total), (True, None)]
+        if needs_x and needs_weight and not way.weights_first:
+            rounds = [(False, total), (True, None)]  # they share nothing: one after the other takes less room
         by_x = None
         for wants_x, so_far in rounds:
             by_x = torch.empty_like(x) if wants_x else None

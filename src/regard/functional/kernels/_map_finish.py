@@ -36,11 +36,11 @@ def map_prepare(
 
 @triton.jit
 def scores_of_row(
-    q, keys_of, n, live, place, k_token, scale, softcap, slope, left, right, CAPPED: tl.constexpr, SLOPED: tl.constexpr,
-    width, BD: tl.constexpr,
+    q, keys_of, present, n, keys, place, k_token, scale, softcap, slope, left, right, width,
+    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Scores of one query, in natural logarithms, and which of the keys it sees. Without tensor cores, whatever they do."""
-    d = tl.arange(0, BD)
+    d, live = tl.arange(0, BD), n < keys
     tile = tl.load(
         keys_of + n[:, None].to(tl.int64) * k_token + d[None, :], live[:, None] & (d < width)[None, :], 0.0
     ).to(tl.float32)
@@ -49,7 +49,10 @@ def scores_of_row(
         s = 2.0 * softcap / (1.0 + tl.exp2(s * (-2.0 * LOG2_E / softcap))) - softcap
     if SLOPED:
         s -= slope * tl.abs(n - place).to(tl.float32)
-    return s, live & (n <= place + right) & (n >= place - left)
+    shown = live & (n <= place + right) & (n >= place - left)
+    if PADDED:
+        shown = shown & (tl.load(present + n, live, 0) != 0)
+    return s, shown
 
 
 @triton.jit
@@ -76,6 +79,7 @@ def map_check(
     )
     keys_of = k + item * k_item + (head // group).to(tl.int64) * k_head
     values_of = v + item * v_item + (head // value_group).to(tl.int64) * v_head
+    present = present_k + item * keys
     slope = 0.0
     if SLOPED:
         slope = tl.load(slopes + whole)
@@ -88,12 +92,10 @@ def map_check(
     top, total = -1e30, 0.0
     for start in range(begin, end, BN):
         n = start + inside
-        live = n < keys
         s, shown = scores_of_row(
-            query, keys_of, n, live, place, k_token, scale, softcap, slope, left, right, CAPPED, SLOPED, width, BD
-        )
-        if PADDED:
-            shown = shown & (tl.load(present_k + item * keys + n, live, 0) != 0)
+            query, keys_of, present, n, keys, place, k_token, scale, softcap, slope, left, right, width,
+            PADDED, CAPPED, SLOPED, BD,
+        )  # fmt: skip
         now = tl.maximum(top, tl.max(tl.where(shown, s, -1e30), 0))
         total = total * tl.exp2((top - now) * LOG2_E) + tl.sum(tl.where(shown, tl.exp2((s - now) * LOG2_E), 0.0), 0)
         top = now
@@ -103,12 +105,10 @@ def map_check(
     product = tl.zeros([BV], tl.float32)
     for start in range(begin, end, BN):
         n = start + inside
-        live = n < keys
         s, shown = scores_of_row(
-            query, keys_of, n, live, place, k_token, scale, softcap, slope, left, right, CAPPED, SLOPED, width, BD
-        )
-        if PADDED:
-            shown = shown & (tl.load(present_k + item * keys + n, live, 0) != 0)
+            query, keys_of, present, n, keys, place, k_token, scale, softcap, slope, left, right, width,
+            PADDED, CAPPED, SLOPED, BD,
+        )  # fmt: skip
         x = tl.where(shown, s - ours, -1e30)
         p = tl.exp2(x * LOG2_E)
         entropy -= tl.sum(tl.where(p > 0.0, p * x, 0.0), 0)
@@ -117,7 +117,7 @@ def map_check(
         largest = tl.maximum(largest, tl.max(p, 0))
         value = tl.load(
             values_of + n[:, None].to(tl.int64) * v_token + e[None, :],
-            (live & (p > 0.0))[:, None] & (e < value_width)[None, :],
+            (p > 0.0)[:, None] & (e < value_width)[None, :],  # keys that do not exist have no weight
             0.0,
         ).to(tl.float32)
         product += tl.sum(p[:, None] * value, 0)

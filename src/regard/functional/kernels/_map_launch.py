@@ -162,18 +162,8 @@ class WeightsPlan:
         if (places[0] | places[1] | places[2] | places[3] | places[4] | to | numbers) & 15:
             return False
         launch.run(
-            *launch.grid,
-            stream,
-            *launch.head,
-            *places,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            to,
-            numbers,
-            *launch.numbers,
-        )
+            *launch.grid, stream, *launch.head, *places, nothing, nothing, nothing, nothing, to, numbers, *launch.numbers
+        )  # fmt: skip
         return True
 
     def _compile(
@@ -182,6 +172,8 @@ class WeightsPlan:
         """For tensors that begin at multiples of 16 bytes. Where some rows alone were written before, theirs did not."""
         from triton.runtime.jit import JITFunction
 
+        from regard.functional.kernels._start import launcher_of
+
         launch, whole = self._launch, torch.int32
         if not isinstance(launch.kernel, JITFunction) or self.device.type != "cuda":  # Triton's interpreter, or a test
             return None
@@ -189,7 +181,7 @@ class WeightsPlan:
             query, query, value, torch.float32, output, whole, whole, whole, whole, self.dtype, torch.float32,
             *launch.numbers, grid=launch.grid, **launch.options,
         )  # fmt: skip
-        found = _compiled[self._kind] = made.run, (made.function, made.packed_metadata, None, None, None)
+        found = _compiled[self._kind] = launcher_of(made)
         return found
 
 

@@ -4,14 +4,14 @@ what is kept of it: there is one to fill with zeros, and one to copy."""
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.functional.kernels._map_launch import ScoreTensors
 from regard.functional.kernels._packing import CellSums, PackedParts
-from regard.functional.kernels._start import Launch, is_aligned
+from regard.functional.kernels._start import Launch, is_aligned, launcher_of
 from regard.functional.kernels._tensors import on_device_of, power_of_two, raw_stream, rows_of
 from regard.support.kept import constant
 
@@ -22,23 +22,40 @@ _AT_A_TIME = 256  # numbers that a program packs
 _plans: dict[tuple[Any, ...], "OverviewPlan"] = {}
 
 
+class _Parts(NamedTuple):
+    """Some of the tensors that lie in one, as arguments of a kernel."""
+
+    layout: PackedParts
+    whole: Tensor
+    names: Sequence[str]
+
+    def addresses(self) -> list[int]:
+        return self.layout.places(self.whole.data_ptr(), self.names)
+
+    def tensors(self) -> list[Tensor]:
+        return list(self.layout.all_of(self.whole, self.names).values())
+
+
 class _LaunchAt(Launch):
     """A launch that is given addresses alone once Triton has compiled it."""
 
     __slots__ = ()
 
-    def at(self, stream: int, first: Sequence[Any], parts: Sequence[tuple[PackedParts, Tensor, Sequence[str]]]) -> None:
-        """``first``: tensors, or a descriptor; then the parts of these names."""
+    def at(self, stream: int, *arguments: Any) -> None:
+        """Tensors, parts, or a descriptor."""
+        given = list[Any]()
+        known = self.run is not None
+        for x in arguments:
+            if isinstance(x, _Parts):
+                given += x.addresses() if known else x.tensors()
+            else:
+                given.append(x.data_ptr() if known and isinstance(x, Tensor) else x)
         if self.run is not None:
-            places = [x.data_ptr() if isinstance(x, Tensor) else x for x in first]
-            for layout, whole, names in parts:
-                places += layout.places(whole.data_ptr(), names)
-            self.run(*self.grid, stream, *self.head, *places, *self.numbers)
+            self.run(*self.grid, stream, *self.head, *given, *self.numbers)
             return
-        tensors = [layout.of(whole, name) for layout, whole, names in parts for name in names]
-        made = self.kernel[self.grid](*first, *tensors, *self.numbers, **self.options)
-        if tensors[0].is_cuda and hasattr(made, "packed_metadata"):
-            self.run, self.head = made.run, (made.function, made.packed_metadata, None, None, None)
+        made = self.kernel[self.grid](*given, *self.numbers, **self.options)
+        if given[-1].is_cuda and hasattr(made, "packed_metadata"):
+            self.run, self.head = launcher_of(made)
 
 
 _SUMS = ("mass", "largest", "sums", "best", "received", "top", "source")
@@ -123,17 +140,11 @@ class OverviewPlan:
         query, key = given.query, given.key
         shift, present_q, present_k, slopes = given.masks
         sums = torch.zeros(self._sums.size, dtype=torch.uint8, device=query.device)
-        self._prepare.at(stream, (given.logsumexp, present_q), [(self._sums, sums, ("binary",))])
+        binary, found = _Parts(self._sums, sums, ("binary",)), _Parts(self._sums, sums, _SUMS)
+        self._prepare.at(stream, given.logsumexp, present_q, binary)
         for index, step in enumerate(self._overview):
-            copied = self.copied and index == 0
-            first = (_descriptor(query, self.block_rows) if copied else query, key)
-            binary = self._sums.of(sums, "binary") if step.run is None else None
-            more = (shift, present_k, slopes)
-            if binary is not None:
-                step.at(stream, (*first, binary, *more), [(self._sums, sums, _SUMS)])
-            else:
-                place = self._sums.places(sums.data_ptr(), ("binary",))
-                step.at(stream, (*first, *place, *more), [(self._sums, sums, _SUMS)])
+            read = _descriptor(query, self.block_rows) if self.copied and index == 0 else query
+            step.at(stream, read, key, binary, shift, present_k, slopes, found)
         return sums
 
     def unpacked(self, sums: Tensor) -> CellSums:
@@ -158,9 +169,9 @@ class OverviewPlan:
         kept = torch.empty(self.kept.size, dtype=torch.uint8, device=device)
         chosen = constant(tuple(rows), device, torch.int32)
         tensors = (given.query, given.key, value, given.logsumexp, output, shift, present_q, present_k, slopes, chosen)
-        check.at(stream, tensors, [(self._sums, sums, ("sums", "best", "numbers"))])
-        pack.at(stream, (), [(self._sums, sums, (*_SUMS, "numbers")), (self.kept, kept, _KEPT)])
-        finish.at(stream, (), [(self._sums, sums, ("numbers",)), (self.kept, kept, ("numbers",))])
+        check.at(stream, *tensors, _Parts(self._sums, sums, ("sums", "best", "numbers")))
+        pack.at(stream, _Parts(self._sums, sums, (*_SUMS, "numbers")), _Parts(self.kept, kept, _KEPT))
+        finish.at(stream, _Parts(self._sums, sums, ("numbers",)), _Parts(self.kept, kept, ("numbers",)))
         return kept
 
     def _finishing(
