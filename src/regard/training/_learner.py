@@ -145,8 +145,11 @@ class Learner:
     def _compiled(self) -> Any:
         """On a GPU of its own, a step is recorded as a CUDA graph and replayed: launching the kernels of a small network
         one by one takes longer than running them. Gradients that outlive a step or are exchanged do not allow that, and
-        batches of many shapes would each be recorded."""
-        return torch.compile(self.network, mode="reduce-overhead" if self._replays() else None)
+        batches of many shapes would each be recorded.
+
+        Dropout draws with torch's own kernel: compiled code would compute four random numbers to use one, twice, since it
+        draws them again in the backward pass."""
+        return torch.compile(self.network, options={"fallback_random": True, "triton.cudagraphs": self._replays()})
 
     def _replays(self) -> bool:
         alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
