@@ -21,6 +21,7 @@ PAGES = (
     "docs/costs.md",
     "docs/guides/convert.md",
     "docs/guides/reproduction.md",
+    "docs/guides/rival.md",
     "docs/guides/speedrun.md",
     "docs/guides/train.md",
     "docs/theory/index.md",

@@ -400,6 +400,42 @@ def _ablation(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+_PAIRS = {  # of a network with heads and its twin with convolutions: what each row is, and its recipe
+    "pyramid, 14 epochs": {
+        "9 full-width heads": "cifar10-speedrun",
+        "3×3 convolutions": "cifar10-speedrun (network.mixing convolution)",
+    },
+    "2020 paper, 10 epochs": {
+        "9 full-width heads that start anywhere": "a6-gaussian-short",
+        "9 full-width heads that start on the grid": "a6-gaussian-short (network.init grid)",
+        "9 depthwise convolutions": "a6-depthwise-short",
+    },
+}
+
+
+def _rival(results: Sequence[Result], prefix: str) -> str:
+    """Networks whose heads may be convolutions: on the test set from the result files of recipes, on held-out images from
+    ``benchmarks/rival.py``."""
+    by_recipe = {result["recipe"]: result for result in results if "recipe" in result}
+    rows = [
+        [network, what, f"{run['parameters'] / 1e6:.2f} M", _percent(run["accuracy"]), str(len(run["seeds"])),
+         f"[file]({prefix}{run['file']})"]
+        for network, pair in _PAIRS.items()
+        for what, run in ((what, by_recipe[recipe]) for what, recipe in pair.items())
+    ]  # fmt: skip
+    result = newest(results, "rival")
+    for row in result["rows"]:
+        network, _, what = row["what"].partition(": ")
+        rows.append(
+            [f"{network}, {result['epochs']} epochs, held out", what, f"{row['parameters'] / 1e6:.2f} M",
+             _percent(row["accuracy"]), str(len(row["seeds"])), f"[file]({prefix}{result['file']})"]
+        )  # fmt: skip
+    head = ["network", "what mixes its tokens", "parameters", "accuracy, %", "seeds", ""]
+    text = "Test accuracy without averaging, or accuracy on 5,000 images held out from the training set; mean ± standard "
+    text += f"deviation. {result['hardware']}, to {result['date']}."
+    return f"{_markdown(head, rows)}\n\n{text}"
+
+
 def _same(values: Iterable[Any]) -> Any:
     """The one value that all rows share, so that a table can state it once."""
     found = set(values)
@@ -478,5 +514,6 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "highlights": _highlights,
     "reproduction": _reproduction,
     "ablation": _ablation,
+    "rival": _rival,
     "cost-model": _cost_model,
 }
