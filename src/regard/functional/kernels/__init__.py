@@ -28,6 +28,10 @@ from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
 from regard.functional.kernels._placed_launch import three_axes as three_axes
 from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
 from regard.functional.kernels._tap_launch import axis_taps as axis_taps
+from regard.functional.kernels._tap_launch import tap_launch as tap_launch
+from regard.functional.kernels._tensors import is_aligned as is_aligned
+from regard.functional.kernels._tensors import is_on_current_gpu as is_on_current_gpu
+from regard.functional.kernels._tensors import on_device_of as on_device_of
 from regard.functional.kernels._tensors import raw_stream as raw_stream
 from regard.support.checks import is_exporting, under_autocast
 
