@@ -92,7 +92,19 @@ def test_a_second_call_goes_the_short_way_and_gives_the_same(options, short_way)
         assert (found - expected).norm() < 3e-3 * expected.norm()
 
 
-CHANGES = ["batch", "strides", "dtype", "settings", "plan", "no batch", "observed", "mode", "transform", "forward", "off"]
+CHANGES = [
+    "batch",
+    "strides",
+    "dtype",
+    "settings",
+    "plan",
+    "no batch",
+    "observed",
+    "mode",
+    "transform",
+    "forward",
+    "off",
+]
 
 
 @pytest.mark.parametrize("other", CHANGES)

@@ -4,7 +4,6 @@ Between two launches of a training step the device waits for the host, so that s
 first call of a kind, and a call like an earlier one takes one look-up instead of all checks.
 """
 
-import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 

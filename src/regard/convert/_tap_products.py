@@ -111,7 +111,10 @@ class Passes:
         before, after = last_products(mixed, made, self.outputs, self.inputs)
         self.fused = kernels.usable_for_taps(x, matrices)
         if self.fused:  # what is stored on the way decides, not what is multiplied
-            before, after = (mixed + self.last_taps * made) * self.inputs, mixed * (self.inputs + self.last_taps * self.outputs)
+            before, after = (
+                (mixed + self.last_taps * made) * self.inputs,
+                mixed * (self.inputs + self.last_taps * self.outputs),
+            )
         self.weights_first = before < after and (self.fused or x.dtype in (torch.float32, torch.float64))
         between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
         width = self.inputs if self.weights_first else self.outputs
