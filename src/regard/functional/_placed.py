@@ -97,12 +97,14 @@ def placed_attention(
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
     wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart, causal)
     width = value.shape[-1]
-    whole = attention(*wide, beta=beta, causal=causal, dropout=dropout)
+    whole = attention(wide.query, wide.key, wide.value, beta=beta, causal=causal, dropout=dropout)
     out = whole[..., :width]
     if apart and any(x.requires_grad for x in places):
-        content = [x[..., : y.shape[-1]] for x, y in zip(wide, (query, key, value), strict=True)]
-        sums = known_sums(whole, tokens)
-        out = PlaceGradient.apply(out, *places, *content, keep, sums, call.grid, prefix, beta, causal)
+        content = [x[..., : y.shape[-1]] for x, y in zip(wide[:3], (query, key, value), strict=True)]
+        known = keep, known_sums(whole, tokens)
+        out = PlaceGradient.apply(
+            out, *places, *content, *known, call.grid, prefix, beta, causal, wide.heads, wide.longest
+        )  # fmt: skip
     return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
 
 

@@ -24,7 +24,9 @@ from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._moments_launch import place_moments as place_moments
 from regard.functional.kernels._packing import CellSums as CellSums
 from regard.functional.kernels._packing import PackedParts as PackedParts
+from regard.functional.kernels._placed_launch import Heads as Heads
 from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
+from regard.functional.kernels._placed_launch import PadColumns as PadColumns
 from regard.functional.kernels._placed_launch import three_axes as three_axes
 from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
 from regard.functional.kernels._tap_launch import axis_taps as axis_taps
@@ -94,15 +96,15 @@ def packed_overview(
     return packed(given, cell, first_keys, value, output, rows)
 
 
-def usable_for_places(x: Tensor, grid: tuple[int, ...], dtype: torch.dtype | None = None) -> bool:
-    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``, in this dtype."""
-    return (
-        (dtype or x.dtype) in PIECES
-        and len(grid) <= 3
-        and x.shape[3] <= WIDEST
-        and x.numel() > 0
-        and _run_on(x.device.type)
-    )
+def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``."""
+    return x.dtype in PIECES and usable_for_moments(x, grid)
+
+
+def usable_for_moments(x: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether kernels can compute gradients of positions from queries, keys and values like x."""
+    fits = x.dtype in _DTYPES and len(grid) <= 3 and x.shape[3] <= WIDEST and x.numel() > 0
+    return fits and _run_on(x.device.type)
 
 
 def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:

@@ -11,9 +11,13 @@ import triton.language as tl
 from regard.functional.kernels._placed_pass import LOG2_E, symmetric
 from regard.functional.kernels._placed_reach import lines_of_strip, within
 
-# Keys are left out whose weight would be below 2⁻¹⁶ even if their content were that of the longest key, along the query.
-FORGOTTEN = tl.constexpr(16.0)
 ROOM = tl.constexpr(4096.0)  # float16 holds what is at most twice as large
+
+
+@triton.jit
+def product(a, b):
+    """Of float32 as three of TF32, which together have its digits."""
+    return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit
@@ -85,24 +89,27 @@ def place_moments(
     o_item, o_head, o_token,
     DIMENSIONS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, KNOWN: tl.constexpr, ROWS: tl.constexpr,
     EVEN: tl.constexpr, UNIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PC: tl.constexpr, BD: tl.constexpr,
-    BV: tl.constexpr, ENTRIES: tl.constexpr,
+    BV: tl.constexpr, ENTRIES: tl.constexpr, PARTS: tl.constexpr, FORGOTTEN: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over a patch of queries of one head, ds the gradient of the scores.
 
     With weights P, dP = grad · vᵀ and D = grad · out, ds = P (dP − D). Scores and ds are made in float32; float16 holds P
-    and ds, whose sizes are known, on their way into sums. What D is off by, for ``out`` is rounded, is found as a row's sum
+    and ds, whose sizes are known, on their way into sums, but for ``WIDE`` inputs, of float32. What D is off by, for ``out`` is rounded, is found as a row's sum
     of ds, and taken out again.
 
     Args:
         lse: of each query, the logarithm of its sum of exponentials, if ``KNOWN``; with ``ROWS`` a query's own term is in it.
         scale: β / log 2.
         table: of each head, what ``costs_of_heads`` wrote.
-        longest, largest: of each item and head, the norm of the longest key and value.
-        partial: of each program, sums over local coordinates (8) times 1, u, u², b, b u, b², a, a², a u, a b, which patches
-            add to them; those with a or b are not written where there is no such axis.
+        longest, largest: of each item and head, the squared norm of the longest key and value.
+        partial: of each program, sums over local coordinates (8) times the first ``PARTS`` of 1, u, u², b, b u, b², a, a²,
+            a u, a b, which patches add to them.
         UNIT: strides are in so many numbers; with 8 the compiler knows that rows can be read 16 bytes at a time.
         BM, BN, PC: queries and keys of a patch, and how many columns it has; the rest are lines.
+        FORGOTTEN: keys are left out whose weight would be below 2 to the power of −FORGOTTEN even if their content were that
+            of the longest key, along the query.
     """
+    summed: tl.constexpr = tl.float32 if WIDE else tl.float16
     PL: tl.constexpr = BN // PC
     lines: tl.constexpr = BM // PC
     whole, patch = tl.program_id(1), tl.program_id(0)
@@ -122,7 +129,7 @@ def place_moments(
     above = tl.load(grad + (item * g_item + head * g_head) * UNIT + at * g_token + e[None, :], values_seen, 0.0)
     given = tl.load(out + (item * o_item + head * o_head) * UNIT + at * o_token + e[None, :], values_seen, 0.0)
     wide, given = above.to(tl.float32), given.to(tl.float32)
-    long = tl.sqrt(tl.sum(wide * wide, 1)) * tl.load(largest + whole)
+    long = tl.sqrt(tl.sum(wide * wide, 1) * tl.load(largest + whole))
     gain = tl.where(long > 0.0, ROOM / tl.where(long > 0.0, long, 1.0), 0.0)
     less = tl.sum(wide * given, 1) * gain
     own = table + head * ENTRIES
@@ -134,7 +141,7 @@ def place_moments(
     keys_of, values_of = k + (item * k_item + head * k_head) * UNIT, v + (item * v_item + head * v_head) * UNIT
     keep_of = keep + item * (prefix + tokens)
     queries = query.to(tl.float32)
-    content = tl.sqrt(tl.sum(queries * queries, 1)) * tl.load(longest + whole) * scale
+    content = tl.sqrt(tl.sum(queries * queries, 1) * tl.load(longest + whole)) * scale
     bottom = tl.zeros([BM], tl.float32)
     if KNOWN:
         bottom64 = (
@@ -175,7 +182,7 @@ def place_moments(
             columns = start + inside
             there = columns < prefix
             tile = keys_at(keys_of, columns, k_token, d, width, there, False, UNIT)
-            scores = hide(tl.dot(query, tile) * scale, rows, columns, there, keep_of, prefix, False, MASKED, False)
+            scores = hide(product(query, tile) * scale, rows, columns, there, keep_of, prefix, False, MASKED, False)
             most, mass = added_up(scores, most, mass)
         for outer in range(count * (end_0 - begin_0)):
             plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
@@ -190,7 +197,7 @@ def place_moments(
                 tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
                 b = half_l - t1 + group * (PL * 1.0)
                 cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
-                scores = tl.dot(query, tile) * scale - cost
+                scores = product(query, tile) * scale - cost
                 scores = hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL)
                 most, mass = added_up(scores, most, mass)
         bottom = most + tl.log2(tl.where(mass > 0.0, mass, 1.0))
@@ -201,14 +208,14 @@ def place_moments(
         there = columns < prefix
         tile = keys_at(keys_of, columns, k_token, d, width, there, False, UNIT)
         value = keys_at(values_of, columns, v_token, e, value_width, there, False, UNIT)
-        scores = tl.dot(query, tile) * scale - bottom[:, None]
+        scores = product(query, tile) * scale - bottom[:, None]
         p = tl.exp2(hide(scores, rows, columns, there, keep_of, prefix, False, MASKED, False))
         mass += tl.sum(p, 1)
-        rest += tl.sum(p * (tl.dot(above, value) * gain[:, None] - less[:, None]), 1)
+        rest += tl.sum(p * (product(above, value) * gain[:, None] - less[:, None]), 1)
 
     powers = tl.where((f == 1)[None, :], c[:, None], tl.where((f == 2)[None, :], (c * c)[:, None], 0.0))
     powers = tl.where((f == 3)[None, :], line[:, None], tl.where((f == 4)[None, :], (line * line)[:, None], powers))
-    powers = tl.where((f == 5)[None, :], (line * c)[:, None], tl.where((f == 0)[None, :], 1.0, powers)).to(tl.float16)
+    powers = tl.where((f == 5)[None, :], (line * c)[:, None], tl.where((f == 0)[None, :], 1.0, powers)).to(summed)
     # Of P and of ds, times what patches add to local coordinates.
     P_one, X_one = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
     P_u, X_u = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
@@ -237,10 +244,10 @@ def place_moments(
             value = keys_at(values_of, columns, v_token, e, value_width, there, EVEN, UNIT)
             b = half_l - t1 + group * (PL * 1.0)
             cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
-            scores = tl.dot(query, tile) * scale - cost
+            scores = product(query, tile) * scale - cost
             p = tl.exp2(hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL))
-            x = p * (tl.dot(above, value) * gain[:, None] - less[:, None])
-            sums, others = tl.dot(p.to(tl.float16), powers), tl.dot(x.to(tl.float16), powers)
+            x = p * (product(above, value) * gain[:, None] - less[:, None])
+            sums, others = product(p.to(summed), powers), product(x.to(summed), powers)
             p_1, x_1 = p_1 + sums, x_1 + others
             if DIMENSIONS > 1:
                 sums, others = sums * b[:, None], others * b[:, None]
@@ -262,7 +269,7 @@ def place_moments(
     mean = rest * over
     over = tl.where(gain > 0.0, over / tl.where(gain > 0.0, gain, 1.0), 0.0)
     # A row's sum of ds, which should be none, is taken out by its weights; then rows are added up.
-    to = partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * 80 + f
+    to = partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * (8 * PARTS) + f
     tl.store(to, added(X_one, P_one, mean, over))
     tl.store(to + 8, added(X_u, P_u, mean, over))
     tl.store(to + 16, added(X_uu, P_uu, mean, over))
@@ -275,3 +282,36 @@ def place_moments(
         tl.store(to + 56, added(X_aa, P_aa, mean, over))
         tl.store(to + 64, added(X_au, P_au, mean, over))
         tl.store(to + 72, added(X_ab, P_ab, mean, over))
+
+
+@triton.jit
+def number(sums, part, local):
+    return tl.load(sums + part * 8 + local)
+
+
+@triton.jit
+def moments_of_heads(sums, first, second, PARTS: tl.constexpr, DIMENSIONS: tl.constexpr):
+    """From sums ``(heads, PARTS, 8)`` over local coordinates 1, c, c², l, l², l c, times 1, u, u², b, b u, b², a, a², a u, a b:
+    distances are u + c, b + l and a."""
+    head = tl.program_id(0)
+    own = sums + head * (8 * PARTS)
+    # Where u, b and a stand among the grid's axes.
+    at_u: tl.constexpr = DIMENSIONS - 1
+    at_b: tl.constexpr = DIMENSIONS - 2
+    to, both = first + head * DIMENSIONS, second + head * (DIMENSIONS * DIMENSIONS)
+    tl.store(to + at_u, number(own, 0, 1) + number(own, 1, 0))
+    tl.store(both + at_u * DIMENSIONS + at_u, number(own, 0, 2) + 2 * number(own, 1, 1) + number(own, 2, 0))
+    if DIMENSIONS > 1:
+        bu = number(own, 0, 5) + number(own, 1, 3) + number(own, 3, 1) + number(own, 4, 0)
+        tl.store(to + at_b, number(own, 0, 3) + number(own, 3, 0))
+        tl.store(both + at_b * DIMENSIONS + at_b, number(own, 0, 4) + 2 * number(own, 3, 3) + number(own, 5, 0))
+        tl.store(both + at_b * DIMENSIONS + at_u, bu)
+        tl.store(both + at_u * DIMENSIONS + at_b, bu)
+    if DIMENSIONS == 3:
+        au, ab = number(own, 6, 1) + number(own, 8, 0), number(own, 6, 3) + number(own, 9, 0)
+        tl.store(to, number(own, 6, 0))
+        tl.store(both, number(own, 7, 0))
+        tl.store(both + at_b, ab)
+        tl.store(both + at_b * DIMENSIONS, ab)
+        tl.store(both + at_u, au)
+        tl.store(both + at_u * DIMENSIONS, au)
