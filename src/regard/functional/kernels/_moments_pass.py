@@ -94,8 +94,8 @@ def place_moments(
     """Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over a patch of queries of one head, ds the gradient of the scores.
 
     With weights P, dP = grad · vᵀ and D = grad · out, ds = P (dP − D). Scores and ds are made in float32; float16 holds P
-    and ds, whose sizes are known, on their way into sums, but for ``WIDE`` inputs, of float32. What D is off by, for ``out`` is rounded, is found as a row's sum
-    of ds, and taken out again.
+    and ds, whose sizes are known, on their way into sums, but for ``WIDE`` inputs, of float32. What D is off by, for ``out``
+    is rounded, is found as a row's sum of ds, and taken out again.
 
     Args:
         lse: of each query, the logarithm of its sum of exponentials, if ``KNOWN``; with ``ROWS`` a query's own term is in it.

@@ -27,8 +27,10 @@ def three_axes(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Heads:
     """A grid's axes are the last of three; those before have size 1."""
     from regard.functional.kernels._placed_reach import costs_of_heads
 
-    heads, wanted = len(center), {"device": center.device, "dtype": torch.float64}
-    wide, full = torch.empty(heads, 3, **wanted), torch.empty(heads, 3, 3, **wanted)
+    heads = len(center)
+    wide, full = (
+        torch.empty(shape, device=center.device, dtype=torch.float64) for shape in ((heads, 3), (heads, 3, 3))
+    )
     table = torch.empty(heads, ENTRIES, device=center.device)
     with on_device_of(center):
         costs_of_heads[(heads,)](
