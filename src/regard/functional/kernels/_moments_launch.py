@@ -10,7 +10,7 @@ from regard.functional.kernels._placed_launch import ENTRIES, Heads, longest_row
 from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_of
 
 
-class Blocks(NamedTuple):
+class PatchBlocks(NamedTuple):
     """Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
     exact in float16."""
 
@@ -22,9 +22,9 @@ class Blocks(NamedTuple):
     registers: int
 
 
-BLOCKS = Blocks(64, 64, 16, 4, 2, 168)
-NARROW = Blocks(64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
-NARROWEST = Blocks(32, 32, 8, 4, 1, 255)  # for those in float32
+BLOCKS = PatchBlocks(64, 64, 16, 4, 2, 168)
+NARROW = PatchBlocks(64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
+NARROWEST = PatchBlocks(32, 32, 8, 4, 1, 255)  # for those in float32
 PARTS = {1: 3, 2: 6, 3: 10}  # of what patches add to local coordinates, by axes
 # Of weights that are left out, the logarithm to base 2: the last digits of half precision, and of float32.
 FORGOTTEN, FORGOTTEN_WIDE = 16.0, 24.0
@@ -33,7 +33,7 @@ FORGOTTEN, FORGOTTEN_WIDE = 16.0, 24.0
 def place_moments(
     grad: Tensor, out: Tensor, tensors: tuple[Tensor, Tensor, Tensor], lse: Tensor | None, heads: Heads,
     keep: Tensor | None, prefix: int, beta: float, causal: bool, longest: Tensor | None = None,
-    blocks: Blocks | None = None,
+    blocks: PatchBlocks | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Σ ds (δ − Δ) ``(heads, axes)`` and Σ ds (δ − Δ)(δ − Δ)ᵀ ``(heads, axes, axes)``, in float64. ``MemoryError`` where the
     card has no room for it.
@@ -87,7 +87,7 @@ def place_moments(
     return first, second
 
 
-def _blocks(width: int, is_wide: bool) -> Blocks:
+def _blocks(width: int, is_wide: bool) -> PatchBlocks:
     if is_wide:
         return NARROW if width <= 64 else NARROWEST
     return BLOCKS if width <= 64 else NARROW
