@@ -72,7 +72,7 @@ def test_moments_and_columns_are_those_of_plain_operations(case):
 
 @pytest.mark.parametrize("case", CASES[:5:2], ids=lambda case: "×".join(map(str, case["grid"])))
 def test_moments_of_float32_have_its_digits(case):
-    """Where all goes through half precision, errors are a thousand times as large."""
+    """Where all goes through half precision, errors are a hundred times as large."""
     (*contents, grad), center, matrix, keep, causal = problem(**case)
     grid, prefix, beta = case["grid"], case.get("prefix", 0), contents[0].shape[3] ** -0.5
     exact = [x.double() for x in contents]
@@ -81,7 +81,7 @@ def test_moments_of_float32_have_its_digits(case):
     heads, given = kernels.three_axes(center, matrix, grid), tuple(x.float() for x in contents)
     found = kernels.place_moments(grad.float(), out.float(), given, sums, heads, keep, prefix, beta, causal)
     for one, wanted in zip(found, expected, strict=True):
-        assert error(one, wanted) < 3e-6
+        assert error(one, wanted) < 1e-5
 
 
 def check_columns(contents, center, matrix, keep, grid, prefix, causal):
@@ -127,7 +127,7 @@ def test_the_whole_of_it_in_half_precision(narrow, monkeypatch):
 def strips(table, targets, room, found, m, n, strip, PC: tl.constexpr, PL: tl.constexpr):
     of = tl.arange(0, 4)
     t0, t1, t2 = tl.load(targets + of * 3), tl.load(targets + of * 3 + 1), tl.load(targets + of * 3 + 2)
-    begin, end = lines_of_strip(table + 8, strip * PC, 0 - t0, t1, t2, tl.load(room + of), of >= 0, m, n, PC, PL)
+    begin, end = lines_of_strip(table + 8, strip * PC, 0 - t0, t1, 0, t2, tl.load(room + of), of >= 0, m, n, PC, PL)
     tl.store(found + strip * 2, begin)
     tl.store(found + strip * 2 + 1, end)
 

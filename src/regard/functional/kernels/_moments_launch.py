@@ -25,7 +25,8 @@ class PatchBlocks(NamedTuple):
 BLOCKS = PatchBlocks(64, 64, 16, 4, 2, 168)
 NARROW = PatchBlocks(64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
 NARROWEST = PatchBlocks(32, 32, 8, 4, 1, 255)  # for those in float32
-PARTS = {1: 3, 2: 6, 3: 10}  # of what patches add to local coordinates, by axes
+# By axes: powers of what is a query's own, and columns of sums.
+PARTS, COLUMNS = {1: 3, 2: 6, 3: 6}, {1: 8, 2: 16, 3: 32}
 # Of weights that are left out, the logarithm to base 2: the last digits of half precision, and of float32.
 FORGOTTEN, FORGOTTEN_WIDE = 16.0, 24.0
 
@@ -62,7 +63,8 @@ def place_moments(
     mask = heads.center if keep is None else keep.contiguous().view(torch.uint8)
     strides = [stride for x in (query, key, value, grad, out) for stride in x.stride()[:3]]
     unit, parts = unit_of(strides, query, key, value, grad, out), PARTS[heads.dimensions]
-    partial = torch.empty(batch, many, programs, parts, 8, device=query.device)
+    summed = COLUMNS[heads.dimensions]
+    partial = torch.empty(batch, many, programs, parts, summed, device=query.device)
     first = torch.empty(many, heads.dimensions, device=query.device, dtype=torch.float64)
     second = torch.empty(many, heads.dimensions, heads.dimensions, device=query.device, dtype=torch.float64)
     try:
@@ -75,13 +77,14 @@ def place_moments(
                 DIMENSIONS=heads.dimensions, MASKED=int(keep is not None), CAUSAL=int(causal), KNOWN=int(lse is not None),
                 ROWS=int(prefix > 0), EVEN=int(even), UNIT=unit, BM=block, BN=keys, PC=columns,
                 BD=max(16, power_of_two(width)), BV=max(16, power_of_two(value.shape[3])), ENTRIES=ENTRIES, PARTS=parts,
-                FORGOTTEN=FORGOTTEN_WIDE if is_wide else FORGOTTEN, WIDE=int(is_wide), num_warps=warps,
+                COLUMNS=summed, FORGOTTEN=FORGOTTEN_WIDE if is_wide else FORGOTTEN, WIDE=int(is_wide), num_warps=warps,
                 num_stages=stages, maxnreg=registers,
             )  # fmt: skip
             sums = partial.sum((0, 2), dtype=torch.float64)
             _moments_pass.moments_of_heads[(many,)](
-                sums, first, second, PARTS=parts, DIMENSIONS=heads.dimensions, num_warps=1
-            )
+                sums, first, second, PARTS=parts, COLUMNS=summed, DIMENSIONS=heads.dimensions, PC=columns,
+                PL=keys // columns, num_warps=1,
+            )  # fmt: skip
     except OutOfResources:
         raise MemoryError("the card has no room for moments of so wide heads") from None
     return first, second

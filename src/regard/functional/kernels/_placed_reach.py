@@ -57,11 +57,14 @@ def end_of_ellipse(u, low, high, room, least_u, b_by_u, own_b):
 
 
 @triton.jit
-def lines_of_strip(shape, start, a, t1, t2, room, live, m, n, PC: tl.constexpr, PL: tl.constexpr):
+def lines_of_strip(shape, start, a, t1, more, t2, room, live, m, n, PC: tl.constexpr, PL: tl.constexpr):
     """Between which groups of lines the keys of a strip of columns cost less than ``room`` for any query. Ellipses are convex:
     within a strip one ends where it ends as a whole, or as near to there as the strip allows.
 
-    ``shape``: what ``ellipse`` found."""
+    Args:
+        shape: what ``ellipse`` found.
+        t1, more: queries look at lines from t1 to t1 + more.
+    """
     at_b, at_u, least_a, least_b = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2), tl.load(shape + 3)
     least_u, b_by_u, u_by_b, own_b = tl.load(shape + 4), tl.load(shape + 5), tl.load(shape + 6), tl.load(shape + 7)
     room = tl.minimum((room - least_a * a * a) * 1.0001 + 0.01, 1e18)
@@ -71,7 +74,7 @@ def lines_of_strip(shape, start, a, t1, t2, room, live, m, n, PC: tl.constexpr, 
     above, reach_above, others = end_of_ellipse(far, low, high, room, least_u, b_by_u, own_b)
     there = live & (some | others)
     first = tl.min(tl.where(there, tl.maximum(t1 + at_b * a + below - reach_below, 0.0), 1e9), 0)
-    last = tl.max(tl.where(there, tl.minimum(t1 + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
+    last = tl.max(tl.where(there, tl.minimum(t1 + more + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
     begin = tl.minimum(first, m * 1.0).to(tl.int32) // PL
     return begin, (tl.maximum(tl.floor(last), -1.0).to(tl.int32) + PL) // PL  # of none, the end is not behind the begin
 
