@@ -147,3 +147,17 @@ def test_a_call_of_another_kind_goes_the_long_way(other, short_way, monkeypatch)
         monkeypatch.setenv("REGARD_KERNELS", "0")
         found = layer(x)
     assert (found - expected).float().norm() < 3e-3 * expected.float().norm()
+
+
+def test_launches_are_told_apart_by_the_dtype_of_the_bias():
+    """Kernels are compiled for it: 32 bits read as 16 would be another bias."""
+    x = torch.zeros(2, 3, 4, 5, 6).half()
+    at = x.shape, x[:, :1].shape, x.stride(), x.stride(), (36, 6, 1), False
+    launches = [kernels.tap_launch(x.dtype, -1, *at, bias) for bias in (torch.float16, torch.float32, None)]
+    assert len(set(map(id, launches))) == 3
+    assert kernels.tap_launch(x.dtype, -1, *at, torch.float16) is launches[0]
+    layer = conv_to_attention(torch.nn.Conv2d(4, 4, 3, padding=1), plan="attention").half()
+    image = torch.randn(2, 4, 6, 6).half()
+    expected = layer(image)
+    layer.bias.data = layer.bias.data.float()
+    assert (layer(image) - expected).norm() < 1e-3 * expected.norm()
