@@ -86,8 +86,11 @@ def _rivals(results: Sequence[Result], prefix: str) -> list[str]:
         for row in result["rows"]
     ]
     head = ["grid", *("regard" if name == "ours" else name for name in names)]
-    text = "Milliseconds on the device, forward and backward, in brackets peak memory in value tensors. FlexAttention computes "
-    text += f"the same, but gradients of values alone; the others compute something else. {_origin(result, prefix)}."
+    text = "Milliseconds of a call, forward and backward, by the device's clock; in brackets peak memory in value tensors. "
+    if "FlexAttention" in names:
+        text += "FlexAttention computes the same, but gradients of values alone. "
+    text += f"Convolutions compute something else. {_origin(result, prefix)}"
+    text += "; –: not measured in the time that the run had." if result.get("left_out") else "."
     return [f"{_markdown(head, rows)}\n\n{text}"]
 
 

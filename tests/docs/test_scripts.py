@@ -111,7 +111,7 @@ def test_tables_take_up_what_was_measured_on_a_gpu_later(script):
         "placed": [{"grid": "64²", "placed": 14.5, "flash": 9.25, "ratio": 1.57}],
         "conversion": [conversion],
     }  # fmt: skip
-    before = results.load()
+    before = [r for r in results.load() if r.get("benchmark") not in rows or "NVIDIA" not in r["hardware"]]
     found = before + [{**base, "benchmark": name, "rows": some} for name, some in rows.items()]
     tables = {name: results.table(name, "there/", found) for name in ("gaussian", "conversion")}
     assert all(tables[name].startswith(results.table(name, "there/", before)) for name in tables)

@@ -237,7 +237,7 @@ def test_gradients_beside_the_kernel_are_those_of_the_formula(grid, prefix, mask
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_place_moments.CHUNK_BYTES, "cpu", 8 * 8 * 2 * 2 * expected.shape[2] * 3)
         out = _placed.PlaceGradient.apply(
-            torch.zeros_like(expected), *places, *contents, keep, None, grid, prefix, 0.5, causal
+            torch.zeros_like(expected), *places, *contents, keep, None, grid, prefix, 0.5, causal, None, None
         )
         found = torch.autograd.grad(out, places, above)
     for a, b in zip(found, torch.autograd.grad(expected, places, above), strict=True):

@@ -109,8 +109,10 @@ def place(placed, width, dtype, prefix=0, causal=False):
     keep = torch.ones(1, tensors[0].shape[2], dtype=torch.bool) if causal else None
     far = None if keep is None else torch.zeros(HEADS, dtype=torch.float64)
     carriers = kernels.Carriers.of(placed, prefix, causal, tensors[0].dtype)
-    for role, x in enumerate(tensors):
-        kernels.JoinColumns.apply(role, x, heads, keep if role < 2 else None, far, carriers, prefix, 0.125, width + 16)
+    if tensors[0].dtype in kernels.PIECES:
+        masks = (keep, keep, far)
+        kernels.JoinColumns.apply(*tensors[:2], heads, *masks, carriers, prefix, 0.125, width + 16)
+        kernels.PadColumns.apply(tensors[2], width + 16)
     for sums in (torch.zeros(1, HEADS, tensors[0].shape[2]), None)[: 1 + causal]:
         kernels.place_moments(tensors[0], tensors[0], tuple(tensors), sums, heads, keep, prefix, 0.125, causal)
 

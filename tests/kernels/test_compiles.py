@@ -23,7 +23,7 @@ ALL = {
     "stream_forward", "stream_backward",
     "weight_table", "wide_mix", "wide_pairs",
     "block_edges", "block_sums",
-    "placed_columns", "longest_rows", "costs_of_heads", "place_moments", "axis_taps",
+    "placed_columns", "padded_columns", "longest_rows", "costs_of_heads", "place_moments", "moments_of_heads", "axis_taps",
 }  # fmt: skip
 
 
@@ -44,6 +44,8 @@ def of_map(tokens, width, dtype, **more):
 HOPPER = [
     {"converted": 32, "channels": 64, "dtype": "bfloat16"},
     {"placed": (64, 64), "width": 64, "dtype": "bfloat16"},
+    {"placed": (64, 64), "width": 64, "dtype": "float32"},
+    {"placed": (64, 64), "width": 128, "dtype": "float32"},
     {"side": "before", "size": 200, "width": 16, "dtype": "bfloat16"},
     of_map(1024, 128, "bfloat16", right=0, cells=4, padded=True, softcap=30.0, sloped=True),
     by_matrices((40, 70), 16, "bfloat16"),

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for
 from regard.convert._calls import why_changed
 from regard.convert._observed_taps import observed_taps
+from regard.convert._prepared_taps import AllTaps, attend_again, kind_of, prepare, remember
 from regard.convert._running_bounds import convolution_error, follows, shift_error
 from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
 from regard.convert._trainable import TrainableConvolutionalAttention
-from regard.functional import Border, axis_matrix, shift_leak
+from regard.functional import Border, axis_matrix, kernels, shift_leak
 from regard.observation import is_observed
 from regard.support.checks import (
     check_choice,
@@ -27,7 +28,7 @@ from regard.support.checks import (
     static_sizes,
     under_autocast,
 )
-from regard.support.kept import KeptTensors
+from regard.support.kept import KeptTensors, is_captured
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -182,6 +183,10 @@ class ConvolutionalAttention(nn.Module):
 
     def forward(self, input: Float[Tensor, "..."]) -> Tensor:
         """``(batch, channels, *space)``, or without the batch, as the convolution takes it (and under the same name)."""
+        if not torch.compiler.is_compiling() and not is_observed() and isinstance(input, Tensor):
+            found = attend_again(input, self.weight, self.bias, self._settings())
+            if found is not None:
+                return found
         check_floating("input", input)
         batched = input.ndim == self.axes + 2
         if not batched and input.ndim != self.axes + 1:
@@ -202,8 +207,23 @@ class ConvolutionalAttention(nn.Module):
             heads = observed_taps(self, heads, x, lambda: self.weights(grid, x), grid, outputs)
             out = weighted_taps(heads, self.weight, self.bias, self.groups)
         else:
-            out = TapProduct.apply(x, self.weight, self.bias, self.groups, *matrices)
+            out = self.add_taps(x, matrices)
         return out if batched else out[0]
+
+    def add_taps(self, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+        """All heads mixed and added up."""
+        prepared = prepare(x, self.weight, self.bias, self.groups, matrices)
+        if prepared is None:
+            return TapProduct.apply(x, self.weight, self.bias, self.groups, *matrices)
+        with kernels.on_device_of(x):
+            out = AllTaps.apply(x, self.weight, self.bias, prepared)
+        if not is_captured(x.device):
+            remember(kind_of(x, self.weight, self.bias, self._settings()), prepared)
+        return out
+
+    def _settings(self) -> tuple[object, ...]:
+        """All that a call depends on beside its tensors."""
+        return self.plan, self.stride, self.dilation, self.pads, self.padding_mode, self.alpha, self.groups
 
     def chosen_plan(self, x: Tensor) -> TapsPlan:
         """``"taps"`` or ``"attention"``, for this input."""

@@ -9,7 +9,8 @@ last axis, whichever multiplies less:
 
 with R the values mixed along the leading axes. In half precision it is after on a CPU: mixed values are almost numbers of the
 input, which lose nothing when they are stored, and sums of products would. A GPU waits for memory then, and the taps of the
-last axis are a multiple of everything else: it stores sums, and a kernel adds up those of all taps in float32.
+last axis are a multiple of everything else: there it is what stores less. It stores sums then, and a kernel adds up those of
+all taps in float32.
 """
 
 import math
@@ -109,6 +110,11 @@ class Passes:
         mixed, made = self.channels * self.taps, self.rows
         before, after = last_products(mixed, made, self.outputs, self.inputs)
         self.fused = kernels.usable_for_taps(x, matrices)
+        if self.fused:  # what is stored on the way decides, not what is multiplied
+            before, after = (
+                (mixed + self.last_taps * made) * self.inputs,
+                mixed * (self.inputs + self.last_taps * self.outputs),
+            )
         self.weights_first = before < after and (self.fused or x.dtype in (torch.float32, torch.float64))
         between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
         width = self.inputs if self.weights_first else self.outputs

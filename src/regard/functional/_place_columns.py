@@ -1,5 +1,7 @@
 """The columns that carry a position beside the content of queries and keys: products of numbers that the dtype holds."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -7,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from regard.functional._place_moments import coordinates
-from regard.functional.kernels import PIECES, Carriers, JoinColumns, three_axes, usable_for_places
+from regard.functional.kernels import PIECES, Carriers, Heads, JoinColumns, PadColumns, three_axes, usable_for_places
 from regard.support.checks import values_are_readable
 from regard.support.kept import constant
 
@@ -16,10 +18,20 @@ from regard.support.kept import constant
 HIDDEN, FARTHEST = 2.0**18, 2.0**25
 
 
+class JoinedColumns(NamedTuple):
+    """What the fused kernel takes; and what a kernel that wrote it leaves for gradients of positions."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    heads: Heads | None = None
+    longest: Tensor | None = None  # squared norm of the longest key of each item, head and block of tokens
+
+
 def joined(
     query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None, seen: Tensor | None,
     grid: tuple[int, ...], prefix: int, beta: float, apart: bool, causal: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> "JoinedColumns":  # fmt: skip
     """Queries, keys and values as wide as the fused kernel wants them, with their positions.
 
     Args:
@@ -41,10 +53,10 @@ def joined(
     if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
         rest = far, carriers, prefix, beta, total
         heads = three_axes(center, matrix, grid)
-        wide_query = JoinColumns.apply(0, query, heads, seen, *rest)
-        wide_key = JoinColumns.apply(1, key, heads, keep, *rest)
+        wide_query, wide_key, longest = JoinColumns.apply(query, key, heads, seen, keep, *rest)
         narrow = values_stay_narrow(wide_query, wide_key, value, causal)
-        return wide_query, wide_key, value if narrow else JoinColumns.apply(2, value, heads, None, *rest)
+        wide_value = value if narrow else PadColumns.apply(value, total)
+        return JoinedColumns(wide_query, wide_key, wide_value, heads, longest)
     ours, theirs = position_columns(center, matrix, grid, prefix, beta, exact)
     if exact is torch.float16 and values_are_readable(ours) and not (ours.isfinite().all() and theirs.isfinite().all()):
         raise ValueError(
@@ -59,7 +71,7 @@ def joined(
         sides[1].append(torch.where(keep[:, None, :, None], torch.zeros_like(lower), lower))
     made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
     first, second, third = (F.pad(x, (0, total - x.shape[-1])) for x in made)
-    return first, second, third
+    return JoinedColumns(first, second, third)
 
 
 def values_stay_narrow(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:

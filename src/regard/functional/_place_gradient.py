@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.functional._place_moments import place_moments
+from regard.functional.kernels import Heads
 
 
 class PlaceGradient(torch.autograd.Function):
@@ -16,9 +17,10 @@ class PlaceGradient(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, out: Tensor, center: Tensor, matrix: Tensor, query: Tensor, key: Tensor, value: Tensor,
         keep: Tensor | None, lse: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+        heads: Heads | None, longest: Tensor | None,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(out, query, key, value, center, matrix, keep, lse)
-        ctx.call = (grid, prefix, beta, causal)
+        ctx.call, ctx.known = (grid, prefix, beta, causal), (heads, longest)
         return out.view_as(out)
 
     @staticmethod
@@ -31,6 +33,6 @@ class PlaceGradient(torch.autograd.Function):
 
             first, second = operator(*inputs, list(grid), prefix, beta, causal)
         else:
-            first, second = place_moments(*inputs, grid, prefix, beta, causal)
+            first, second = place_moments(*inputs, grid, prefix, beta, causal, *ctx.known)
         by_center = ((matrix + matrix.mT) @ first.unsqueeze(-1)).squeeze(-1)
-        return grad, by_center, -second, *(None,) * 9
+        return grad, by_center, -second, *(None,) * 11

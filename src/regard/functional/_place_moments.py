@@ -25,19 +25,20 @@ def coordinates(grid: tuple[int, ...], like: Tensor) -> Float[Tensor, "tokens ax
 def place_moments(
     grad: Tensor, out: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor,
     keep: Tensor | None, lse: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
+    heads: kernels.Heads | None = None, longest: Tensor | None = None,
 ) -> Moments:  # fmt: skip
     r"""Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over all pairs with a position, ds the gradient of their scores.
 
     A fused kernel rounds ds to its dtype before it multiplies with coordinates, and a row's sum is then no longer zero: in
     absolute coordinates that is most of what is found. Here ds is made again, in float32, and distances are what it meets.
     """
-    half = torch.bfloat16 if value.dtype is torch.float32 else value.dtype
-    fits = kernels.usable_for_places(value, grid, half) and query.shape[3] <= kernels.WIDEST
+    fits = kernels.usable_for_moments(value, grid) and query.shape[3] <= kernels.WIDEST
     if fits and not torch.is_grad_enabled():
-        heads = kernels.three_axes(center, matrix, grid)
-        above, made, first, second, third = (x.to(half) for x in (grad, out, query, key, value))
+        found = kernels.three_axes(center, matrix, grid) if heads is None else heads
         with suppress(MemoryError):
-            return kernels.place_moments(above, made, (first, second, third), lse, heads, keep, prefix, beta, causal)
+            return kernels.place_moments(
+                grad, out, (query, key, value), lse, found, keep, prefix, beta, causal, longest
+            )  # fmt: skip
     return plain_moments(grad, query, key, value, center, matrix, keep, grid, prefix, beta, causal)
 
 

@@ -52,7 +52,7 @@ def placed_attention(
     that the dtype holds, and each coefficient is a sum of three numbers. There, where float32 is multiplied as TF32, and in
     float32 on a GPU on axes of more than 32 places, gradients of center and sharpness are taken beside the kernel, from scores
     made again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, and on short axes
-    in TF32 under a compiler they still are); a kernel that does so rounds float32 to bfloat16. The sums of the fused kernel are
+    in TF32 under a compiler they still are). The sums of the fused kernel are
     float32, in which a score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond,
     it is refused on the CPU and NaN elsewhere.
 
@@ -97,12 +97,14 @@ def placed_attention(
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
     wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart, causal)
     width = value.shape[-1]
-    whole = attention(*wide, beta=beta, causal=causal, dropout=dropout)
+    whole = attention(wide.query, wide.key, wide.value, beta=beta, causal=causal, dropout=dropout)
     out = whole[..., :width]
     if apart and any(x.requires_grad for x in places):
-        content = [x[..., : y.shape[-1]] for x, y in zip(wide, (query, key, value), strict=True)]
-        sums = known_sums(whole, tokens)
-        out = PlaceGradient.apply(out, *places, *content, keep, sums, call.grid, prefix, beta, causal)
+        content = [x[..., : y.shape[-1]] for x, y in zip(wide[:3], (query, key, value), strict=True)]
+        known = keep, known_sums(whole, tokens)
+        out = PlaceGradient.apply(
+            out, *places, *content, *known, call.grid, prefix, beta, causal, wide.heads, wide.longest
+        )  # fmt: skip
     return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
 
 

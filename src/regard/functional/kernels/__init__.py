@@ -24,10 +24,16 @@ from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._moments_launch import place_moments as place_moments
 from regard.functional.kernels._packing import CellSums as CellSums
 from regard.functional.kernels._packing import PackedParts as PackedParts
+from regard.functional.kernels._placed_launch import Heads as Heads
 from regard.functional.kernels._placed_launch import JoinColumns as JoinColumns
+from regard.functional.kernels._placed_launch import PadColumns as PadColumns
 from regard.functional.kernels._placed_launch import three_axes as three_axes
 from regard.functional.kernels._tap_launch import LONGEST as _LONGEST
 from regard.functional.kernels._tap_launch import axis_taps as axis_taps
+from regard.functional.kernels._tap_launch import tap_launch as tap_launch
+from regard.functional.kernels._tensors import is_aligned as is_aligned
+from regard.functional.kernels._tensors import is_on_current_gpu as is_on_current_gpu
+from regard.functional.kernels._tensors import on_device_of as on_device_of
 from regard.functional.kernels._tensors import raw_stream as raw_stream
 from regard.support.checks import is_exporting, under_autocast
 
@@ -90,15 +96,15 @@ def packed_overview(
     return packed(given, cell, first_keys, value, output, rows)
 
 
-def usable_for_places(x: Tensor, grid: tuple[int, ...], dtype: torch.dtype | None = None) -> bool:
-    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``, in this dtype."""
-    return (
-        (dtype or x.dtype) in PIECES
-        and len(grid) <= 3
-        and x.shape[3] <= WIDEST
-        and x.numel() > 0
-        and _run_on(x.device.type)
-    )
+def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``."""
+    return x.dtype in PIECES and usable_for_moments(x, grid)
+
+
+def usable_for_moments(x: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether kernels can compute gradients of positions from queries, keys and values like x."""
+    fits = x.dtype in _DTYPES and len(grid) <= 3 and x.shape[3] <= WIDEST and x.numel() > 0
+    return fits and _run_on(x.device.type)
 
 
 def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:

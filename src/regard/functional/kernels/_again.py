@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._tensors import is_on_current_gpu
+
 Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
 MOST_CALLS = 1024
@@ -36,10 +38,6 @@ def remember(key: Hashable, attend: Attend, plan: Any) -> None:
 
 def forget() -> None:
     _known.clear()
-
-
-def is_on_current_gpu(value: Tensor) -> bool:
-    return value.is_cuda and value.get_device() == torch.cuda.current_device()
 
 
 def is_repeatable(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:

@@ -9,8 +9,7 @@ from torch import Tensor
 from regard.functional.kernels._again import key_of, remember
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
-from regard.functional.kernels._start import is_aligned
-from regard.functional.kernels._tensors import on_device_of, raw_stream
+from regard.functional.kernels._tensors import is_aligned, on_device_of, raw_stream
 
 Saved = list[Tensor]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._tensors import on_device_of, power_of_two, raw_stream, rows_of
+from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream, rows_of
 
 _FAR = 1 << 30  # no limit of a distance
 WIDEST = 256  # of a head
@@ -121,8 +121,6 @@ class WeightsPlan:
     def start(self, *tensors: Tensor) -> None:
         """Write the weights. Tensors: query, key, value, logsumexp, output; shift, present queries and keys, slopes; weights
         and numbers."""
-        from regard.functional.kernels._start import is_aligned
-
         launch = self._launch
         with on_device_of(tensors[0]):
             launch(is_aligned(*tensors), raw_stream(tensors[0]), *tensors)

@@ -1,75 +1,96 @@
 """Launches of the gradients of center and sharpness where content and place meet: blocks by width."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._placed_launch import Heads, longest, unit_of
+from regard.functional.kernels._placed_launch import ENTRIES, Heads, longest_rows_of, unit_of
 from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_of
 
-# Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
-# exact in float16.
-BLOCKS = (64, 64, 16, 4, 2, 168)
-ENTRIES = 16  # of the table of what is known of a head
-NARROW = (64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
+
+class PatchBlocks(NamedTuple):
+    """Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
+    exact in float16."""
+
+    queries: int
+    keys: int
+    columns: int
+    warps: int
+    stages: int
+    registers: int
+
+
+BLOCKS = PatchBlocks(64, 32, 8, 4, 3, 128)  # the fastest of eight on an H200, at 64² and 128²
+NARROW = PatchBlocks(64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
+NARROWEST = PatchBlocks(32, 32, 8, 4, 1, 255)  # for those in float32
+# By axes: powers of what is a query's own, and columns of sums.
+PARTS, COLUMNS = {1: 3, 2: 6, 3: 6}, {1: 8, 2: 16, 3: 32}
+# Of weights that are left out, the logarithm to base 2: the last digits of half precision, and of float32.
+FORGOTTEN, FORGOTTEN_WIDE = 16.0, 24.0
 
 
 def place_moments(
     grad: Tensor, out: Tensor, tensors: tuple[Tensor, Tensor, Tensor], lse: Tensor | None, heads: Heads,
-    keep: Tensor | None, prefix: int, beta: float, causal: bool, blocks: tuple[int, int, int, int, int, int] | None = None,
+    keep: Tensor | None, prefix: int, beta: float, causal: bool, longest: Tensor | None = None,
+    blocks: PatchBlocks | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Σ ds (δ − Δ) ``(heads, axes)`` and Σ ds (δ − Δ)(δ − Δ)ᵀ ``(heads, axes, axes)``, in float64. ``MemoryError`` where the
     card has no room for it.
 
     Args:
+        tensors: query, key and value, of one dtype with ``grad`` and ``out``: half precision, or float32.
         lse: of each query, the logarithm of its sum of exponentials as the fused kernel had it; made again if None.
+        longest: of each item, head and block of tokens, the squared norm of the longest key, if that is known.
     """
     from triton.runtime.errors import OutOfResources
 
     from regard.functional.kernels import _moments_pass
-    from regard.functional.kernels._placed_reach import costs_of_heads
 
     query, key, value, grad, out = map(rows_of, (*tensors, grad, out))
     (batch, many, _, width), (depth, m, n) = query.shape, heads.grid
-    tokens = depth * m * n
-    wide = max(width, value.shape[3])
-    block, keys, columns, warps, stages, registers = blocks or (BLOCKS if wide <= 64 else NARROW)
+    tokens, wide, is_wide = depth * m * n, max(width, value.shape[3]), query.dtype is torch.float32
+    block, keys, columns, warps, stages, registers = blocks or _blocks(wide, is_wide)
     columns = max(min(columns, power_of_two(n)), keys // min(keys, power_of_two(m)))  # more where there are few lines
     programs = depth * math.ceil(m * columns / block) * math.ceil(n / columns)
     even = n % columns == 0 and m % (keys // columns) == 0
     # Bounds on scores and on gradients of weights, without a wait for the device.
-    longest_key, longest_value = longest(key), longest(value)
+    longest_key, longest_value = (
+        (longest_rows_of(key) if longest is None else longest).amax(1),
+        longest_rows_of(value).amax(1),
+    )
     mask = heads.center if keep is None else keep.contiguous().view(torch.uint8)
     strides = [stride for x in (query, key, value, grad, out) for stride in x.stride()[:3]]
-    unit = unit_of(strides, query, key, value, grad, out)
-    table = torch.empty(many, ENTRIES, device=query.device)
-    partial = torch.zeros(batch, many, programs, 10, 8, device=query.device)
+    unit, parts = unit_of(strides, query, key, value, grad, out), PARTS[heads.dimensions]
+    summed = COLUMNS[heads.dimensions]
+    partial = torch.empty(batch, many, programs, parts, summed, device=query.device)
+    first = torch.empty(many, heads.dimensions, device=query.device, dtype=torch.float64)
+    second = torch.empty(many, heads.dimensions, heads.dimensions, device=query.device, dtype=torch.float64)
     try:
         with on_device_of(query):
-            costs_of_heads[(many,)](heads.matrix, table, DIMENSIONS=heads.dimensions, ENTRIES=ENTRIES, num_warps=1)
             _moments_pass.place_moments[programs, batch * many](
                 query, key, value, grad, out, heads.center if lse is None else lse.contiguous(), heads.center,
-                heads.matrix, table, mask, longest_key, longest_value, partial,
+                heads.matrix, heads.table, mask, longest_key, longest_value, partial,
                 tokens, prefix, many, width, value.shape[3], depth, m, n, beta * math.log2(math.e),
                 *[stride // unit for stride in strides],
                 DIMENSIONS=heads.dimensions, MASKED=int(keep is not None), CAUSAL=int(causal), KNOWN=int(lse is not None),
                 ROWS=int(prefix > 0), EVEN=int(even), UNIT=unit, BM=block, BN=keys, PC=columns,
-                BD=max(16, power_of_two(width)), BV=max(16, power_of_two(value.shape[3])), ENTRIES=ENTRIES, num_warps=warps,
+                BD=max(16, power_of_two(width)), BV=max(16, power_of_two(value.shape[3])), ENTRIES=ENTRIES, PARTS=parts,
+                COLUMNS=summed, FORGOTTEN=FORGOTTEN_WIDE if is_wide else FORGOTTEN, WIDE=int(is_wide), num_warps=warps,
                 num_stages=stages, maxnreg=registers,
+            )  # fmt: skip
+            sums = partial.sum((0, 2), dtype=torch.float64)
+            _moments_pass.moments_of_heads[(many,)](
+                sums, first, second, PARTS=parts, COLUMNS=summed, DIMENSIONS=heads.dimensions, PC=columns,
+                PL=keys // columns, num_warps=1,
             )  # fmt: skip
     except OutOfResources:
         raise MemoryError("the card has no room for moments of so wide heads") from None
-    return _moments(partial.sum((0, 2), dtype=torch.float64), heads)
+    return first, second
 
 
-def _moments(sums: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
-    """From sums ``(heads, 10, 8)`` over local coordinates 1, c, c², l, l², l c, times 1, u, u², b, b u, b², a, a², a u, a b:
-    distances are u + c, b + l and a."""
-    one, of_u, of_uu, of_b, of_bu, of_bb, of_a, of_aa, of_au, of_ab = sums.unbind(1)
-    u, uu = one[:, 1] + of_u[:, 0], one[:, 2] + 2 * of_u[:, 1] + of_uu[:, 0]
-    b, bb = one[:, 3] + of_b[:, 0], one[:, 4] + 2 * of_b[:, 3] + of_bb[:, 0]
-    bu = one[:, 5] + of_u[:, 3] + of_b[:, 1] + of_bu[:, 0]
-    a, aa, au, ab = of_a[:, 0], of_aa[:, 0], of_a[:, 1] + of_au[:, 0], of_a[:, 3] + of_ab[:, 0]
-    first, second = torch.stack([a, b, u], 1), torch.stack([aa, ab, au, ab, bb, bu, au, bu, uu], 1).view(-1, 3, 3)
-    return first[:, heads.axes], second[:, heads.axes, heads.axes]
+def _blocks(width: int, is_wide: bool) -> PatchBlocks:
+    if is_wide:
+        return NARROW if width <= 64 else NARROWEST
+    return BLOCKS if width <= 64 else NARROW

@@ -1,8 +1,9 @@
 """Gradients of center and sharpness where content and place meet: moments of the scores' gradient, by products.
 
 A grid has three axes here, ``(depth, m, n)``; those that are missing have size 1, and S has zeros there. Queries and keys are
-taken by patches of a plane, so that few keys are read of which most are too far away; all patches of keys look the same, and
-one product with 1, c, c², l, l², l c, their local coordinates, sums up a patch.
+taken by patches of a plane, so that few keys are read of which most are too far away. A distance is a key's place in its patch
+(c along the last axis, l along the one before) plus whole patches (s and g of them) from where the queries look, plus what is
+the query's own; all patches of keys look the same, and one product with columns of their powers sums up a patch.
 """
 
 import triton
@@ -11,9 +12,15 @@ import triton.language as tl
 from regard.functional.kernels._placed_pass import LOG2_E, symmetric
 from regard.functional.kernels._placed_reach import lines_of_strip, within
 
-# Keys are left out whose weight would be below 2⁻¹⁶ even if their content were that of the longest key, along the query.
-FORGOTTEN = tl.constexpr(16.0)
+SPAN = tl.constexpr(8)  # strips of patches of which the lines are found at once
+NO_ROOM = tl.constexpr(-1e37)
 ROOM = tl.constexpr(4096.0)  # float16 holds what is at most twice as large
+
+
+@triton.jit
+def product(a, b):
+    """Of float32 as three of TF32, which together have its digits."""
+    return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit
@@ -67,14 +74,61 @@ def place_cost(c, line, u, b, a, own, l22, l21, l20, l11, l10, PL: tl.constexpr)
 
 
 @triton.jit
-def column(sums, which):
-    f = tl.arange(0, 8)
-    return tl.sum(tl.where((f == which)[None, :], sums, 0.0), 1)
+def lines_of_strips(
+    shape, first, begin_0, begin_2, count, t0, t1, more, t2, rooms, m, n,
+    DIMENSIONS: tl.constexpr, PC: tl.constexpr, PL: tl.constexpr,
+):  # fmt: skip
+    """Between which groups of lines keys count, for each of ``SPAN`` strips, all at once. Queries look at lines from t1 to t1 +
+    more and at columns from t2 on, each of which has its room."""
+    strip = first + tl.arange(0, SPAN)
+    if DIMENSIONS == 1:
+        begins, stops = tl.zeros([SPAN], tl.int32), tl.full([SPAN], 1, tl.int32)
+    else:
+        start, a = ((begin_2 + strip % count) * PC)[None, :], ((begin_0 + strip // count) * 1.0 - t0)[None, :]
+        t2 += tl.arange(0, PC)[:, None]
+        begins, stops = lines_of_strip(
+            shape, start, a, t1, more, t2, rooms[:, None], rooms[:, None] > NO_ROOM, m, n, PC, PL
+        )
+    return begins, stops
 
 
 @triton.jit
-def added(x, p, mean, over):
-    return tl.sum((x - mean[:, None] * p) * over[:, None], 0)
+def one_of(numbers, at):
+    return tl.sum(tl.where(tl.arange(0, SPAN) == at, numbers, 0), 0)
+
+
+@triton.jit
+def powers_of_place(c, line, COLUMNS: tl.constexpr):
+    """Of keys, what each column of sums multiplies their weights by: 1, c, c², 1, 1, c; l, l², l c, 1, 1, l, c, l, 1; 1, 1, c, 1,
+    l, 1 for the third axis. ``patch_powers`` holds the other factor."""
+    j = tl.arange(0, COLUMNS)
+    by_c, by_l = (
+        (j == 1) | (j == 5) | (j == 8) | (j == 12) | (j == 18),
+        (j == 6) | (j == 8) | (j == 11) | (j == 13) | (j == 20),
+    )
+    c, line = c[:, None], line[:, None]
+    found = tl.where(by_c[None, :], c, tl.where((j == 2)[None, :], c * c, 1.0))
+    return found * tl.where(by_l[None, :], line, tl.where((j == 7)[None, :], line * line, 1.0))
+
+
+@triton.jit
+def patch_powers(s, a, COLUMNS: tl.constexpr):
+    """Of a strip of patches, what each column is multiplied by: 1, 1, 1, s, s², s; 1, 1, 1, g, g², g, g, s, s g; a, a², a, a s,
+    a, a g. Coefficients of 1, g and g²."""
+    j = tl.arange(0, COLUMNS)
+    by_g, by_a = (
+        (j == 9) | (j == 11) | (j == 12) | (j == 14) | (j == 21),
+        (j == 16) | (j == 18) | (j == 19) | (j == 20) | (j == 21),
+    )
+    by_s = (j == 3) | (j == 5) | (j == 13) | (j == 14) | (j == 19)
+    rest = tl.where(by_s, s, tl.where(j == 4, s * s, 1.0)) * tl.where(by_a, a, tl.where(j == 17, a * a, 1.0))
+    squared = tl.where(j == 10, 1.0, 0.0)
+    return tl.where(by_g | (j == 10), 0.0, rest), tl.where(by_g, rest, 0.0), squared
+
+
+@triton.jit
+def first_sum(sums, COLUMNS: tl.constexpr):
+    return tl.sum(tl.where((tl.arange(0, COLUMNS) == 0)[None, :], sums, 0.0), 1)
 
 
 @triton.jit
@@ -85,29 +139,32 @@ def place_moments(
     o_item, o_head, o_token,
     DIMENSIONS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, KNOWN: tl.constexpr, ROWS: tl.constexpr,
     EVEN: tl.constexpr, UNIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PC: tl.constexpr, BD: tl.constexpr,
-    BV: tl.constexpr, ENTRIES: tl.constexpr,
+    BV: tl.constexpr, ENTRIES: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr, FORGOTTEN: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over a patch of queries of one head, ds the gradient of the scores.
 
     With weights P, dP = grad · vᵀ and D = grad · out, ds = P (dP − D). Scores and ds are made in float32; float16 holds P
-    and ds, whose sizes are known, on their way into sums. What D is off by, for ``out`` is rounded, is found as a row's sum
-    of ds, and taken out again.
+    and ds, whose sizes are known, on their way into sums, but for ``WIDE`` inputs, of float32. What D is off by, for ``out``
+    is rounded, is found as a row's sum of ds, and taken out again.
 
     Args:
         lse: of each query, the logarithm of its sum of exponentials, if ``KNOWN``; with ``ROWS`` a query's own term is in it.
         scale: β / log 2.
         table: of each head, what ``costs_of_heads`` wrote.
-        longest, largest: of each item and head, the norm of the longest key and value.
-        partial: of each program, sums over local coordinates (8) times 1, u, u², b, b u, b², a, a², a u, a b, which patches
-            add to them; those with a or b are not written where there is no such axis.
+        longest, largest: of each item and head, the squared norm of the longest key and value.
+        partial: of each program, ``COLUMNS`` of sums, times the first ``PARTS`` of 1, u, u², b, b u, b², the queries' own.
         UNIT: strides are in so many numbers; with 8 the compiler knows that rows can be read 16 bytes at a time.
         BM, BN, PC: queries and keys of a patch, and how many columns it has; the rest are lines.
+        FORGOTTEN: keys are left out whose weight would be below 2 to the power of −FORGOTTEN even if their content were that
+            of the longest key, along the query.
     """
+    summed: tl.constexpr = tl.float32 if WIDE else tl.float16
     PL: tl.constexpr = BN // PC
     lines: tl.constexpr = BM // PC
     whole, patch = tl.program_id(1), tl.program_id(0)
     item, head = (whole // heads).to(tl.int64), (whole % heads).to(tl.int64)
-    inside, d, e, f = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BV), tl.arange(0, 8)
+    inside, d, e = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BV)
     across, down = (n + PC - 1) // PC, (m + lines - 1) // lines
     i0, top = patch // (across * down), patch // across % down * lines
     i1, i2 = top + tl.arange(0, BM) // PC, patch % across * PC + tl.arange(0, BM) % PC
@@ -122,7 +179,7 @@ def place_moments(
     above = tl.load(grad + (item * g_item + head * g_head) * UNIT + at * g_token + e[None, :], values_seen, 0.0)
     given = tl.load(out + (item * o_item + head * o_head) * UNIT + at * o_token + e[None, :], values_seen, 0.0)
     wide, given = above.to(tl.float32), given.to(tl.float32)
-    long = tl.sqrt(tl.sum(wide * wide, 1)) * tl.load(largest + whole)
+    long = tl.sqrt(tl.sum(wide * wide, 1) * tl.load(largest + whole))
     gain = tl.where(long > 0.0, ROOM / tl.where(long > 0.0, long, 1.0), 0.0)
     less = tl.sum(wide * given, 1) * gain
     own = table + head * ENTRIES
@@ -134,7 +191,7 @@ def place_moments(
     keys_of, values_of = k + (item * k_item + head * k_head) * UNIT, v + (item * v_item + head * v_head) * UNIT
     keep_of = keep + item * (prefix + tokens)
     queries = query.to(tl.float32)
-    content = tl.sqrt(tl.sum(queries * queries, 1)) * tl.load(longest + whole) * scale
+    content = tl.sqrt(tl.sum(queries * queries, 1) * tl.load(longest + whole)) * scale
     bottom = tl.zeros([BM], tl.float32)
     if KNOWN:
         bottom64 = (
@@ -164,6 +221,11 @@ def place_moments(
     if CAUSAL and DIMENSIONS == 3:
         end_0 = tl.minimum(end_0, i0 + 1)
     begin_2, count = begin_2 // PC, (end_2 + PC - 1) // PC - begin_2 // PC
+    strips = count * (end_0 - begin_0)
+    # Of the queries of each column: as if all had the room of the one that has most.
+    rooms = tl.max(tl.reshape(tl.where(live, room, NO_ROOM), [lines, PC]), 0)
+    first_line, more = top + z1.to(tl.float32), tl.minimum(lines, m - top) - 1.0
+    first_column = patch % across * PC + z2.to(tl.float32)
     bottom_line = (tl.minimum(top + lines, m) + PL - 1) // PL  # of queries, in patches of keys
     half_c: tl.constexpr = PC // 2
     half_l: tl.constexpr = PL // 2
@@ -175,24 +237,40 @@ def place_moments(
             columns = start + inside
             there = columns < prefix
             tile = keys_at(keys_of, columns, k_token, d, width, there, False, UNIT)
-            scores = hide(tl.dot(query, tile) * scale, rows, columns, there, keep_of, prefix, False, MASKED, False)
+            scores = hide(product(query, tile) * scale, rows, columns, there, keep_of, prefix, False, MASKED, False)
             most, mass = added_up(scores, most, mass)
-        for outer in range(count * (end_0 - begin_0)):
-            plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
-            a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
-            begin, stop = 0, 1
-            if DIMENSIONS > 1:
-                begin, stop = lines_of_strip(own + 8, start, a, t1, t2, room, live, m, n, PC, PL)
-            if CAUSAL and plane == i0:
-                stop = tl.minimum(stop, bottom_line)
-            for group in range(begin, stop):
-                there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
-                tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
-                b = half_l - t1 + group * (PL * 1.0)
-                cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
-                scores = tl.dot(query, tile) * scale - cost
-                scores = hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL)
-                most, mass = added_up(scores, most, mass)
+        for chunk in range(0, strips, SPAN):
+            begins, stops = lines_of_strips(
+                own + 8,
+                chunk,
+                begin_0,
+                begin_2,
+                count,
+                t0,
+                first_line,
+                more,
+                first_column,
+                rooms,
+                m,
+                n,
+                DIMENSIONS,
+                PC,
+                PL,
+            )
+            for outer in range(chunk, tl.minimum(chunk + SPAN, strips)):
+                plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
+                a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
+                begin, stop = one_of(begins, outer - chunk), one_of(stops, outer - chunk)
+                if CAUSAL and plane == i0:
+                    stop = tl.minimum(stop, bottom_line)
+                for group in range(begin, stop):
+                    there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
+                    tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
+                    b = half_l - t1 + group * (PL * 1.0)
+                    cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
+                    scores = product(query, tile) * scale - cost
+                    scores = hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL)
+                    most, mass = added_up(scores, most, mass)
         bottom = most + tl.log2(tl.where(mass > 0.0, mass, 1.0))
 
     mass, rest = tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32)
@@ -201,77 +279,95 @@ def place_moments(
         there = columns < prefix
         tile = keys_at(keys_of, columns, k_token, d, width, there, False, UNIT)
         value = keys_at(values_of, columns, v_token, e, value_width, there, False, UNIT)
-        scores = tl.dot(query, tile) * scale - bottom[:, None]
+        scores = product(query, tile) * scale - bottom[:, None]
         p = tl.exp2(hide(scores, rows, columns, there, keep_of, prefix, False, MASKED, False))
         mass += tl.sum(p, 1)
-        rest += tl.sum(p * (tl.dot(above, value) * gain[:, None] - less[:, None]), 1)
+        rest += tl.sum(p * (product(above, value) * gain[:, None] - less[:, None]), 1)
 
-    powers = tl.where((f == 1)[None, :], c[:, None], tl.where((f == 2)[None, :], (c * c)[:, None], 0.0))
-    powers = tl.where((f == 3)[None, :], line[:, None], tl.where((f == 4)[None, :], (line * line)[:, None], powers))
-    powers = tl.where((f == 5)[None, :], (line * c)[:, None], tl.where((f == 0)[None, :], 1.0, powers)).to(tl.float16)
-    # Of P and of ds, times what patches add to local coordinates.
-    P_one, X_one = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_u, X_u = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_uu, X_uu = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_b, X_b = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_bu, X_bu = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_bb, X_bb = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_a, X_a = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_aa, X_aa = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_au, X_au = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    P_ab, X_ab = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-    for outer in range(count * (end_0 - begin_0)):
-        plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
-        a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
-        begin, stop = 0, 1
-        if DIMENSIONS > 1:
-            begin, stop = lines_of_strip(own + 8, start, a, t1, t2, room, live, m, n, PC, PL)
-        if CAUSAL and plane == i0:
-            stop = tl.minimum(stop, bottom_line)
-        p_1, x_1 = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-        p_b, x_b = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-        p_bb, x_bb = tl.zeros([BM, 8], tl.float32), tl.zeros([BM, 8], tl.float32)
-        for group in range(begin, stop):
-            there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
-            tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
-            value = keys_at(values_of, columns, v_token, e, value_width, there, EVEN, UNIT)
-            b = half_l - t1 + group * (PL * 1.0)
-            cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
-            scores = tl.dot(query, tile) * scale - cost
-            p = tl.exp2(hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL))
-            x = p * (tl.dot(above, value) * gain[:, None] - less[:, None])
-            sums, others = tl.dot(p.to(tl.float16), powers), tl.dot(x.to(tl.float16), powers)
-            p_1, x_1 = p_1 + sums, x_1 + others
-            if DIMENSIONS > 1:
-                sums, others = sums * b[:, None], others * b[:, None]
-                p_b, x_b = p_b + sums, x_b + others
-                p_bb, x_bb = p_bb + sums * b[:, None], x_bb + others * b[:, None]
-        p_u, x_u = u[:, None] * p_1, u[:, None] * x_1
-        P_one, X_one, P_u, X_u = P_one + p_1, X_one + x_1, P_u + p_u, X_u + x_u
-        P_uu, X_uu = P_uu + u[:, None] * p_u, X_uu + u[:, None] * x_u
-        if DIMENSIONS > 1:
-            P_b, X_b, P_bb, X_bb = P_b + p_b, X_b + x_b, P_bb + p_bb, X_bb + x_bb
-            P_bu, X_bu = P_bu + u[:, None] * p_b, X_bu + u[:, None] * x_b
-        if DIMENSIONS == 3:
-            P_a, X_a, P_aa, X_aa = P_a + a * p_1, X_a + a * x_1, P_aa + a * a * p_1, X_aa + a * a * x_1
-            P_au, X_au, P_ab, X_ab = P_au + a * p_u, X_au + a * x_u, P_ab + a * p_b, X_ab + a * x_b
-    mass += column(P_one, 0)
-    rest += column(X_one, 0)
+    powers = powers_of_place(c, line, COLUMNS).to(summed)
+    # Whole patches are counted from where the first query looks.
+    own_strip, own_group = tl.floor(first_column / PC), tl.floor(first_line / PL)
+    P, X = tl.zeros([BM, COLUMNS], tl.float32), tl.zeros([BM, COLUMNS], tl.float32)
+    for chunk in range(0, strips, SPAN):
+        begins, stops = lines_of_strips(
+            own + 8, chunk, begin_0, begin_2, count, t0, first_line, more, first_column, rooms, m, n, DIMENSIONS, PC, PL
+        )
+        for outer in range(chunk, tl.minimum(chunk + SPAN, strips)):
+            plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
+            a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
+            begin, stop = one_of(begins, outer - chunk), one_of(stops, outer - chunk)
+            if CAUSAL and plane == i0:
+                stop = tl.minimum(stop, bottom_line)
+            one, linear, squared = patch_powers(begin_2 + outer % count - own_strip, a, COLUMNS)
+            for group in range(begin, stop):
+                there, columns = keys_of_patch(plane, group, start, inside, prefix, m, n, PC, PL)
+                tile = keys_at(keys_of, columns, k_token, d, width, there, EVEN, UNIT)
+                value = keys_at(values_of, columns, v_token, e, value_width, there, EVEN, UNIT)
+                b = half_l - t1 + group * (PL * 1.0)
+                cost = place_cost(c, line, u, b, a, l00 * a * a + bottom, l22, l21, l20, l11, l10, PL)
+                scores = product(query, tile) * scale - cost
+                p = tl.exp2(hide(scores, rows, columns, there, keep_of, prefix, EVEN, MASKED, CAUSAL))
+                x = p * (product(above, value) * gain[:, None] - less[:, None])
+                g = group - own_group
+                times = (one + g * (linear + g * squared))[None, :]
+                P += product(p.to(summed), powers) * times
+                X += product(x.to(summed), powers) * times
+    mass += first_sum(P, COLUMNS)
+    rest += first_sum(X, COLUMNS)
     counts = live & (mass > 0.0)
     over = tl.where(counts, 1.0 / tl.where(counts, mass, 1.0), 0.0)
     mean = rest * over
     over = tl.where(gain > 0.0, over / tl.where(gain > 0.0, gain, 1.0), 0.0)
     # A row's sum of ds, which should be none, is taken out by its weights; then rows are added up.
-    to = partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * 80 + f
-    tl.store(to, added(X_one, P_one, mean, over))
-    tl.store(to + 8, added(X_u, P_u, mean, over))
-    tl.store(to + 16, added(X_uu, P_uu, mean, over))
+    X = (X - mean[:, None] * P) * over[:, None]
+    u, b = (own_strip * PC + half_c - t2)[:, None], (own_group * PL + half_l - t1)[:, None]
+    to = partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * (COLUMNS * PARTS) + tl.arange(0, COLUMNS)
+    tl.store(to, tl.sum(X, 0))
+    tl.store(to + COLUMNS, tl.sum(X * u, 0))
+    tl.store(to + 2 * COLUMNS, tl.sum(X * (u * u), 0))
     if DIMENSIONS > 1:
-        tl.store(to + 24, added(X_b, P_b, mean, over))
-        tl.store(to + 32, added(X_bu, P_bu, mean, over))
-        tl.store(to + 40, added(X_bb, P_bb, mean, over))
+        tl.store(to + 3 * COLUMNS, tl.sum(X * b, 0))
+        tl.store(to + 4 * COLUMNS, tl.sum(X * (b * u), 0))
+        tl.store(to + 5 * COLUMNS, tl.sum(X * (b * b), 0))
+
+
+@triton.jit
+def moments_of_heads(
+    sums, first, second, PARTS: tl.constexpr, COLUMNS: tl.constexpr, DIMENSIONS: tl.constexpr, PC: tl.constexpr,
+    PL: tl.constexpr,
+):  # fmt: skip
+    """From sums ``(heads, PARTS, COLUMNS)``: distances are c + PC s + u, l + PL g + b and a."""
+    head = tl.program_id(0)
+    one = sums + head * (PARTS * COLUMNS)
+    by_u, by_uu = one + COLUMNS, one + 2 * COLUMNS
+    # Where the axes of c, l and a stand among the grid's.
+    at_u: tl.constexpr = DIMENSIONS - 1
+    at_b: tl.constexpr = DIMENSIONS - 2
+    to, both = first + head * DIMENSIONS, second + head * (DIMENSIONS * DIMENSIONS)
+    tl.store(to + at_u, place(one, 1, 3, PC) + tl.load(by_u))
+    squares = tl.load(one + 2) + 2 * PC * tl.load(one + 5) + PC * PC * tl.load(one + 4)
+    tl.store(both + at_u * DIMENSIONS + at_u, squares + 2 * place(by_u, 1, 3, PC) + tl.load(by_uu))
+    if DIMENSIONS > 1:
+        by_b, by_bu, by_bb = one + 3 * COLUMNS, one + 4 * COLUMNS, one + 5 * COLUMNS
+        tl.store(to + at_b, place(one, 6, 9, PL) + tl.load(by_b))
+        squares = tl.load(one + 7) + 2 * PL * tl.load(one + 11) + PL * PL * tl.load(one + 10)
+        tl.store(both + at_b * DIMENSIONS + at_b, squares + 2 * place(by_b, 6, 9, PL) + tl.load(by_bb))
+        bu = place(one, 8, 12, PL) + PC * place(one, 13, 14, PL)
+        bu += place(by_b, 1, 3, PC) + place(by_u, 6, 9, PL) + tl.load(by_bu)
+        tl.store(both + at_b * DIMENSIONS + at_u, bu)
+        tl.store(both + at_u * DIMENSIONS + at_b, bu)
     if DIMENSIONS == 3:
-        tl.store(to + 48, added(X_a, P_a, mean, over))
-        tl.store(to + 56, added(X_aa, P_aa, mean, over))
-        tl.store(to + 64, added(X_au, P_au, mean, over))
-        tl.store(to + 72, added(X_ab, P_ab, mean, over))
+        au = place(one, 18, 19, PC) + tl.load(one + COLUMNS + 16)
+        ab = place(one, 20, 21, PL) + tl.load(one + 3 * COLUMNS + 16)
+        tl.store(to, tl.load(one + 16))
+        tl.store(both, tl.load(one + 17))
+        tl.store(both + at_b, ab)
+        tl.store(both + at_b * DIMENSIONS, ab)
+        tl.store(both + at_u, au)
+        tl.store(both + at_u * DIMENSIONS, au)
+
+
+@triton.jit
+def place(sums, local, patches, SIZE: tl.constexpr):
+    """A place in a patch, and whole patches of a size."""
+    return tl.load(sums + local) + SIZE * tl.load(sums + patches)

@@ -74,34 +74,20 @@ def with_digits(
 
 
 @triton.jit
-def placed_columns(
-    x, out, center, matrix, keep, far,
-    tokens, prefix, heads, width, total, m, n, middle_0, middle_1, middle_2, over, one, scale_0, scale_1, scale_2,
+def joined_rows(
+    x, out, longest, center, matrix, keep, far,
+    tokens, prefix, heads, items, width, total, m, n, middle_0, middle_1, middle_2, over, one, scale_0, scale_1, scale_2,
     x_item, x_head, x_token,
     ROLE: tl.constexpr, COUNT: tl.constexpr, STEP: tl.constexpr, BASE: tl.constexpr,
     D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, PREFIX: tl.constexpr, MASKED: tl.constexpr,
-    UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, ITEMS: tl.constexpr,
 ):  # fmt: skip
-    """Queries, keys or values (``ROLE``) with what stands beside their content, written once.
-
-    Args:
-        keep: of keys, which exist; of queries, which see any.
-        over: 1 / β, by which coefficients are multiplied.
-        one, scale_0, scale_1, scale_2: what constants and each axis's coordinates are multiplied by, powers of 2.
-        far: of each head, how far below all others a hidden key's score is, over β and ``one``.
-        total, x_item, x_head, x_token: strides in units of ``UNIT`` numbers, of which the compiler then knows multiples.
-        D0, D1, D2: how many digits a coordinate of each axis has; none where there is no such axis.
-    """
-    rows, whole = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1)
-    item, head = (whole // heads).to(tl.int64), whole % heads
+    """A few tokens of one head and of several items, for which what stands beside the content is the same."""
+    rows, head = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) % heads
+    first = tl.program_id(1) // heads * ITEMS
     live, d, e = rows < tokens, tl.arange(0, BD), tl.arange(0, BE)
-    to = out + (whole.to(tl.int64) * tokens + rows)[:, None] * (total * UNIT)
-    content = tl.load(
-        x + (item * x_item + head.to(tl.int64) * x_head + rows[:, None].to(tl.int64) * x_token) * UNIT + d[None, :],
-        live[:, None] & (d < width)[None, :], 0.0,
-    )  # fmt: skip
-    tl.store(to + d[None, :], content, live[:, None] & (d < width)[None, :])
     tile = tl.zeros([BT, BE], out.dtype.element_ty)
+    last: tl.constexpr = (D0 + D1 + D2 + 1 + PREFIX) * COUNT
     if ROLE != 2:
         place = rows - prefix
         is_placed = live & (place >= 0)
@@ -137,11 +123,72 @@ def placed_columns(
             tile = with_pieces(tile, e, end, -own, COUNT, STEP, 1)
             if PREFIX:
                 tile = with_copies(tile, e, end + COUNT, -there * one, COUNT, STEP)
-        if MASKED:
-            last: tl.constexpr = end + COUNT + COUNT * PREFIX
+    at = x + (head.to(tl.int64) * x_head + rows[:, None].to(tl.int64) * x_token) * UNIT + d[None, :]
+    for step in range(tl.minimum(ITEMS, items - first)):
+        item = (first + step).to(tl.int64)
+        whole = item * heads + head
+        to = out + (whole * tokens + rows)[:, None] * (total * UNIT)
+        content = tl.load(at + item * (x_item * UNIT), live[:, None] & (d < width)[None, :], 0.0)
+        tl.store(to + d[None, :], content, live[:, None] & (d < width)[None, :])
+        beside = tile
+        if MASKED and ROLE != 2:
             given = tl.load(keep + item * tokens + rows, live, 1) != 0
             if ROLE == 0:
-                tile = with_copies(tile, e, last, tl.where(given, one, 0.0), 1, 1)
+                beside = with_copies(tile, e, last, tl.where(given, one, 0.0), 1, 1)
             else:
-                tile = with_copies(tile, e, last, tl.where(given, 0.0, -tl.load(far + head)), 1, 1)
-    tl.store(to + width + e[None, :], tile, live[:, None] & (width + e < total * UNIT)[None, :])
+                beside = with_copies(tile, e, last, tl.where(given, 0.0, -tl.load(far + head)), 1, 1)
+        tl.store(to + width + e[None, :], beside, live[:, None] & (width + e < total * UNIT)[None, :])
+        if ROLE == 1:
+            numbers = content.to(tl.float32)
+            norm = tl.max(tl.sum(numbers * numbers, 1), 0)
+            tl.store(longest + whole * tl.num_programs(0) + tl.program_id(0), norm)
+
+
+@triton.jit
+def placed_columns(
+    q, k, wide_q, wide_k, longest, center, matrix, seen, keep, far,
+    tokens, prefix, heads, items, width, total, m, n, middle_0, middle_1, middle_2, over, one, scale_0, scale_1, scale_2,
+    q_item, q_head, q_token, k_item, k_head, k_token,
+    COUNT: tl.constexpr, STEP: tl.constexpr, BASE: tl.constexpr,
+    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, PREFIX: tl.constexpr, MASKED: tl.constexpr,
+    UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, ITEMS: tl.constexpr,
+):  # fmt: skip
+    """Queries and keys with what stands beside their content, written once.
+
+    Args:
+        longest: of each item and head, the squared norm of the longest key of each block of tokens.
+        seen, keep: which queries see any key, and which keys exist.
+        over: 1 / β, by which coefficients are multiplied.
+        one, scale_0, scale_1, scale_2: what constants and each axis's coordinates are multiplied by, powers of 2.
+        far: of each head, how far below all others a hidden key's score is, over β and ``one``.
+        total, and what is of q and k: strides in units of ``UNIT`` numbers, of which the compiler then knows multiples.
+        D0, D1, D2: how many digits a coordinate of each axis has; none where there is no such axis.
+        ITEMS: how many share one program.
+    """
+    if tl.program_id(2) == 0:
+        joined_rows(
+            q, wide_q, longest, center, matrix, seen, far,
+            tokens, prefix, heads, items, width, total, m, n, middle_0, middle_1, middle_2, over, one, scale_0, scale_1,
+            scale_2, q_item, q_head, q_token,
+            0, COUNT, STEP, BASE, D0, D1, D2, PREFIX, MASKED, UNIT, BT, BD, BE, ITEMS,
+        )  # fmt: skip
+    else:
+        joined_rows(
+            k, wide_k, longest, center, matrix, keep, far,
+            tokens, prefix, heads, items, width, total, m, n, middle_0, middle_1, middle_2, over, one, scale_0, scale_1,
+            scale_2, k_item, k_head, k_token,
+            1, COUNT, STEP, BASE, D0, D1, D2, PREFIX, MASKED, UNIT, BT, BD, BE, ITEMS,
+        )  # fmt: skip
+
+
+@triton.jit
+def padded_columns(
+    x, out, tokens, heads, items, width, total, x_item, x_head, x_token,
+    UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, ITEMS: tl.constexpr,
+):  # fmt: skip
+    """Values with zeros beside them."""
+    joined_rows(
+        x, out, out, out, out, out, out,
+        tokens, 0, heads, items, width, total, 1, 1, 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 1.0, x_item, x_head, x_token,
+        2, 1, 1, 1, 0, 0, 1, 0, 0, UNIT, BT, BD, BE, ITEMS,
+    )  # fmt: skip

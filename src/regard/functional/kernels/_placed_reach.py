@@ -57,11 +57,14 @@ def end_of_ellipse(u, low, high, room, least_u, b_by_u, own_b):
 
 
 @triton.jit
-def lines_of_strip(shape, start, a, t1, t2, room, live, m, n, PC: tl.constexpr, PL: tl.constexpr):
+def lines_of_strip(shape, start, a, t1, more, t2, room, live, m, n, PC: tl.constexpr, PL: tl.constexpr):
     """Between which groups of lines the keys of a strip of columns cost less than ``room`` for any query. Ellipses are convex:
     within a strip one ends where it ends as a whole, or as near to there as the strip allows.
 
-    ``shape``: what ``ellipse`` found."""
+    Args:
+        shape: what ``ellipse`` found.
+        t1, more: queries look at lines from t1 to t1 + more.
+    """
     at_b, at_u, least_a, least_b = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2), tl.load(shape + 3)
     least_u, b_by_u, u_by_b, own_b = tl.load(shape + 4), tl.load(shape + 5), tl.load(shape + 6), tl.load(shape + 7)
     room = tl.minimum((room - least_a * a * a) * 1.0001 + 0.01, 1e18)
@@ -71,7 +74,7 @@ def lines_of_strip(shape, start, a, t1, t2, room, live, m, n, PC: tl.constexpr, 
     above, reach_above, others = end_of_ellipse(far, low, high, room, least_u, b_by_u, own_b)
     there = live & (some | others)
     first = tl.min(tl.where(there, tl.maximum(t1 + at_b * a + below - reach_below, 0.0), 1e9), 0)
-    last = tl.max(tl.where(there, tl.minimum(t1 + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
+    last = tl.max(tl.where(there, tl.minimum(t1 + more + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
     begin = tl.minimum(first, m * 1.0).to(tl.int32) // PL
     return begin, (tl.maximum(tl.floor(last), -1.0).to(tl.int32) + PL) // PL  # of none, the end is not behind the begin
 
@@ -88,11 +91,32 @@ def factors(r00, r01, r02, r11, r12, r22):
 
 
 @triton.jit
-def costs_of_heads(matrix, table, DIMENSIONS: tl.constexpr, ENTRIES: tl.constexpr):
-    """What is known of a head's costs before any query is: factors of S, least costs along axes, the shape of ellipses. Once for
-    each head, for quotients in float64 take long."""
+def three_axes(center, matrix, wide, full, head, c_head, c_axis, m_head, m_row, m_column, DIMENSIONS: tl.constexpr):
+    """A head's center and S in float64, as of three axes, the last of which are the grid's; S is made symmetric."""
+    row, column, missing = tl.arange(0, 4)[:, None], tl.arange(0, 4)[None, :], 3 - DIMENSIONS
+    i, j = row - missing, column - missing
+    there, inside = (i >= 0) & (row < 3) & (j >= 0) & (column < 3), (row < 3) & (column < 3)
+    own = matrix + head * m_head
+    found = tl.load(own + i * m_row + j * m_column, there, 0.0).to(tl.float64)
+    found += tl.load(own + j * m_row + i * m_column, there, 0.0).to(tl.float64)
+    tl.store(full + head * 9 + row * 3 + column, found / 2.0, inside)
+    axis = tl.arange(0, 4)
+    k = axis - missing
+    place = tl.load(center + head * c_head + k * c_axis, (k >= 0) & (axis < 3), 0.0).to(tl.float64)
+    tl.store(wide + head * 3 + axis, place, axis < 3)
+    tl.debug_barrier()
+
+
+@triton.jit
+def costs_of_heads(
+    center, matrix, wide, full, table, c_head, c_axis, m_head, m_row, m_column,
+    DIMENSIONS: tl.constexpr, ENTRIES: tl.constexpr,
+):  # fmt: skip
+    """What is known of a head before any query is: its center and S of three axes, factors of S, least costs along axes, the
+    shape of ellipses. Once for each head, for quotients in float64 take long."""
     head = tl.program_id(0)
-    r00, r01, r02, r11, r12, r22 = symmetric(matrix, head)
+    three_axes(center, matrix, wide, full, head, c_head, c_axis, m_head, m_row, m_column, DIMENSIONS)
+    r00, r01, r02, r11, r12, r22 = symmetric(full, head)
     # A score is an exponent of 2.
     r00, r01, r02, r11, r12, r22 = r00 * LOG2_E, r01 * LOG2_E, r02 * LOG2_E, r11 * LOG2_E, r12 * LOG2_E, r22 * LOG2_E
     l22, l21, l20, l11, l10, l00 = factors(r00, r01, r02, r11, r12, r22)

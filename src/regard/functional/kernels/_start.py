@@ -70,10 +70,3 @@ class Ways:
                     raise MemoryError("the card has no room for a pass along one axis") from None
                 del self.ways[0]
                 self.now = self.ways[0]
-
-
-def is_aligned(*tensors: Tensor) -> bool:
-    together = 0
-    for address in map(_address, tensors):
-        together |= address
-    return together % 16 == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._tensors import on_device_of, power_of_two, raw_stream
+from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream
 
 if TYPE_CHECKING:
     from regard.functional.kernels._start import Launch
@@ -22,21 +22,19 @@ def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias:
     The side that has one tap is read for all, or written with the sum of all, by ``matrix`` (taps, outputs, inputs);
     ``back`` takes its transposed. ``bias``, if given, is added to the sum: one number for each of the middle.
     """
-    from regard.functional.kernels._start import is_aligned
-
     strides = x.stride(), y.stride(), matrix.stride()
-    launch = _launch(x.dtype, x.get_device(), x.shape, y.shape, *strides, back, bias is not None)
+    launch = tap_launch(x.dtype, x.get_device(), x.shape, y.shape, *strides, back, None if bias is None else bias.dtype)
     tensors = (x, matrix, matrix if bias is None else bias, y)
     with on_device_of(x):
         launch(is_aligned(*tensors), raw_stream(x), *tensors)
 
 
 @functools.lru_cache(1024)
-def _launch(
+def tap_launch(
     _dtype: torch.dtype, _device: int, x: torch.Size, y: torch.Size, x_strides: tuple[int, ...],
-    y_strides: tuple[int, ...], matrix: tuple[int, ...], back: bool, biased: bool,
+    y_strides: tuple[int, ...], matrix: tuple[int, ...], back: bool, biased: torch.dtype | None,
 ) -> "Launch":  # fmt: skip
-    """Decided once for tensors of one kind."""
+    """Decided once for tensors of one kind. It takes x, matrix, bias (the matrix again where there is none) and y."""
     from regard.functional.kernels._start import Launch
     from regard.functional.kernels._tap_pass import axis_taps as kernel
 
@@ -46,7 +44,7 @@ def _launch(
     grid = (math.ceil(lines / LINES), 1, 1)
     sizes = (lines, middle, inner, inputs, outputs)
     blocks = (max(16, power_of_two(axis)) for axis in (inputs, outputs))
-    constants = (max(read, y[1]), int(read == 1), int(biased), LINES, *blocks)
+    constants = (max(read, y[1]), int(read == 1), int(biased is not None), LINES, *blocks)
     return Launch(
         kernel, grid, (*sizes, *x_strides, *y_strides, m_tap, m_output, m_input, *constants), {"num_warps": 4}, grid[0]
     )

@@ -21,6 +21,18 @@ def raw_stream(x: Tensor) -> int:
     return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
 
 
+def is_on_current_gpu(x: Tensor) -> bool:
+    return x.is_cuda and x.get_device() == torch.cuda.current_device()
+
+
+def is_aligned(*tensors: Tensor) -> bool:
+    """Whether all begin at multiples of 16 bytes."""
+    together = 0
+    for address in map(Tensor.data_ptr, tensors):
+        together |= address
+    return together % 16 == 0
+
+
 def rows_of(x: Tensor) -> Tensor:
     """Channels side by side, as the kernels read them."""
     return x if x.stride(3) == 1 else x.contiguous()
