@@ -403,7 +403,7 @@ def _ablation(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
-_PAIRS = {  # of a network with heads and its twin with convolutions: what each row is, and its recipe
+PAIRS = {  # of a network with heads and its twin with convolutions: what each row is, and its recipe
     "pyramid, 14 epochs": {
         "9 full-width heads": "cifar10-speedrun",
         "3×3 convolutions": "cifar10-speedrun (network.mixing convolution)",
@@ -423,7 +423,7 @@ def _rival(results: Sequence[Result], prefix: str) -> str:
     rows = [
         [network, what, f"{run['parameters'] / 1e6:.2f} M", _percent(run["accuracy"]), str(len(run["seeds"])),
          f"[file]({prefix}{run['file']})"]
-        for network, pair in _PAIRS.items()
+        for network, pair in PAIRS.items()
         for what, run in ((what, by_recipe[recipe]) for what, recipe in pair.items())
     ]  # fmt: skip
     result = newest(results, "rival")

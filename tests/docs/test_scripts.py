@@ -155,3 +155,13 @@ class TestFront:
         [axes] = front.draw(front.load()).axes
         drawn = sum(len(each.get_offsets()) for each in axes.collections)
         assert drawn == sum(len(found) for found in front.points(front.load()).values()) >= 8
+
+
+def test_every_seed_of_heads_and_convolutions_is_drawn(script):
+    rival = script("scripts/rival.py")
+    found = rival.panels(rival.load())
+    assert all(any("convolution" in what for what in rows) for rows in found.values()), found
+    drawn = [each for axes in rival.draw(rival.load()).axes for each in axes.collections]
+    assert sum(len(dots.get_offsets()) for dots in drawn) == sum(
+        len(x) for rows in found.values() for x in rows.values()
+    )
