@@ -90,7 +90,8 @@ class Likeness:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         variables = list(map(vars, modules))
         self._kinds: list[Any] = list(map(type, modules))
-        self._forward: dict[Any, Any] = {kind: kind.forward for kind in self._kinds}
+        self._classes = list(dict.fromkeys(self._kinds))
+        self._forward = list(map(_FORWARD, self._classes))
         self._training, self._hooked = _common(variables)
         # Torch's own modules state what they are by their classes and parameters.
         self._stating = [not _about(kind)[0] for kind in self._kinds]
@@ -111,9 +112,7 @@ class Likeness:
     def is_that_of(self, modules: Sequence[nn.Module], variables: list[dict[str, Any]] | None = None) -> bool:
         """Whether nothing changed. ``variables`` are those of the modules."""
         variables = list(map(_VARIABLES, modules)) if variables is None else variables
-        if list(map(type, modules)) != self._kinds or any(
-            kind.forward != forward for kind, forward in self._forward.items()
-        ):
+        if list(map(type, modules)) != self._kinds or list(map(_FORWARD, self._classes)) != self._forward:
             return False
         stating = list(compress(variables, self._stating))
         try:
@@ -158,11 +157,14 @@ def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int,
 
 def _implementations(stating: Iterable[dict[str, Any]]) -> list[Any]:
     """Which attention the configurations of modules name."""
-    found = {id(of["config"]): of["config"] for of in stating}
+    configs = list(map(_CONFIG, stating))
+    found = dict(zip(map(id, configs), configs, strict=True))
     return [(number, getattr(config, "_attn_implementation", None)) for number, config in found.items()]
 
 
 # Variables that all modules have, and those of them that matter.
 _OF_ALL = frozenset(vars(nn.Module()))
+_CONFIG = itemgetter("config")
 _TRAINING, _BEFORE, _AFTER = itemgetter("training"), itemgetter("_forward_pre_hooks"), itemgetter("_forward_hooks")
+_FORWARD = attrgetter("forward")
 _VARIABLES, _MODULES, _VALUES = attrgetter("__dict__"), itemgetter("_modules"), methodcaller("values")
