@@ -120,7 +120,9 @@ def test_what_is_put_in_its_place_inside_of_a_block_stays(x, monkeypatch):
         model(x)
     assert F.scaled_dot_product_attention is theirs
     assert len(maps) == 1
-    assert torch.equal(theirs(*x.view(1, 2, 5, 16).expand(3, 2, 5, 16)), ORIGINAL(*x.view(1, 2, 5, 16).expand(3, 2, 5, 16)))
+    assert torch.equal(
+        theirs(*x.view(1, 2, 5, 16).expand(3, 2, 5, 16)), ORIGINAL(*x.view(1, 2, 5, 16).expand(3, 2, 5, 16))
+    )
 
 
 def test_other_threads_are_not_captured_and_blocks_end_in_any_order(x):

@@ -42,10 +42,4 @@ class CallList:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains the residuals of all calls."""
-        for call in self._calls:
-            if not call.agrees:
-                return False
-        for kept in self.later:
-            if not kept.agrees:
-                return False
-        return True
+        return all(call.agrees for call in self._calls) and all(kept.agrees for kept in self.later)

@@ -51,7 +51,9 @@ class ModelForm(NamedTuple):
             return None
         if not self.likeness.is_that_of(modules, variables):
             return None
-        return ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
+        return (
+            ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
+        )
 
 
 def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
@@ -60,7 +62,8 @@ def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
     likeness = likeness_of(modules)
     if likeness is None or modules[0] is not model:
         return None
-    holding = [bool(module._modules) or not _about(type(module))[0] for module in modules]
+    kinds: list[Any] = list(map(type, modules))
+    holding = [bool(module._modules) or not _about(kind)[0] for module, kind in zip(modules, kinds, strict=True)]
     children = _children(compress(map(vars, modules), holding))
     return ModelForm(
         list(map(weakref.ref, modules)), list(names.modules), holding, children, names.paths, names.root,

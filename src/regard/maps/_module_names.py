@@ -7,7 +7,7 @@ import inspect
 import sys
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -123,9 +123,7 @@ class ModuleNames:
         self._begin()
 
     @classmethod
-    def known(
-        cls, modules: list[nn.Module], listed: list[str], paths: dict[int, str], root: str
-    ) -> "ModuleNames":
+    def known(cls, modules: list[nn.Module], listed: list[str], paths: dict[int, str], root: str) -> "ModuleNames":
         """Of modules whose names were found before: ``listed`` are their paths, and ``paths`` the same by their ids."""
         found = cls.__new__(cls)
         found._modules, found._by_clean_name, found._listed = None, None, (listed, modules)

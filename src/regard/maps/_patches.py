@@ -263,7 +263,8 @@ def _run_compiled_code_as_python() -> None:
         _undo.append(lambda: eager.__exit__(None, None, None))
         return
     # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
-    _replace(eval_frame, "_stance", lambda prior: _eager_where_intercepted(type(prior))(prior))
+    kind: Any = type(eval_frame._stance)
+    _replace(eval_frame, "_stance", _eager_where_intercepted(kind))
 
 
 @functools.cache
@@ -286,7 +287,9 @@ def _patch_function(name: str, function: FunctionType) -> None:
     code = function.__code__
     original = _originals.get(name)
     if original is None or original.__code__ is not code or original.__closure__ is not function.__closure__:
-        original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+        original = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
         _originals[name] = original
         _signatures[name] = inspect.signature(function)
     original.__kwdefaults__ = function.__kwdefaults__

@@ -274,9 +274,7 @@ class RepeatedCalls:
         if cache is not None:
             cache = state_of(cache, module, inside, way) or "nothing"
         scale = query.shape[3] ** -0.5 if scale is None else scale
-        return _new(
-            RepeatedCall, (known, module, query, key, value, causal, scale, kernel, out, total, cache)
-        )
+        return _new(RepeatedCall, (known, module, query, key, value, causal, scale, kernel, out, total, cache))
 
     def leave(self) -> None:
         """What follows is found out in full, and is numbered: so are the calls that run and were noted here alone."""
