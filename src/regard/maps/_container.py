@@ -179,10 +179,7 @@ class Maps(Mapping[str, Map]):
 
     def keep(self, name: str, call: Recordable) -> None:
         """Append a call to the map of this name, of which the record is made when somebody looks."""
-        found = self._maps.get(name)
-        if found is None:
-            found = self._maps[name] = Map(name)
-        found.later.append(call)
+        self.ensure(name).later.append(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name, which may have no calls yet."""
