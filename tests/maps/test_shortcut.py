@@ -188,3 +188,21 @@ def test_calls_of_any_form_are_passed_on(x, kind):
             assert torch.equal(model(x), expected)
         assert maps.residual < 1e-6
         assert len(maps) == 1
+
+
+def test_code_may_be_scripted_and_traced_inside_of_a_block(x):
+    model = nn.Sequential(Attention()).eval()
+    learned(model, x)
+
+    def attend(q: torch.Tensor):
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    heads = x.unflatten(-1, (2, 8)).transpose(1, 2)
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+        scripted, traced = torch.jit.script(attend), torch.fx.symbolic_trace(attend)
+    assert len(maps) == 1
+    assert "aten::scaled_dot_product_attention" in str(scripted.graph)
+    assert ORIGINAL in {node.target for node in traced.graph.nodes}
+    for found in (scripted, traced):
+        assert torch.equal(found(heads), attend(heads))

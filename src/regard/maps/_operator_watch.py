@@ -150,6 +150,7 @@ class _Shortcut:
 
     def begin(self) -> None:
         with self._lock:
+            _let_scripts_know()
             self._watches += 1
             if F.scaled_dot_product_attention is _ORIGINAL:  # and not a function of somebody else's
                 F.scaled_dot_product_attention = _ask_listener
@@ -161,12 +162,24 @@ class _Shortcut:
                 F.scaled_dot_product_attention = _ORIGINAL
 
 
+@functools.cache
+def _let_scripts_know() -> None:
+    """Code that is scripted inside a block calls the operator, as it would outside."""
+    from torch.jit import _builtins
+
+    operator = _builtins._find_builtin(_ORIGINAL)
+    if operator is not None:
+        _builtins._register_builtin(_ask_listener, operator)
+
+
 _shortcut = _Shortcut()
 _ORIGINAL = F.scaled_dot_product_attention
 
 
 @functools.wraps(_ORIGINAL)
 def _ask_listener(*args: Any, **kwargs: Any) -> Any:
+    if torch.compiler.is_compiling():  # in another thread
+        return _ORIGINAL(*args, **kwargs)
     listener = _thread.listener
     if listener is not None and len(args) == 3 and not is_hidden():
         # As the operator would pass them.
