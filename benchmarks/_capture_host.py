@@ -60,7 +60,7 @@ def cases() -> dict[str, Case]:
     multi_head = [nn.MultiheadAttention(64, 4, batch_first=True) for _ in range(LAYERS)]
     torch_stack = Stack(multi_head, lambda layer, x: layer(x, x, x, need_weights=False)[0]).eval()
     own = Stack([regard.layers.MultiHeadAttention(64, 4) for _ in range(LAYERS)], lambda layer, x: layer(x)).eval()
-    ids, pixels, tokens = torch.randint(0, 100, (1, 4)), torch.randn(1, 3, 32, 32), torch.randn(1, 4, 64)
+    ids, pixels, tokens = torch.randint(1, 100, (1, 4)), torch.randn(1, 3, 32, 32), torch.randn(1, 4, 64)
     greedy = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False, "pad_token_id": 0}
     found = {
         "Llama": Case(text.model, lambda: text.model(ids), LAYERS, {}),

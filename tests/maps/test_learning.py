@@ -477,3 +477,9 @@ def test_unusual_calls_are_left_to_the_witness():
     assert all(_direct_kernels.run_directly(args, kwargs) is None for args, kwargs in unusual)
     with torch.autocast("cpu", torch.bfloat16):
         assert _direct_kernels.run_directly((q, q, q), {}) is None
+
+
+def test_what_runs_in_other_threads_is_said_each_time(model, x):
+    model = nn.DataParallel(model)
+    for _ in range(3):
+        assert "replicas run in other threads" in str(capture(model, x).missed)

@@ -16,17 +16,21 @@ class Recordable(Protocol):
 
 
 class CallList:
-    """The part of :class:`regard.maps.Map` that holds the records."""
+    """The part of :class:`regard.maps.Map` that holds the records.
+
+    Attributes:
+        later: the latest calls, whose records are made when somebody asks for them.
+    """
 
     def __init__(self, calls: list[AttentionRecord] | None = None) -> None:
         self._calls = calls if calls is not None else []
-        self._later: list[Recordable] = []
+        self.later: list[Recordable] = []
 
     @property
     def calls(self) -> list[AttentionRecord]:
         """A record for every call, in order."""
-        if self._later:
-            later, self._later = self._later, []
+        if self.later:
+            later, self.later = self.later, []
             self._calls += [kept.record() for kept in later]
         return self._calls
 
@@ -38,8 +42,4 @@ class CallList:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains the residuals of all calls."""
-        return all(call.agrees for call in self._calls) and all(call.agrees for call in self._later)
-
-    def keep(self, call: Recordable) -> None:
-        """Add a call whose record is made later."""
-        self._later.append(call)
+        return all(call.agrees for call in self._calls) and all(kept.agrees for kept in self.later)

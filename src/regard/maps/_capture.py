@@ -5,7 +5,7 @@ import inspect
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,16 +81,21 @@ class Capture(Revisions):
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
         interceptor = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor))
         self._names = interceptor.names
-        if self._quick is not None and isinstance(interceptor, LearningInterceptor):
-            self._quick.modules = max(1, interceptor.expected)
-        modules = self._names.modules
+        expected = interceptor.expected if isinstance(interceptor, LearningInterceptor) else 0
+        if self._quick is not None:
+            self._quick.modules = max(1, expected)
+        if not expected:
+            self._say_what_is_not_seen(self._names.modules)
+        return self.maps
+
+    def _say_what_is_not_seen(self, modules: Mapping[str, nn.Module]) -> None:
+        """Modules that run outside of Python, or in other threads. A model that has some is not learned."""
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
             if isinstance(module, nn.DataParallel):
                 self.missed(name or "DataParallel", "its replicas run in other threads; capture its .module instead")
-        return self.maps
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -205,9 +210,9 @@ class Capture(Revisions):
     # -- warnings ----------------------------------------------------------------------------------------------
 
     def _warn(self) -> None:
-        Check.fetch(record.check for found in self.maps.values() for record in found.made)
         if self._quick is not None:
             self._quick.fetch()
+        Check.fetch([record.check for found in self.maps.values() for record in found.made])
         wrong = [name for name, found in self.maps.items() if not found.agrees]
         if wrong:
             warnings.warn(

@@ -3,7 +3,7 @@ reduced when they are read, so that nothing waits."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,10 +107,9 @@ class Check:
             self._sums.append(sums)
 
     @staticmethod
-    def fetch(checks: Iterable["Check"]) -> None:
+    def fetch(checks: Sequence["Check"]) -> None:
         """Bring the numbers of all checks to the host, with one copy for each kind of number."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-        checks = list(checks)
         for check in checks:
             for x in check._numbers():
                 if x.device.type != "cpu":

@@ -3,7 +3,7 @@
 import copy
 import fnmatch
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from pathlib import Path
 from typing import Any, overload
 
@@ -179,7 +179,7 @@ class Maps(Mapping[str, Map]):
 
     def keep(self, name: str, call: Recordable) -> None:
         """Append a call to the map of this name, of which the record is made when somebody looks."""
-        self.ensure(name).keep(call)
+        self.ensure(name).later.append(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name, which may have no calls yet."""
@@ -236,6 +236,12 @@ class Maps(Mapping[str, Map]):
 
     def __len__(self) -> int:
         return len(self._maps)
+
+    def values(self) -> ValuesView[Map]:
+        return self._maps.values()
+
+    def items(self) -> ItemsView[str, Map]:
+        return self._maps.items()
 
     def stack(self) -> Float[Tensor, "maps batch heads queries keys"]:
         """All maps in one tensor, if they have one shape."""

@@ -37,7 +37,7 @@ class InterceptorParts(TorchFunctionMode):
         self.listener = listener
         self.keeps_path = keeps_path
         self.names = ModuleNames(model) if names is None else names
-        self.silent = SilentModules(model, self.names.modules)
+        self.silent = SilentModules(model, self.names)
         self.layouts = TokenLayouts()
         self._count = 0  # of records
         self._accounted: set[str] = set()

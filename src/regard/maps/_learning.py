@@ -8,6 +8,7 @@ captures, it only watches operators. If one is called that may be another attent
 
 import sys
 import weakref
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,10 +33,17 @@ _SOFTMAXES = ("softmax", "log_softmax")
 
 
 class Learned(NamedTuple):
-    """The names of the modules that attended, in the model's order, what the model was like then, and what is known of its
-    modules."""
+    """What a capture has shown of a model.
+
+    Attributes:
+        names: of the modules that attended, in the model's order.
+        modules: those of them that are in the model.
+        form: what the model was like then.
+        facts: what is known of its modules.
+    """
 
     names: dict[str, None]
+    modules: list[tuple[str, weakref.ref[nn.Module]]]
     form: ModelForm
     facts: dict[Any, Any]
 
@@ -99,20 +107,19 @@ class LearningInterceptor(Interceptor):
 
     def _watch_modules(self, ran: Any) -> None:
         """Let the modules that attend say that they run: one that then gives no map is reported."""
-        names = () if self._known is None else self._known.names
-        found = ((name, self.names.find(name)) for name in names)
-        self._modules = ModuleWatch([(name, module) for name, module in found if module is not None], ran)
+        listed = () if self._known is None else self._known.modules
+        self._modules = ModuleWatch([(name, found) for name, module in listed if (found := module()) is not None], ran)
 
     def _end_modules(self) -> None:
         if self._modules is not None:
             self._modules.end()
             self._modules = None
 
-    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Tensor | None:
         """The output of a call of attention that is like an earlier one; None if it is not."""
         if in_backward():
             return None
-        found = self._repeated.run(args, kwargs, self.listener.wants)
+        found = self._repeated.run(args, kwargs, caller, self.listener.wants)
         return None if found is None else self._repeat(found)
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,7 +137,9 @@ class LearningInterceptor(Interceptor):
         self.prepare()
         self._repeated.leave()
         with torch._C.DisableTorchFunction():
-            self._call = read_call(args, kwargs) if name == ATTENTION and self._operators is not None else None
+            self._call = (
+                read_call(args, kwargs, sys._getframe()) if name == ATTENTION and self._operators is not None else None
+            )
             out = self._handlers[name](function, args, kwargs)
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
@@ -188,7 +197,10 @@ class LearningInterceptor(Interceptor):
             return None
         order = (self.names.of(module) for module in self.names.modules.values())
         names: dict[str, None] = {name: None for name in order if name is not None and name in self._accounted}
-        return Learned(names | dict.fromkeys(self._accounted), self._form, self.names.facts)
+        names |= dict.fromkeys(self._accounted)
+        found = ((name, self.names.find(name)) for name in names)
+        modules = [(name, weakref.ref(module)) for name, module in found if module is not None]
+        return Learned(names, modules, self._form, self.names.facts)
 
     def _again(self) -> None:
         """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that

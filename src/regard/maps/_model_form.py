@@ -1,8 +1,9 @@
 """What a model is like, as far as its modules state it: whether a model that was seen before is still the same.
 
-Nothing here refers to the model or its modules, so that it can be kept for as long as the model lives.
+Nothing here keeps the model or its modules alive, so that it can be kept for as long as the model lives.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, compress, repeat
@@ -18,69 +19,68 @@ _NUMBERS = frozenset({bool, int, str, float})
 
 
 class ModelForm(NamedTuple):
-    """The modules of a model by their numbers.
+    """The modules of a model, to which it refers weakly.
 
     Attributes:
-        ids: of all modules, level by level; shared ones several times.
-        children: the names of all modules in their parents, in the same order, without the model itself.
-        places: of each path the module's place among the ids.
-        paths: by the id of the module.
+        modules: all of them, each once, in the order of their paths.
+        paths: of the modules, in the same order.
+        holding: whether others are looked for in a module: torch's own modules without any have none.
+        children: the ids of the modules inside of those, and their names there, one after the other.
+        path_of: the path of a module, by its id.
         root: the name of the model itself.
         is_wrapped: whether wrappers add something to the paths.
         likeness: what decides which way the model takes.
     """
 
-    ids: list[int]
-    children: list[str]
-    places: dict[str, int]
-    paths: dict[int, str]
+    modules: list[weakref.ref[nn.Module]]
+    paths: list[str]
+    holding: list[bool]
+    children: tuple[list[int], list[str]]
+    path_of: dict[int, str]
     root: str
     is_wrapped: bool
     likeness: "Likeness"
 
     def names_if_same(self, model: nn.Module) -> ModuleNames | None:
         """The names of the model's modules, if all of them and what they state is as it was."""
-        found = _levels(model, len(self.ids))
-        if found is None or found[1] != self.children or list(map(id, found[0])) != self.ids:
+        modules: list[Any] = list(map(call, self.modules))
+        if modules[0] is not model or None in modules:
             return None
-        modules = list(map(found[0].__getitem__, self.places.values()))
-        if not self.likeness.is_that_of(modules):
+        variables = list(map(_VARIABLES, modules))
+        if _children(compress(variables, self.holding)) != self.children:
             return None
-        named = dict(zip(self.places, modules, strict=True))
-        return ModuleNames(model) if self.is_wrapped else ModuleNames(named, self.paths, self.root)
+        if not self.likeness.is_that_of(modules, variables):
+            return None
+        return (
+            ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
+        )
 
 
 def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
     """The form of a model; None if it cannot be told whether another one is like it."""
-    likeness = likeness_of(names.modules.values())
-    found = _levels(model, 2 * len(names.modules) + 64)
-    if likeness is None or found is None:
+    modules = list(names.modules.values())
+    likeness = likeness_of(modules)
+    if likeness is None or modules[0] is not model:
         return None
-    ids = list(map(id, found[0]))
-    place = {number: index for index, number in reversed(list(enumerate(ids)))}
-    if any(id(module) not in place for module in names.modules.values()):
-        return None
-    places = {path: place[id(module)] for path, module in names.modules.items()}
-    return ModelForm(ids, found[1], places, names.paths, names.root, names.is_wrapped, likeness)
+    kinds: list[Any] = list(map(type, modules))
+    holding = [bool(module._modules) or not _about(kind)[0] for module, kind in zip(modules, kinds, strict=True)]
+    children = _children(compress(map(vars, modules), holding))
+    return ModelForm(
+        list(map(weakref.ref, modules)), list(names.modules), holding, children, names.paths, names.root,
+        names.is_wrapped, likeness,
+    )  # fmt: skip
 
 
-def _levels(model: nn.Module, most: int) -> tuple[list[nn.Module], list[str]] | None:
-    """All modules, level by level, and their names in their parents; None if there are more."""
-    modules, names, level = [model], list[str](), [model]
-    while level and len(modules) <= most:
-        inner = list(map(_MODULES, level))
-        names += chain.from_iterable(map(_KEYS, inner))
-        level = list(chain.from_iterable(map(_VALUES, inner)))
-        if None in level:  # some places of modules are empty
-            level = [module for module in level if module is not None]
-        modules += level
-    return None if len(modules) > most else (modules, names)
+def _children(holding: Iterable[dict[str, Any]]) -> tuple[list[int], list[str]]:
+    """The ids and the names of the modules in others, of which these are the variables."""
+    inner = list(map(_MODULES, holding))
+    return list(map(id, chain.from_iterable(map(_VALUES, inner)))), list(chain.from_iterable(inner))
 
 
 @lru_cache(4096)
 def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
-    """Whether a class is torch's own, and whether it runs outside of Python."""
-    return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule)
+    """Whether a class is torch's own, and whether it runs outside of Python or in other threads."""
+    return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 class Likeness:
@@ -92,9 +92,9 @@ class Likeness:
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         variables = list(map(vars, modules))
-        self._ids: list[int] = list(map(id, modules))
         self._kinds: list[Any] = list(map(type, modules))
-        self._forward: dict[Any, Any] = {kind: kind.forward for kind in self._kinds}
+        self._classes = list(dict.fromkeys(self._kinds))
+        self._forward = list(map(_FORWARD, self._classes))
         self._training, self._hooked = _common(variables)
         # Torch's own modules state what they are by their classes and parameters.
         self._stating = [not _about(kind)[0] for kind in self._kinds]
@@ -112,13 +112,11 @@ class Likeness:
     def _values(self, stating: Iterable[dict[str, Any]]) -> list[Any]:
         return list(chain.from_iterable(map(call, self._get, stating)))
 
-    def is_that_of(self, modules: Sequence[nn.Module]) -> bool:
-        """Whether nothing changed."""
-        if list(map(id, modules)) != self._ids or list(map(type, modules)) != self._kinds:
+    def is_that_of(self, modules: Sequence[nn.Module], variables: list[dict[str, Any]] | None = None) -> bool:
+        """Whether nothing changed. ``variables`` are those of the modules."""
+        variables = list(map(_VARIABLES, modules)) if variables is None else variables
+        if list(map(type, modules)) != self._kinds or list(map(_FORWARD, self._classes)) != self._forward:
             return False
-        if any(kind.forward != forward for kind, forward in self._forward.items()):
-            return False
-        variables = list(map(vars, modules))
         stating = list(compress(variables, self._stating))
         try:
             if _common(variables) != (self._training, self._hooked) or list(map(len, stating)) != self._sizes:
@@ -134,8 +132,8 @@ class Likeness:
 def likeness_of(modules: Iterable[nn.Module]) -> Likeness | None:
     """What decides which way a model takes; None if that cannot be told."""
     modules = list(modules)
-    scripted = any(_about(kind)[1] for kind in set(map(type, modules)))
-    return None if scripted or not all("training" in vars(module) for module in modules) else Likeness(modules)
+    unseen = any(_about(kind)[1] for kind in set(map(type, modules)))
+    return None if unseen or not all("training" in vars(module) for module in modules) else Likeness(modules)
 
 
 def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
@@ -147,10 +145,11 @@ def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
 
 def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int, ...]]]:
     """Whether modules train; and the hooks, and methods of their own, of those that have some."""
-    values = list(chain.from_iterable(map(_COMMON, variables)))
-    training, before, after = values[::3], values[1::3], values[2::3]
-    if not any(before) and not any(after) and not any(map(dict.__contains__, variables, repeat("forward"))):
+    training = list(map(_TRAINING, variables))
+    some = any(map(_BEFORE, variables)) or any(map(_AFTER, variables))
+    if not some and not any(map(dict.__contains__, variables, repeat("forward"))):
         return training, []
+    before, after = map(_BEFORE, variables), map(_AFTER, variables)
     hooks = zip(variables, before, after, strict=True)
     return training, [
         (id(of), id(of.get("forward")), *map(id, (*first.values(), *second.values())))
@@ -161,11 +160,14 @@ def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int,
 
 def _implementations(stating: Iterable[dict[str, Any]]) -> list[Any]:
     """Which attention the configurations of modules name."""
-    found = {id(of["config"]): of["config"] for of in stating}
+    configs = list(map(_CONFIG, stating))
+    found = dict(zip(map(id, configs), configs, strict=True))
     return [(number, getattr(config, "_attn_implementation", None)) for number, config in found.items()]
 
 
 # Variables that all modules have, and those of them that matter.
 _OF_ALL = frozenset(vars(nn.Module()))
-_COMMON = itemgetter("training", "_forward_pre_hooks", "_forward_hooks")
-_MODULES, _KEYS, _VALUES = attrgetter("_modules"), methodcaller("keys"), methodcaller("values")
+_CONFIG = itemgetter("config")
+_TRAINING, _BEFORE, _AFTER = itemgetter("training"), itemgetter("_forward_pre_hooks"), itemgetter("_forward_hooks")
+_FORWARD = attrgetter("forward")
+_VARIABLES, _MODULES, _VALUES = attrgetter("__dict__"), itemgetter("_modules"), methodcaller("values")

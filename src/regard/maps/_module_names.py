@@ -7,10 +7,12 @@ import inspect
 import sys
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from torch import nn
+
+from regard.maps._ways import USUAL, Way, way_of
 
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -105,34 +107,53 @@ def attribute(module: nn.Module | None, name: str) -> Any:
 class ModuleNames:
     """Names of the modules of a model, and of the attention that runs in them."""
 
-    def __init__(
-        self, model: nn.Module | dict[str, nn.Module], paths: dict[int, str] | None = None, root: str = ""
-    ) -> None:
-        """``model``: or all of its modules by their paths, if ``paths`` and ``root`` are those of names found before."""
-        if isinstance(model, nn.Module):
-            self.modules, self.root = named_modules(model), type(_unwrapped(model)).__name__
-            self.paths = {id(module): path for path, module in self.modules.items()}
-            joined = "\n".join(self.modules)
-            self.is_wrapped = "_orig_mod" in joined or "_wrapped_module" in joined
-        else:
-            self.modules, self.paths, self.root, self.is_wrapped = model, paths or {}, root, False
-        self._by_name = self.modules
+    def __init__(self, model: nn.Module) -> None:
+        self._modules: dict[str, nn.Module] | None = named_modules(model)
+        self.root = type(_unwrapped(model)).__name__
+        self._listed: tuple[list[str], list[nn.Module]] = ([], [])
+        self.paths = {id(module): path for path, module in self._modules.items()}
+        joined = "\n".join(self._modules)
+        self.is_wrapped = "_orig_mod" in joined or "_wrapped_module" in joined
+        self._by_clean_name: dict[str, nn.Module] | None = None
         if self.is_wrapped:
-            self._by_name = {clean(path): module for path, module in self.modules.items()}
-            self.paths = {id(module): path for path, module in self._by_name.items()}
-            if len(self.paths) < len(self.modules):  # without what wrappers add, some have the same path
-                self.paths = {id(module): clean(path) for path, module in self.modules.items()}
+            self._by_clean_name = {clean(path): module for path, module in self._modules.items()}
+            self.paths = {id(module): path for path, module in self._by_clean_name.items()}
+            if len(self.paths) < len(self._modules):  # without what wrappers add, some have the same path
+                self.paths = {id(module): clean(path) for path, module in self._modules.items()}
+        self._begin()
+
+    @classmethod
+    def known(cls, modules: list[nn.Module], listed: list[str], paths: dict[int, str], root: str) -> "ModuleNames":
+        """Of modules whose names were found before: ``listed`` are their paths, and ``paths`` the same by their ids."""
+        found = cls.__new__(cls)
+        found._modules, found._by_clean_name, found._listed = None, None, (listed, modules)
+        found.paths, found.root, found.is_wrapped = paths, root, False
+        found._begin()
+        return found
+
+    def _begin(self) -> None:
         self._parents: dict[str, list[nn.Module]] = {}
         self.remembered: dict[Any, Any] = {}
         # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
         self._running: list[tuple[FrameType, str, int]] = []
         # The outermost frame of the model's latest run, and how many runs there were.
         self._run: tuple[FrameType, int] | None = None
-        self._outside: list[str] = []  # names of the functions from there outwards
+        self._outside = USUAL  # the functions from there outwards
         # The argument of this name with which the latest run was called, if there was one: the grids of its images.
         self.image_grids: Any = None
         # Whether compiled code called some of the attention.
         self.compiled = False
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """All modules, by their paths."""
+        if self._modules is None:
+            self._modules = dict(zip(*self._listed, strict=True))
+        return self._modules
+
+    @property
+    def _by_name(self) -> dict[str, nn.Module]:
+        return self.modules if self._by_clean_name is None else self._by_clean_name
 
     def of(self, module: nn.Module | None) -> str | None:
         """The module's path, the class name for the model itself, None for a module that is not in the model."""
@@ -231,8 +252,8 @@ class ModuleNames:
         method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
         return getattr(method, "__code__", None) is frame.f_code
 
-    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> list[str]:
-        """This call of a module is about to attend: the names of the functions around it, innermost first.
+    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> Way:
+        """This call of a module is about to attend: what runs around it.
 
         Args:
             inside: the functions that run inside the call.
@@ -246,21 +267,30 @@ class ModuleNames:
             if back is None:
                 return self._begin_run(call, inside)
             frame = back
-        names = _names_of(tuple(numbers), call, inside, run)
-        if not self.compiled and (names[-1] or "compile_wrapper" in self._outside):
+        found = way_of(tuple(numbers), call, inside, run)
+        if self._outside is not USUAL:
+            found = found.within(self._outside)
+        if found.compiled and not self.compiled:
             self.compiled = _from_compiled_code(inside + _frames_from(call))
-        return names[0] + self._outside
+        return found
 
-    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> list[str]:
+    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> Way:
         """The same for the first attention of a run."""
         around = _frames_from(call)
         self._count_run(around)
-        names = [frame.f_code.co_name for frame in around]
+        codes = [frame.f_code for frame in around]
         known = self._run is not None and self._run[0] in around
-        self._outside = names[around.index(self._run[0]) :] if known and self._run is not None else []
-        if not self.compiled and "compile_wrapper" in names + [frame.f_code.co_name for frame in inside]:
+        outside = Way.by(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
+        self._outside = outside if any(outside[:3]) else USUAL
+        found = Way.by(codes, [frame.f_code for frame in inside])
+        if found.compiled and not self.compiled:
             self.compiled = _from_compiled_code(inside + around)
-        return names
+        return found
+
+    @property
+    def some_run(self) -> bool:
+        """Whether calls that are numbered may still run."""
+        return bool(self._running)
 
     def counts(self, call: FrameType) -> bool:
         """Whether attention of this call is numbered. Calls that ended are forgotten."""
@@ -304,29 +334,6 @@ class ModuleNames:
         self._running.clear()
         self.remembered.clear()
         self._run = None
-
-
-# By the numbers of codes, which are kept, so that their numbers stay theirs: see _names_of.
-_ways: dict[tuple[int, ...], tuple[list[str], list[CodeType], bool]] = {}
-
-
-def _names_of(
-    numbers: tuple[int, ...], call: FrameType, inside: list[FrameType], run: FrameType | None
-) -> tuple[list[str], list[CodeType], bool]:
-    """The names of the functions from a module's call outwards, up to the model's run; their codes; and whether compiled code
-    may be among them, or inside of the call."""
-    found = _ways.get(numbers)
-    if found is None:
-        if len(_ways) >= _MOST:
-            _ways.clear()
-        codes = [frame.f_code for frame in inside]
-        frame: FrameType | None = call
-        while frame is not None and frame is not run:
-            codes.append(frame.f_code)
-            frame = frame.f_back
-        names = [code.co_name for code in codes]
-        found = _ways[numbers] = names[len(inside) :], codes, "compile_wrapper" in names
-    return found
 
 
 def model_frames() -> list[FrameType]:

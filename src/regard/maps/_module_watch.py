@@ -27,11 +27,13 @@ class _FirstCall:
         variables[_PLACE] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = self._module._call_impl if self._before is None else self._before
-        if threading.get_ident() == self._thread and not self._over:
+        before = self._before
+        if not self._over and threading.get_ident() == self._thread:
             self.end()
             self._said(self._name)
-        return call(*args, **kwargs)
+        if before is None:
+            return self._module._call_impl(*args, **kwargs)
+        return before(*args, **kwargs)
 
     def end(self) -> None:
         self._over = True

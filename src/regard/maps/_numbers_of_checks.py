@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 _FIRST, _MOST_BYTES = 16, 2**20  # calls, and bytes, for which a tensor has room
+_NOTHING = torch.empty(0)
 
 
 class NumbersOfCall(NamedTuple):
@@ -53,6 +54,14 @@ class _Page:
         self.begin = self.tensor.data_ptr()
         self.host: list[list[float]] | None = None
 
+    @property
+    def largest(self) -> Tensor:
+        """The largest of each number over the programs of a call, ``(calls, 3)``."""
+        found = self.tensor if self.used == self.capacity else self.tensor[: self.used]
+        if 3 * self.count < found.shape[1]:
+            found = found[:, : 3 * self.count]
+        return found.view(self.used, 3, -1).amax(-1)
+
 
 class NumbersOfChecks:
     """Gives the calls of a capture room for their numbers."""
@@ -76,7 +85,7 @@ class NumbersOfChecks:
             self._pages.append(page)
         self._latest = device, stream, count, page
         page.used += 1
-        return NumbersOfCall(page, page.used - 1)
+        return tuple.__new__(NumbersOfCall, (page, page.used - 1))  # its own takes longer
 
     def fetch(self) -> None:
         """Bring all numbers to the host, with one copy from each device."""
@@ -85,9 +94,9 @@ class NumbersOfChecks:
             if page.host is None and page.used:
                 devices.setdefault(page.tensor.device, []).append(page)
         for pages in devices.values():
-            found = [page.tensor[: page.used, : 3 * page.count].view(page.used, 3, -1).amax(-1) for page in pages]
+            found = [page.largest for page in pages]
             host = (found[0] if len(found) == 1 else torch.cat(found)).tolist()
             for page in pages:
                 page.host, host = host[: page.used], host[page.used :]
-                page.tensor = torch.empty(0)
+                page.tensor = _NOTHING
         self._pages = []

@@ -6,9 +6,11 @@ kernels pass the call to the listener of the thread.
 """
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -19,6 +21,7 @@ from regard.observation import is_hidden
 _KEY = "TESTING_ONLY_GenericMode"  # no operator of torch's own has a kernel for it
 
 ATTENTION = "scaled_dot_product_attention"
+_frame = sys._getframe
 
 # What a model calls, by the operator that it becomes.
 _WATCHED: dict[str, tuple[str, Any]] = {
@@ -38,9 +41,9 @@ _WATCHED: dict[str, tuple[str, Any]] = {
 class OperatorListener(Protocol):
     """Takes the calls of these operators, in one thread."""
 
-    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``scaled_dot_product_attention`` is called: its output, if that is known at once; else None. It calls no operator
-        that is watched."""
+    def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Any:
+        """``scaled_dot_product_attention`` is called by this function: its output, if that is known at once; else None. It
+        calls no operator that is watched."""
         ...
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
@@ -49,6 +52,7 @@ class OperatorListener(Protocol):
 class _ListenerOfThread(threading.local):
     def __init__(self) -> None:
         self.listener: OperatorListener | None = None
+        self.declined = False  # by the listener, of the call that now comes by the operator
 
 
 _thread = _ListenerOfThread()
@@ -97,9 +101,10 @@ def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
     """As usual, unless the listener knows the output at once: then not even the key is taken off."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        listener = _thread.listener
-        if listener is not None and not is_hidden():
-            out = listener.attention_called(args, kwargs)
+        listener, declined = _thread.listener, _thread.declined
+        _thread.declined = False
+        if listener is not None and not declined and not is_hidden():
+            out = listener.attention_called(args, kwargs, _frame(1))
             if out is not None:
                 return out
         return usual(*args, **kwargs)
@@ -113,12 +118,18 @@ def unwatched() -> AbstractContextManager[Any]:
 
 
 class OperatorWatch:
-    """From when it is made until :meth:`end`, the listener takes the calls of these operators, in this thread."""
+    """From when it is made until :meth:`end`, the listener takes the calls of these operators, in this thread.
+
+    Most models find attention as an attribute of ``torch.nn.functional``. There stands a function that asks the listener at
+    once, which takes less time than to come back to Python from an operator. Models that keep the function itself, and
+    calls that are unlike earlier ones, come by the operator.
+    """
 
     def __init__(self, listener: OperatorListener) -> None:
         self._guard = torch._C._IncludeDispatchKeyGuard(_keys()[0])
         self._guard.__enter__()
         _thread.listener = listener
+        _shortcut.begin()
 
     @staticmethod
     def is_possible() -> bool:
@@ -126,5 +137,60 @@ class OperatorWatch:
         return _thread.listener is None and _is_ready()
 
     def end(self) -> None:
+        _shortcut.end()
         _thread.listener = None
         self._guard.__exit__(None, None, None)
+
+
+class _Shortcut:
+    """A function of ours in the place of ``torch.nn.functional.scaled_dot_product_attention``, while any thread watches."""
+
+    def __init__(self) -> None:
+        self._lock, self._watches = threading.Lock(), 0
+
+    def begin(self) -> None:
+        with self._lock:
+            _let_scripts_know()
+            self._watches += 1
+            if F.scaled_dot_product_attention is _ORIGINAL:  # and not a function of somebody else's
+                F.scaled_dot_product_attention = _ask_listener
+
+    def end(self) -> None:
+        with self._lock:
+            self._watches -= 1
+            if self._watches == 0 and F.scaled_dot_product_attention is _ask_listener:
+                F.scaled_dot_product_attention = _ORIGINAL
+
+
+@functools.cache
+def _let_scripts_know() -> None:
+    """Code that is scripted inside a block calls the operator, as it would outside."""
+    from torch.jit import _builtins
+
+    operator = _builtins._find_builtin(_ORIGINAL)
+    if operator is not None:
+        _builtins._register_builtin(_ask_listener, operator)
+
+
+_shortcut = _Shortcut()
+_ORIGINAL = F.scaled_dot_product_attention
+
+
+@functools.wraps(_ORIGINAL)
+def _ask_listener(*args: Any, **kwargs: Any) -> Any:
+    if torch.compiler.is_compiling():  # in another thread
+        return _ORIGINAL(*args, **kwargs)
+    listener = _thread.listener
+    if listener is not None and len(args) == 3 and not is_hidden():
+        # As the operator would pass them.
+        get = kwargs.get
+        given = (*args, get("attn_mask"), get("dropout_p", 0.0), get("is_causal", False))
+        out = listener.attention_called(given, kwargs, _frame(1))
+        if out is not None:
+            return out
+        _thread.declined = True
+        try:
+            return _ORIGINAL(*args, **kwargs)
+        finally:
+            _thread.declined = False
+    return _ORIGINAL(*args, **kwargs)

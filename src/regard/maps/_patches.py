@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,7 +54,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 _lock = threading.RLock()
 _active_count = 0
-_undo = ExitStack()
+_undo: list[Callable[[], None]] = []  # what restores the process, in the order in which it was patched
 
 _COMPILER = "torch._dynamo.eval_frame"
 # The modules that are patched as soon as they are imported, and their functions: by both names, and by their own.
@@ -83,7 +83,7 @@ def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
         with _lock:
             _active_count -= 1
             if _active_count == 0:
-                _undo.close()
+                _restore()
 
 
 class _Pause:
@@ -110,35 +110,46 @@ def _active() -> bool:
 
 def _install() -> None:
     try:
-        _replace(torch.overrides, "has_torch_function", _asking_tensors)
-        _replace(stateless, "_functional_call", _telling_of_parameters)
-        _replace(threading.Thread, "start", _telling_of_threads)
-        _replace(ThreadPoolExecutor, "submit", _telling_of_threads)
+        for owner, name, by in _PLACES:
+            _replace(owner, name, by)
         sys.meta_path.insert(0, _finder)
-        _undo.callback(sys.meta_path.remove, _finder)
+        _undo.append(_remove_finder)
         for module in _LATER:
             if module in sys.modules:
                 _install_in(module)
     except BaseException:
-        _undo.close()
+        _restore()
         raise
+
+
+def _restore() -> None:
+    _installed.clear()
+    try:
+        while _undo:
+            _undo.pop()()
+    finally:
+        if _undo:  # one of them failed: the others are still to be done
+            _restore()
+
+
+def _remove_finder() -> None:
+    sys.meta_path.remove(_finder)
 
 
 def _install_in(module: str) -> None:
     """Patch a module that is imported."""
     if module == _COMPILER and _once(module):
-        _undo.enter_context(_compiled_code_as_python())
+        _run_compiled_code_as_python()
     for name, function in _LATER[module]:
         found = getattr(sys.modules[module], function, None)
         if isinstance(found, FunctionType) and _once(name):
-            _undo.enter_context(_function_patched(name, found))
+            _patch_function(name, found)
 
 
 def _once(name: str) -> bool:
     if name in _installed:
         return False
     _installed.add(name)
-    _undo.callback(_installed.discard, name)
     return True
 
 
@@ -217,12 +228,20 @@ def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
     ours = by(original)
     setattr(owner, name, ours)
-    _undo.callback(_put_back, owner, name, ours, original)
+
+    def put_back() -> None:
+        if getattr(owner, name) is ours:
+            setattr(owner, name, original)
+
+    _undo.append(put_back)
 
 
-def _put_back(owner: Any, name: str, ours: Any, original: Any) -> None:
-    if getattr(owner, name) is ours:
-        setattr(owner, name, original)
+_PLACES: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+    (torch.overrides, "has_torch_function", _asking_tensors),
+    (stateless, "_functional_call", _telling_of_parameters),
+    (threading.Thread, "start", _telling_of_threads),
+    (ThreadPoolExecutor, "submit", _telling_of_threads),
+)
 
 
 def overrides(x: Any) -> bool:
@@ -234,26 +253,18 @@ def overrides(x: Any) -> bool:
     return override is not None and override is not torch._C._disabled_torch_function_impl
 
 
-@contextmanager
-def _compiled_code_as_python() -> Iterator[None]:
+def _run_compiled_code_as_python() -> None:
     from torch._dynamo import eval_frame
 
     if not hasattr(eval_frame, "_stance"):
         # Another version of torch: its public switch does the same, for every thread.
-        with torch.compiler.set_stance("force_eager"):
-            yield
+        eager = torch.compiler.set_stance("force_eager")
+        eager.__enter__()
+        _undo.append(lambda: eager.__exit__(None, None, None))
         return
-
-    prior = eval_frame._stance
-    kind: Any = type(prior)
-    ours = _eager_where_intercepted(kind)(prior)
     # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
-    eval_frame._stance = ours
-    try:
-        yield
-    finally:
-        if eval_frame._stance is ours:
-            eval_frame._stance = prior
+    kind: Any = type(eval_frame._stance)
+    _replace(eval_frame, "_stance", _eager_where_intercepted(kind))
 
 
 @functools.cache
@@ -272,34 +283,35 @@ def _eager_where_intercepted(kind: type) -> type:
     return Stance
 
 
-@contextmanager
-def _function_patched(name: str, function: FunctionType) -> Iterator[None]:
+def _patch_function(name: str, function: FunctionType) -> None:
     code = function.__code__
-    original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    original = _originals.get(name)
+    if original is None or original.__code__ is not code or original.__closure__ is not function.__closure__:
+        original = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        _originals[name] = original
+        _signatures[name] = inspect.signature(function)
     original.__kwdefaults__ = function.__kwdefaults__
     vars(original).update(vars(function))  # attributes that decorators set, such as a signature
-    _originals[name] = original
     had_signature = "__signature__" in vars(function)
-    if _signatures.get(name, (None,))[0] is not code:
-        _signatures[name] = (code, inspect.signature(function))
-    signature = _signatures[name][1]
     function.__code__ = _stand_in_code(name, len(code.co_freevars))
     if not had_signature:
-        function.__signature__ = signature  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
+        function.__signature__ = _signatures[name]  # type: ignore[attr-defined]
+
+    def restore() -> None:
         function.__code__ = code
         if not had_signature:
             del function.__signature__  # type: ignore[attr-defined]
+
+    _undo.append(restore)
 
 
 # Never removed: another thread may be about to use one when the last interception ends.
 _originals: dict[str, FunctionType] = {}
 
 
-# Of each patched function: the code for which its signature was read.
-_signatures: dict[str, tuple[CodeType, inspect.Signature]] = {}
+_signatures: dict[str, inspect.Signature] = {}
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Where the queries and keys of one call lie in the whole sequence, of which a cache keeps the keys of earlier calls."""
 
-import functools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.maps._module_names import CALL, CallSite
+from regard.maps._ways import Way
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
@@ -64,19 +65,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     cache = _local(inside, CACHES)
     if cache is None:
         return Positions(0, queries, 0, keys, keys) if queries == keys else None
-    return positions_by(cache, shape, site.module, inside, [frame.f_code.co_name for frame in site.frames])
-
-
-def positions_by(
-    cache: Any, shape: tuple[int, ...], module: nn.Module, inside: Sequence[FrameType], running: Sequence[str]
-) -> Positions | None:
-    """The positions that a cache states, if it does.
-
-    Args:
-        inside: the frames of the module's own call.
-        running: the names of all functions that run.
-    """
-    state = state_of(cache, module, inside, running)
+    state = state_of(cache, site.module, inside, Way.by(frame.f_code for frame in site.frames))
     return None if state is None else positions_in(state, shape)
 
 
@@ -89,20 +78,30 @@ class CacheState(NamedTuple):
     guessed: bool
 
 
-def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], running: Sequence[str]) -> CacheState | None:
-    """What a cache states now, if it states anything. The arguments are those of :func:`positions_by`."""
-    if not hasattr(cache, "get_seq_length"):
-        return None
+def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], way: Way) -> CacheState | None:
+    """What a cache states now, if it states anything.
+
+    Args:
+        inside: the frames of the module's own call.
+        way: what runs around it.
+    """
+    own, kind = cache, type(cache)
     # Most have no other cache inside: to ask a class first is less than to ask for what is not there.
-    own: Any = cache
-    kind: Any = type(cache)
-    if not _has_no_other(kind) or "self_attention_cache" in vars(cache):
+    plain = _plain_kinds.get(kind)
+    if plain is None:
+        plain = _plain_kinds[kind] = hasattr(kind, "get_seq_length") and _has_no_other(kind)
+    if not plain and not hasattr(cache, "get_seq_length"):
+        return None
+    if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
-    return CacheState(_length(own, module), cross, "_beam_search" in running, "_assisted_decoding" in running)
+    return CacheState(_length(own, module), cross, way.beams, way.guessed)
 
 
-@functools.lru_cache(256)
+# Classes of caches: whether they have a length, and another cache inside only if it is among their variables.
+_plain_kinds: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
+
+
 def _has_no_other(kind: Any) -> bool:
     """Whether objects of this class have another cache inside only if it is among their variables."""
     asked = hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
@@ -164,6 +163,13 @@ def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
 def _length(cache: Any, module: nn.Module) -> int:
     """The number of tokens that the cache has seen, in the layer of this module if it has layers."""
     layer = module.__dict__.get("layer_idx")
+    if type(layer) is int:
+        try:
+            length = cache.get_seq_length(layer)
+            if type(length) is int and length > 0:
+                return length
+        except Exception:  # as below
+            pass
     layer = getattr(module, "layer_idx", None) if layer is None else layer
     for arguments in ((layer,), ()) if layer is not None else ((),):  # a layer may use the keys of another one
         try:

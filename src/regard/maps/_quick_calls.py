@@ -61,7 +61,7 @@ class WritePlan(NamedTuple):
         size: bytes of a map.
         working: bytes that must be free besides.
         times: how large an error may be by rounding, as a multiple of the largest value.
-        output, logsumexp: the strides of what the kernel of the model returns.
+        output, total: the strides of what the kernel of the model returns.
         weights: how a kernel writes the weights, and whether it was proven; None on a CPU, where torch computes them.
     """
 
@@ -72,7 +72,7 @@ class WritePlan(NamedTuple):
     working: int
     times: float
     output: tuple[int, ...]
-    logsumexp: tuple[int, ...]
+    total: tuple[int, ...]
     weights: tuple[kernels.WeightsPlan, Proof] | None
 
 
@@ -131,6 +131,8 @@ class KeptCall(NamedTuple):
 # Plans by the form of a call and the options: layers of a model are alike, and so are its passes.
 _plans: dict[tuple[Any, ...], WritePlan] = {}
 _MOST, _FEW = 4096, 16  # plans of all calls, and of those of one module
+_TOGETHER = 2**22  # bytes of maps that share memory, so that it is asked for once: so many are not freed one by one
+_new: Any = tuple.__new__  # a named tuple's own takes longer
 
 
 class QuickCalls:
@@ -155,25 +157,24 @@ class QuickCalls:
 
     def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
         """Write the map of a call; False if its record must be made to do so."""
-        known, output, logsumexp = call.known, call.output, call.logsumexp
-        if logsumexp is None:
+        known, _, _, _, _, _, _, kernel, output, total, cache = call
+        if total is None:
             return False
         plan: WritePlan | None = known.plans.get(self._key) or self._find_plan(call)
-        if plan is None or output.stride() != plan.output or logsumexp.stride() != plan.logsumexp:
+        if plan is None or output.stride() != plan.output or total.stride() != plan.total:
             return False
-        storage = self._storage
-        if storage.budget is not None and storage.used + plan.size + plan.working > storage.budget:
+        storage, size = self._storage, plan.size
+        if storage.budget is not None and storage.used + size + plan.working > storage.budget:
             return False
         try:
-            written = self._write(plan, call)
+            written = self._on_cpu(plan, call) if plan.weights is None else self._by_kernel(plan, plan.weights, call)
         except Exception:  # most likely too little memory: the whole way says so
             return False
         if written is None:
             return False
-        storage.used += plan.size
-        self._keep(
-            known.name, KeptCall(known, plan, self._options, written[0], written[1], call.kernel, call.cache, moment)
-        )
+        storage.used += size
+        kept = _new(KeptCall, (known, plan, self._options, *written, kernel, cache, moment))
+        self._keep(known.name, kept)
         return True
 
     def _find_plan(self, call: RepeatedCall) -> WritePlan | None:
@@ -199,30 +200,33 @@ class QuickCalls:
             call.known.plans[self._key] = plan
         return plan
 
-    def _write(self, plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, Any] | None:
-        """The weights, and the numbers of their check."""
+    @staticmethod
+    def _on_cpu(plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, Any] | None:
+        """The weights, and the numbers of their check, by torch."""
         query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
         if logsumexp is None:
             return None
-        if plan.weights is None:
-            with unwatched(), Plainly(query.device):
-                band = CAUSAL if call.causal else None
-                weights, error, sums = weights_and_error(
-                    query, key, value, output, logsumexp, call.scale, band, plan.rows
-                )
-                # The model may overwrite its values: what depends on them is computed now.
-                largest = torch.linalg.vector_norm(value, math.inf)
-                return weights if weights.dtype is plan.dtype else weights.to(plan.dtype), (error, sums, largest)
-        writer, proof = plan.weights
-        if not proof.agrees:
+        with unwatched(), Plainly(query.device):
+            band = CAUSAL if call.causal else None
+            weights, error, sums = weights_and_error(query, key, value, output, logsumexp, call.scale, band, plan.rows)
+            # The model may overwrite its values: what depends on them is computed now.
+            largest = torch.linalg.vector_norm(value, math.inf)
+            return weights if weights.dtype is plan.dtype else weights.to(plan.dtype), (error, sums, largest)
+
+    def _by_kernel(
+        self, plan: WritePlan, weights_plan: tuple[kernels.WeightsPlan, Proof], call: RepeatedCall
+    ) -> tuple[Tensor, Any] | None:
+        """The same by a kernel; None if it is not used, or cannot be started at once."""
+        _, _, query, key, value, _, _, _, output, total, _ = call
+        writer, proof = weights_plan
+        if not proof.agrees or total is None:
             return None
-        stream = writer.stream
-        rooms = self._rooms
+        stream, rooms = writer.stream, self._rooms
         if rooms is None or not rooms[2] or rooms[0] is not plan or rooms[1] != stream:
             rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
         weights = rooms[2].pop()
         numbers = self._numbers.room(writer.count, writer.device, stream)
-        if not writer.start_at_once(query, key, value, logsumexp, output, weights, numbers.address, stream):
+        if not writer.start_at_once(query, key, value, total, output, weights, numbers.address, stream):
             return None
         return weights, numbers
 
@@ -231,9 +235,12 @@ class QuickCalls:
         count = min(self.modules, self._chunk_bytes // plan.size)
         if self._storage.budget is not None:
             count = min(count, (self._storage.budget - self._storage.used - plan.working) // plan.size)
+        count = max(1, count)
         left = leave_inference_mode()
         try:
-            return [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(max(1, count))]
+            if count * plan.size <= _TOGETHER and plan.size % 16 == 0:  # a kernel writes from there on
+                return list(torch.empty((count, *writer.shape), dtype=plan.dtype, device=writer.device).unbind(0))
+            return [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(count)]
         finally:
             if left is not None:
                 left.__exit__(None, None, None)
@@ -244,7 +251,9 @@ class QuickCalls:
         batch, heads, queries, _ = query.shape
         keys = call.key.shape[2]
         rows = ALL if self._options.rows is None else select(self._options.rows, queries)
-        if not isinstance(rows, slice) or rows.step not in (None, 1) or logsumexp is None:
+        if not isinstance(rows, slice) or rows.step not in (None, 1) or logsumexp is None or call.total is None:
+            return None
+        if logsumexp.data_ptr() != call.total.data_ptr():  # a copy, of which each call would need another one
             return None
         span = rows.indices(queries)[:2]
         shape, dtype = (batch, heads, span[1] - span[0], keys), self._options.dtype
@@ -262,7 +271,7 @@ class QuickCalls:
         working = 0 if size <= self._chunk_bytes else 3 * self._chunk_bytes
         times = rounding_factor(output.dtype, value.is_cuda, keys)
         whole = (batch, heads, queries, keys)
-        return WritePlan(whole, span, dtype, size, working, times, output.stride(), logsumexp.stride(), weights)
+        return WritePlan(whole, span, dtype, size, working, times, output.stride(), call.total.stride(), weights)
 
     def fetch(self) -> None:
         """Bring the numbers of all checks to the host, which waits for the device."""

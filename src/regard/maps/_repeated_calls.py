@@ -5,7 +5,6 @@ functions that run inside the module's call, from the form of the tensors, and f
 same, only what depends on numbers is left: the map, its check, and the positions of a cache.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from regard.observation import current_grid
 CAUSAL = Band(right=0)
 _CALLED = nn.Module._call_impl.__code__  # inside every call of a module, which it belongs to
 _FIRST_CALL = id(FIRST_CALL)
+_new: Any = tuple.__new__  # a named tuple's own takes longer
 # A variable of the frame of a module's call, which nobody else reads: the name of the map of what it attended to. So it lives
 # as long as the frame, and to know it does not keep the frame, with all that it refers to.
 _ATTENDED = "attention noted by regard"
@@ -97,6 +97,7 @@ class RepeatedCall(NamedTuple):
     """A call that is like an earlier one, and what its kernel returned.
 
     Attributes:
+        total: the logsumexp, as the kernel returned it.
         cache: what the cache states with which the module was called; "nothing" if it states nothing, None without one.
     """
 
@@ -109,8 +110,13 @@ class RepeatedCall(NamedTuple):
     scale: float
     kernel: str | None
     output: Tensor
-    logsumexp: Tensor | None
+    total: Tensor | None
     cache: "CacheState | str | None"
+
+    @property
+    def logsumexp(self) -> Tensor | None:
+        """``(batch, heads, queries)``."""
+        return arranged(self.total, self.output)
 
     def record(self) -> AttentionRecord:
         """Its record, of which nothing was built yet."""
@@ -130,15 +136,25 @@ class RepeatedCall(NamedTuple):
         )
 
 
-def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """What the arguments, and the functions that run, tell of a call; None if it is unusual."""
+def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Call | None:
+    """What the arguments, and the functions that run, tell of a call; None if it is unusual.
+
+    Args:
+        caller: the function that calls attention, or one of this package's inside of it.
+    """
+    found = _read(args, kwargs, caller)
+    return None if found is None else Call(*found)
+
+
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> tuple[Any, ...] | None:
+    """The attributes of :class:`Call`, of which none is made at each attention."""
     count = len(args)
     if count < 3 or (count > 3 and (args[3] is not None or (count > 4 and args[4] != 0.0))):
         return None
     query, key, value = args[:3]
     if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested:
         return None
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = caller
     while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
     inside, codes = [], []
@@ -168,7 +184,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
     like = ("call", id(module), *codes, of_query, query.stride(), *form, *kinds)
-    return Call(frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
+    return frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like
 
 
 def _around(call: FrameType) -> int | None:
@@ -221,25 +237,27 @@ class RepeatedCalls:
         told = layout is None or query.shape[2] > 1  # the number of keys is told
         remembered[call.like if told else (*call.like, key.shape[2])] = known
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], wants: Callable[[str], bool]) -> RepeatedCall | None:
+    def run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType, wants: Callable[[str], bool]
+    ) -> RepeatedCall | None:
         """The kernel of a call that is like an earlier one ran; None if everything must be found out."""
-        call = read_call(args, kwargs)
+        call = _read(args, kwargs, caller)
         if call is None:
             return None
-        module, remembered, variables = call.module, self._names.remembered, call.variables
-        if _ATTENDED in variables or self._names.counts(call.frame):
+        frame, variables, inside, codes, _, module, (query, key, value), causal, scale, shared, like = call
+        names = self._names
+        if _ATTENDED in variables or (names.some_run and names.counts(frame)):
             return None
-        query, key, value = call.tensors
-        known: KnownSite | None = remembered.get(call.like)
+        known: KnownSite | None = names.remembered.get(like)
         if known is None and query.shape[2] == 1:
-            known = remembered.get((*call.like, key.shape[2]))
+            known = names.remembered.get((*like, key.shape[2]))
         if known is None or known.layout[1] != self._layouts.patches or current_grid() is not None:
             return None
-        if (known.around is not None and known.around != _around(call.frame)) or not wants(known.name):
+        if (known.around is not None and known.around != _around(frame)) or not wants(known.name):
             return None
         cache = None
         for depth, first, caches in known.reads:
-            here = call.inside[depth].f_locals
+            here = inside[depth].f_locals
             owner = None if first is None else here.get(first)
             if owner is not module and isinstance(owner, nn.Module):
                 return None
@@ -247,18 +265,16 @@ class RepeatedCalls:
                 cache = here.get(name)
                 if cache is not None:
                     break
-        running = self._names.begin(call.frame, call.inside, call.codes)
-        ran = run_usual(query, key, value, call.scale, call.causal, call.shared, known.device)
+        way = names.begin(frame, inside, codes)
+        ran = run_usual(query, key, value, scale, causal, shared, known.device)
         if ran is None:
             return None
         variables[_ATTENDED] = known.name
-        out, kernel, logsumexp = ran
-        if logsumexp is not None:
-            logsumexp = arranged(logsumexp, out)
-        scale = query.shape[3] ** -0.5 if call.scale is None else call.scale
+        out, kernel, total = ran
         if cache is not None:
-            cache = state_of(cache, module, call.inside, running) or "nothing"
-        return RepeatedCall(known, module, query, key, value, call.causal, scale, kernel, out, logsumexp, cache)
+            cache = state_of(cache, module, inside, way) or "nothing"
+        scale = query.shape[3] ** -0.5 if scale is None else scale
+        return _new(RepeatedCall, (known, module, query, key, value, causal, scale, kernel, out, total, cache))
 
     def leave(self) -> None:
         """What follows is found out in full, and is numbered: so are the calls that run and were noted here alone."""

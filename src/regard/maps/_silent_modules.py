@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._module_names import CALL, clean
+from regard.maps._module_names import CALL, ModuleNames, clean
 
 _NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|(^|_|lite)mla(_|$)|retention|delta_?net|delta_?rule", re.IGNORECASE)
 _OPERATOR = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
@@ -45,7 +45,7 @@ class SilentModules:
         waiting: the parameters of modules that did not run yet.
     """
 
-    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, names: ModuleNames) -> None:
         self._owner: dict[int, str] = {}
         self.waiting: dict[int, str] = {}
         self._root = type(model).__name__
@@ -55,7 +55,7 @@ class SilentModules:
         self._projecting: set[str] = set()  # those that hold projections themselves
         self._called: set[str] = set()  # those that say so and were called, so that no module around attends for them
         self._operators: dict[str, str] = {}
-        self._modules, self._searched = modules, False
+        self._names, self._searched = names, False
 
     def find(self) -> None:
         """Find them, before the model runs."""
@@ -63,7 +63,7 @@ class SilentModules:
             return
         self._searched = True
         with torch._C.DisableTorchFunction():  # an interceptor around would take it for a use of the parameters
-            self._find(self._modules)
+            self._find(self._names.modules)
         self.waiting.update(self._owner)
 
     def _find(self, modules: Mapping[str, nn.Module]) -> None:

@@ -51,6 +51,9 @@ def format_number(value: object) -> str:
     return str(value)
 
 
+_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)\s*")
+
+
 def parse_size(size: str | int, name: str = "size") -> int:
     """A number of bytes, given as such or as text with a unit. ``name`` is the argument that an error names.
 
@@ -59,7 +62,7 @@ def parse_size(size: str | int, name: str = "size") -> int:
     """
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if found is None or found[2].upper() not in _UNITS:
         raise ValueError(f'{name} must be a number of bytes or a size such as "2GiB" or "500MB", got {size!r}')
     return int(float(found[1]) * _UNITS[found[2].upper()])

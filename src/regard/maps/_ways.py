@@ -1,0 +1,64 @@
+"""What the functions that run around an attention tell of it, found out once for each sequence of functions."""
+
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+_MOST = 4096  # ways that are kept
+
+
+class Way(NamedTuple):
+    """What runs around an attention.
+
+    Attributes:
+        beams: beams are searched.
+        guessed: an assistant, or prompt lookup, guesses tokens.
+        compiled: compiled code may be among the functions.
+        codes: of the functions. They are kept, so that their numbers stay theirs.
+    """
+
+    beams: bool
+    guessed: bool
+    compiled: bool
+    codes: tuple[CodeType, ...] = ()
+
+    @classmethod
+    def by(cls, around: Iterable[CodeType], inside: Iterable[CodeType] = ()) -> "Way":
+        """By the functions around the call of a module, and those inside of it.
+
+        >>> def _beam_search(): ...
+        >>> Way.by([_beam_search.__code__])[:3]
+        (True, False, False)
+        """
+        around, inside = tuple(around), tuple(inside)
+        names = {code.co_name for code in around}
+        compiled = "compile_wrapper" in names or any(code.co_name == "compile_wrapper" for code in inside)
+        return cls("_beam_search" in names, "_assisted_decoding" in names, compiled, inside + around)
+
+    def within(self, other: "Way") -> "Way":
+        """Both: the functions of the other one run around these."""
+        return Way(self.beams or other.beams, self.guessed or other.guessed, self.compiled or other.compiled)
+
+
+USUAL = Way(False, False, False)
+_ways: dict[tuple[int, ...], Way] = {}
+
+
+def way_of(numbers: tuple[int, ...], call: FrameType, inside: list[FrameType], run: FrameType | None) -> Way:
+    """That of the functions inside the call of a module, and from there outwards up to the model's run.
+
+    Args:
+        numbers: of the codes of all these functions.
+    """
+    found = _ways.get(numbers)
+    if found is None:
+        if len(_ways) >= _MOST:
+            _ways.clear()
+        around, frame = [], call
+        while frame is not run:
+            around.append(frame.f_code)
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        found = _ways[numbers] = Way.by(around, [frame.f_code for frame in inside])
+    return found
