@@ -51,9 +51,10 @@ def placed_attention(
     score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
     that the dtype holds, and each coefficient is a sum of three numbers. There, where float32 is multiplied as TF32, and in
     float32 on axes of more than 32 places, gradients of center and sharpness are taken beside the kernel, from scores made
-    again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, and on short axes in
-    TF32 under a compiler they still are). The sums of the fused kernel are float32, in which a score on an axis of n places is
-    known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the CPU and NaN elsewhere.
+    again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, in ``torch.func``'s
+    transforms, and on short axes in TF32 under a compiler they still are). The sums of the fused kernel are float32, in which a
+    score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the
+    CPU and NaN elsewhere.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
