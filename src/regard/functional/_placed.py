@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,6 +21,7 @@ from regard.support.checks import (
     check_tensor,
     describe,
     is_exporting,
+    is_transformed,
     under_autocast,
 )
 
@@ -119,9 +119,7 @@ def has_own_gradient(query: Tensor, dropout: float, grid: tuple[int, ...]) -> bo
     is_long = query.dtype is torch.float32 and max(grid) >= LONG_AXIS
     if dropout or is_exporting() or not (query.dtype in PIECES or is_long or products_are_rounded(query)):
         return False
-    return torch.compiler.is_compiling() or (
-        not torch._C._are_functorch_transforms_active() and fwAD._current_level < 0  # no forward gradients
-    )
+    return not is_transformed()
 
 
 def known_sums(out: Tensor, tokens: int) -> Float[Tensor, "batch heads tokens"] | None:
