@@ -434,7 +434,9 @@ def _rival(results: Sequence[Result], prefix: str) -> str:
              _percent(row["accuracy"]), str(len(row["seeds"])), f"[file]({prefix}{result['file']})"]
         )  # fmt: skip
     head = ["network", "what mixes its tokens", "parameters", "accuracy, %", "seeds", ""]
-    text = "Test accuracy without averaging, or accuracy on 5,000 images held out from the training set; mean ± standard "
+    text = (
+        "Test accuracy without averaging, or accuracy on 5,000 images held out from the training set; mean ± standard "
+    )
     text += f"deviation. {result['hardware']}, to {result['date']}."
     return f"{_markdown(head, rows)}\n\n{text}"
 
