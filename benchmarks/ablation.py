@@ -81,7 +81,7 @@ def main(benchmark: str = "ablation", rows_of: Rows = ROWS, description: str = _
     parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}; 2 with --smoke")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument(
-        "--folder", type=Path, help="folder of the runs; default runs/ablation, or a separate one for a trial"
+        "--folder", type=Path, help=f"folder of the runs; default runs/{benchmark}, or a separate one for a trial"
     )
     parser.add_argument(
         "--output", type=Path, help="result file; default in benchmarks/results, or in --folder for a trial"

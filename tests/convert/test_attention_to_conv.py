@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import regard
 from regard.convert import attention_to_conv
 from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
 
@@ -132,6 +133,7 @@ class TestRefused:
             (RelativeAttention(8, 4, (4, 4)), "attends by content"),
             (RelativeAttention(8, 4, (4, 4), content=False), "need not fade with distance"),
             (nn.Linear(3, 3), "it is a Linear; a GaussianAttention would fit"),
+            (regard.conv_to_attention(nn.Conv2d(3, 3, 3)), r"made from a convolution: its to_conv\(\) is that"),
         ],
     )
     def test_what_is_not_a_convolution_is_refused_with_the_reason(self, layer, reason):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from regard import reference
 from regard.functional import _mix as mix_module
@@ -303,6 +304,20 @@ def test_heads_of_many_networks_at_once():
     found = torch.func.vmap(lambda c, s: gaussian_attention(value, c, s, (3, 4)))(centers, sharpness)
     each = [gaussian_attention(value, c, s, (3, 4)) for c, s in zip(centers, sharpness, strict=True)]
     torch.testing.assert_close(found, torch.stack(each))
+
+
+@pytest.mark.parametrize(("value_heads", "grid"), [(2, (64, 64)), (1, (4, 4))])
+def test_forward_gradients(value_heads, grid):
+    """Of dual numbers, without a transform around: hand-written passes have none."""
+    value = torch.randn(1, value_heads, math.prod(grid), 16, dtype=torch.float64)
+    center, sharpness = torch.randn(2, 2, dtype=torch.float64), 0.1 + torch.rand(2, dtype=torch.float64)
+    attend = lambda *x: gaussian_attention(*x, grid)  # noqa: E731
+    directions = [torch.randn_like(x) for x in (value, center, sharpness)]
+    _, expected = torch.func.jvp(attend, (value, center, sharpness), tuple(directions))
+    with forward_ad.dual_level():
+        duals = map(forward_ad.make_dual, (value, center, sharpness), directions)
+        found = forward_ad.unpack_dual(attend(*duals)).tangent
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("value_heads", [1, 2])

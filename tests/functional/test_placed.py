@@ -201,6 +201,29 @@ def test_half_precision_learns_positions_to_a_hundredth(sharpness, monkeypatch):
     assert max(errors(gradients(*half))) > 1e-2
 
 
+@pytest.mark.parametrize("options", [{}, {"prefix": 2}, {"causal": True}])
+def test_float32_learns_positions_on_a_long_axis(options, monkeypatch):
+    """The fused kernel's own gradient of the sharpness is mostly rounding here, but for some widths and lengths."""
+    grid, prefix = (128,), options.get("prefix", 0)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, above = (torch.randn(2, 2, prefix + 128, 8, generator=generator) for _ in range(4))
+    places = torch.randn(2, 1, generator=generator), torch.rand(2, generator=generator) + 0.1
+
+    def gradients(dtype):
+        center, sharpness = (x.to(dtype).requires_grad_() for x in places)
+        contents = [x.to(dtype) for x in (query, key, value)]
+        out = placed_attention(*contents, center, sharpness, grid, **options)
+        return torch.autograd.grad(out, (center, sharpness), above.to(dtype))
+
+    def error():
+        pairs = zip(gradients(torch.float32), gradients(torch.float64), strict=True)
+        return max(((found - exact).norm() / exact.norm()).item() for found, exact in pairs)
+
+    assert error() < 1e-5
+    monkeypatch.setattr(_placed, "has_own_gradient", lambda *_: False)
+    assert error() > 1e-4
+
+
 def test_gradients_of_positions_are_taken_beside_a_kernel_that_rounds_float32(monkeypatch):
     """As TF32 does: there the kernel's own gradient of the sharpness was off by several times."""
     (*contents, center), sharpness, _ = problem((5, 6), 1, 0)

@@ -15,6 +15,10 @@ CASES = {
     "strided, one group": (torch.nn.Conv2d(3, 4, 3, stride=2, padding=1), (3, 3, 9, 8)),
     "line": (torch.nn.Conv1d(3, 9, 5, dilation=2, padding="same"), (2, 3, 19)),
     "volume": (torch.nn.Conv3d(3, 2, 2, padding=1), (1, 3, 3, 4, 5)),
+    "one tap": (torch.nn.Conv2d(6, 4, 1), (2, 6, 5, 7)),
+    "one tap of the last axis": (torch.nn.Conv2d(6, 4, (3, 1)), (2, 6, 5, 7)),
+    "one tap, line": (torch.nn.Conv1d(6, 4, 1), (2, 6, 9)),
+    "one tap, volume": (torch.nn.Conv3d(6, 4, 1), (2, 6, 2, 3, 4)),
 }
 
 
@@ -161,3 +165,33 @@ def test_launches_are_told_apart_by_the_dtype_of_the_bias():
     expected = layer(image)
     layer.bias.data = layer.bias.data.float()
     assert (layer(image) - expected).norm() < 1e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_bias_may_lie_in_memory_as_it_likes(groups, short_way):
+    layer = conv_to_attention(torch.nn.Conv2d(4, 4, 3, padding=1, groups=groups), plan="attention").half()
+    image, bias = torch.randn(2, 4, 6, 6).half(), torch.randn(8).half()[::2]
+    layer.bias = torch.nn.Parameter(bias.clone())
+    expected = layer(image)
+    layer.bias = torch.nn.Parameter(bias)
+    assert layer.bias.stride() == (2,)
+    for _ in range(2):
+        assert layer(image).equal(expected)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("weight", (5, 6, 5, 5)), ("bias", (1,)), ("bias", (9,))])
+def test_parameters_of_other_shapes_are_refused(name, shape, short_way):
+    """Kernels would read beside them, or only some of their numbers."""
+    layer = conv_to_attention(torch.nn.Conv2d(6, 5, 3, padding=1), plan="attention").half()
+    x = torch.randn(2, 6, 7, 8).half()
+    layer(x)
+    setattr(layer, name, torch.nn.Parameter(torch.zeros(shape).half()))
+    with pytest.raises(ValueError, match=f"{name} has shape"):
+        layer(x)
+
+
+def test_a_stride_may_be_a_list(short_way):
+    conv = torch.nn.Conv2d(6, 5, 3, padding=1)
+    conv.stride = conv.dilation = [1, 1]
+    x = torch.randn(2, 6, 7, 8).half()
+    assert conv_to_attention(conv, plan="attention").half()(x).shape == (2, 5, 7, 8)

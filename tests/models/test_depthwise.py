@@ -4,7 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import regard
 from regard import GaussianAttention
+from regard.models import AttentionPyramid, ImageEncoder
 from regard.models._depthwise import DepthwiseMixing
 
 
@@ -44,3 +46,18 @@ def test_bad_input(user_errors):
         DepthwiseMixing(6, 2, kernel=4)
     with pytest.raises(ValueError, match="dim 7 is not divisible by heads 2"):
         DepthwiseMixing(7, 2)
+
+
+@pytest.mark.parametrize("name", ["pyramid", "encoder", "encoder of the paper"])
+def test_no_map_is_missed_where_a_convolution_stands_in_the_place_of_attention(name, recwarn):
+    """Training would warn of it at every look at the maps."""
+    if name == "pyramid":
+        network = AttentionPyramid(32, 10, widths=(8, 16), mixing="convolution").eval()
+        network.whiten(torch.randn(8, 3, 32, 32))
+    else:
+        settings = {"kind": "depthwise", "second_output": name == "encoder of the paper"}
+        network = ImageEncoder(32, 4, 10, dim=16, depth=2, heads=2, attention=settings).eval()
+    with regard.capture(network) as maps:
+        network(torch.randn(1, 3, 32, 32))
+    assert not maps.missed
+    assert not [warning for warning in recwarn if "no map was captured" in str(warning.message)]

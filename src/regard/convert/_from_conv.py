@@ -124,7 +124,8 @@ class ConvolutionalAttention(nn.Module):
         self.register_parameter("bias", cast(nn.Parameter | None, conv.bias))
         self.axes = conv.weight.ndim - 2
         self.in_channels, self.out_channels, self.groups = conv.in_channels, conv.out_channels, conv.groups
-        self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
+        # A convolution takes lists in their place, which are no part of a key.
+        self.kernel_size, self.stride, self.dilation = tuple(conv.kernel_size), tuple(conv.stride), tuple(conv.dilation)
         self.padding, self.padding_mode = conv.padding, conv.padding_mode
         self.pads = conv_padding(conv)
         self.alpha = sharpness_for(tolerance, self.axes)
@@ -196,6 +197,7 @@ class ConvolutionalAttention(nn.Module):
         x = input if batched else input.unsqueeze(0)
         if x.shape[1] != self.in_channels:
             raise ValueError(f"input has {x.shape[1]} channels but the convolution has {self.in_channels}")
+        self._check_parameters()
         grid = static_sizes(x)[2:]
         outputs = self.output_size(grid)
         if self.chosen_plan(x) == "taps" and not is_observed():
@@ -209,6 +211,16 @@ class ConvolutionalAttention(nn.Module):
         else:
             out = self.add_taps(x, matrices)
         return out if batched else out[0]
+
+    def _check_parameters(self) -> None:
+        """Kernels read them by their addresses: no more than there is, and all of it."""
+        expected = {"weight": (self.out_channels, self.in_channels // self.groups, *self.kernel_size)}
+        if self.bias is not None:
+            expected["bias"] = (self.out_channels,)
+        for name, shape in expected.items():
+            found = tuple(getattr(self, name).shape)
+            if found != shape:
+                raise ValueError(f"{name} has shape {found}, but the convolution has {shape}")
 
     def add_taps(self, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
         """All heads mixed and added up."""

@@ -54,7 +54,7 @@ class PreparedTaps:
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """The output, and the weights as the products take them."""
-        added = self.last if bias is None else bias
+        added = self.last if bias is None else bias.contiguous()
         aligned, stream = kernels.is_aligned(x, added), kernels.raw_stream(x)
         packed = torch.as_strided_copy(weight, *self.packing).view(self.made[0], self.mixed[0])
         mixed = x.new_empty(self.mixed)
@@ -128,7 +128,7 @@ def prepare(
 
 
 def kind_of(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Hashable) -> Hashable:
-    added = None if bias is None else (bias.stride(), bias.dtype, bias.get_device())
+    added = None if bias is None else (bias.shape, bias.dtype, bias.get_device())
     return (
         x.shape, x.stride(), x.dtype, x.get_device(), weight.shape, weight.stride(), weight.dtype, weight.get_device(),
         added, settings,

@@ -84,6 +84,8 @@ def why_not_gaussian(layer: object) -> str | None:
     content = MultiHeadAttention | GatedPositionalAttention | RelativeAttention | nn.MultiheadAttention
     if isinstance(layer, content):
         return f"{name} attends by content, so its map changes with the input; a convolution's does not"
+    if hasattr(layer, "to_conv"):
+        return f"it is a {name}, which was made from a convolution: its to_conv() is that"
     return f"it is a {name}; a GaussianAttention would fit"
 
 

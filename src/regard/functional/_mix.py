@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.support.checks import is_exporting, under_autocast
+from regard.support.checks import is_exporting, is_transformed, under_autocast
 from regard.support.kept import constant
 
 
@@ -87,11 +87,6 @@ def _is_plane(value: Tensor, group: HeadGroup) -> bool:
     )
 
 
-def _is_transformed() -> bool:
-    """Inside ``torch.func``'s transforms, which see plain operations only."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
 def _is_one_product(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
     """One value for all heads, and maps so small that they are whole: a single product, which needs no tiles."""
     return value.shape[1] == 1 and len(groups) == 1 and len(groups[0].axes) == 1 and groups[0].axes[0].is_whole
@@ -107,7 +102,7 @@ def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:
     return (
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()
-        and not _is_transformed()
+        and not is_transformed()
         and not under_autocast(value)  # whose products have another dtype than the tiles they go to
         and value.dtype in (torch.float32, torch.float64)
         and all(type(x) in (Tensor, torch.nn.Parameter) for x in (value, *(m for group in matrices for m in group)))
@@ -134,7 +129,7 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
         # "b h n d -> b n (h d)" afterwards is a view.
         value = kernels.as_autocast(value)
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1).to(value.dtype)
-        plain = is_exporting() or _is_transformed()
+        plain = is_exporting() or is_transformed()
         mixed = folded @ value.squeeze(1) if plain else _SharedProduct.apply(folded, value.squeeze(1))
         return mixed.unflatten(1, (-1, heads)).transpose(1, 2)
     x = value.reshape(batch, value.shape[1], *[axis.inputs for axis in group.axes], value.shape[3])

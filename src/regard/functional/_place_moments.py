@@ -46,18 +46,22 @@ def plain_moments(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
     grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
 ) -> Moments:  # fmt: skip
-    """The same by plain operations, a few queries at a time."""
+    """The same by plain operations, a few queries at a time. What depends on a distance is a polynomial of the key's place, so
+    that it takes products of a few columns, in which float64 loses nothing that matters."""
     build = torch.promote_types(query.dtype, torch.float32)
     query, key, value, grad = (x.to(build) for x in (query, key, value, grad))
     place, tokens = coordinates(grid, center), prefix + math.prod(grid)
-    first, second = torch.zeros_like(center), torch.zeros_like(matrix)
+    squares = (place[:, :, None] * place[:, None, :]).flatten(1)
+    powers = torch.cat([torch.ones_like(place[:, :1]), place, squares], -1)
+    axes, first, second = place.shape[1], torch.zeros_like(center), torch.zeros_like(matrix)
     row = 8 * query.shape[0] * query.shape[1] * tokens * query.element_size()
     size = max(1, CHUNK_BYTES.get(query.device.type, CHUNK_BYTES["cuda"]) // max(row, 1))
     for start in range(prefix, tokens, size):
         rows = slice(start, min(start + size, tokens))
-        targets = place[start - prefix : start - prefix + size] + center[:, None, :]
-        away = place[None, None] - targets[:, :, None]  # (heads, rows, tokens of the grid, axes)
-        bias = -torch.einsum("hrna,hab,hrnb->hrn", away, matrix, away)
+        targets = place[start - prefix : start - prefix + size] + center[:, None, :]  # (heads, rows, axes)
+        both = targets @ (matrix + matrix.mT)
+        own = (both * targets).sum(-1, keepdim=True) / 2
+        bias = torch.cat([-own, both, -matrix.flatten(1)[:, None].expand(-1, len(targets[0]), -1)], -1) @ powers.mT
         scores = beta * (query[:, :, rows] @ key.mT) + F.pad(bias, (prefix, 0)).to(build)
         seen = _seen(keep, rows, tokens, causal, query.device)
         if seen is not None:
@@ -67,9 +71,11 @@ def plain_moments(
             weights = weights.masked_fill(~seen, 0.0)  # rows that see nothing, too
         by_weights = grad[:, :, rows] @ value.mT
         by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdim=True))
-        total = by_scores[..., prefix:].sum(0).to(away.dtype)
-        first = first + torch.einsum("hrn,hrna->ha", total, away)
-        second = second + torch.einsum("hrn,hrna,hrnb->hab", total, away, away)
+        sums = by_scores[..., prefix:].sum(0).to(powers.dtype) @ powers
+        whole, linear, square = sums[..., :1], sums[..., 1 : 1 + axes], sums[..., 1 + axes :]
+        away = linear - whole * targets
+        first = first + away.sum(1)
+        second = second + square.sum(1).unflatten(-1, (axes, axes)) - linear.mT @ targets - targets.mT @ away
     return first, second
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,6 +21,7 @@ from regard.support.checks import (
     check_tensor,
     describe,
     is_exporting,
+    is_transformed,
     under_autocast,
 )
 
@@ -50,11 +50,11 @@ def placed_attention(
     everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
     score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
     that the dtype holds, and each coefficient is a sum of three numbers. There, where float32 is multiplied as TF32, and in
-    float32 on a GPU on axes of more than 32 places, gradients of center and sharpness are taken beside the kernel, from scores
-    made again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, and on short axes
-    in TF32 under a compiler they still are). The sums of the fused kernel are
-    float32, in which a score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond,
-    it is refused on the CPU and NaN elsewhere.
+    float32 on axes of more than 32 places, gradients of center and sharpness are taken beside the kernel, from scores made
+    again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, in ``torch.func``'s
+    transforms, and on short axes in TF32 under a compiler they still are). The sums of the fused kernel are float32, in which a
+    score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the
+    CPU and NaN elsewhere.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
@@ -114,14 +114,12 @@ LONG_AXIS = 33
 
 def has_own_gradient(query: Tensor, dropout: float, grid: tuple[int, ...]) -> bool:
     """Whether gradients of center and sharpness are taken beside the fused kernel, whose own lose them to rounding: in half
-    precision, in TF32 and, on a GPU, in float32 on long axes. Not with dropout, of which only the kernel knows what it dropped,
+    precision, in TF32 and in float32 on long axes. Not with dropout, of which only the kernel knows what it dropped,
     nor for transforms."""
-    is_long = query.is_cuda and query.dtype is torch.float32 and max(grid) >= LONG_AXIS
+    is_long = query.dtype is torch.float32 and max(grid) >= LONG_AXIS
     if dropout or is_exporting() or not (query.dtype in PIECES or is_long or products_are_rounded(query)):
         return False
-    return torch.compiler.is_compiling() or (
-        not torch._C._are_functorch_transforms_active() and fwAD._current_level < 0  # no forward gradients
-    )
+    return not is_transformed()
 
 
 def known_sums(out: Tensor, tokens: int) -> Float[Tensor, "batch heads tokens"] | None:

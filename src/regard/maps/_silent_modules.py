@@ -39,7 +39,7 @@ class SilentModules:
     """The modules of a model that look like attention, and whether they ran. Their parameters tell it, without hooks.
 
     A module looks like attention by its name, by its class, or by its projections of queries and keys; and if it holds two
-    matrices or more.
+    matrices or more. One whose ``attends`` is False says that something else stands in attention's place.
 
     Attributes:
         waiting: the parameters of modules that did not run yet.
@@ -185,7 +185,9 @@ def _is_attention(name: str, others: str) -> bool:
 
 
 def _matrices(module: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of a module and of all in it that are no vectors."""
+    """The parameters of a module and of all in it that are no vectors; not of those that say that they do not attend."""
+    if getattr(module, "attends", None) is False:
+        return
     for x in module._parameters.values():
         if x is not None and x.ndim >= 2:
             yield x

@@ -29,6 +29,8 @@ class DepthwiseMixing(nn.Module):
     torch.Size([2, 8, 5, 12])
     """
 
+    attends = False  # where its name, which is attention's, says otherwise: no map is missing
+
     def __init__(
         self, dim: int, heads: int, *, head_dim: int | None = None, full_width: bool = False, kernel: int = 3
     ) -> None:

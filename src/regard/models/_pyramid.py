@@ -147,6 +147,7 @@ class AttentionPyramid(Pretrained):
         if stride not in (1, 2):
             raise ValueError(f"stride must be 1 or 2, got {describe(stride)}")
         self.widths, self.depth = tuple(widths), depth
+        self.attends = mixing == "gaussian"  # else no map is missing, whatever the name of this class says
         self.embedding = WhitenedPatches(channels, 2, stride, directions=directions)
         self.pools = tuple(stage > 0 or stride == 1 for stage in range(len(widths)))
         self.grids = self.grids_for(image_size)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as fwAD
 from torch import Tensor, nn
 
 LONGEST = 300  # characters of a value in an error
@@ -100,6 +101,14 @@ def under_autocast(value: Tensor) -> bool:
     device = value.device.type
     # torch.compile before 2.12 cannot trace amp.is_autocast_available, so we name the one device that lacks autocast.
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def is_transformed() -> bool:
+    """Whether ``torch.func``'s transforms or forward gradients are at work, which see plain operations only. A compiler has its
+    own way with them."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or fwAD._current_level >= 0
 
 
 def is_exporting() -> bool:

@@ -35,7 +35,7 @@ from regard.functional.kernels._tensors import is_aligned as is_aligned
 from regard.functional.kernels._tensors import is_on_current_gpu as is_on_current_gpu
 from regard.functional.kernels._tensors import on_device_of as on_device_of
 from regard.functional.kernels._tensors import raw_stream as raw_stream
-from regard.support.checks import is_exporting, under_autocast
+from regard.support.checks import is_exporting, is_transformed, under_autocast
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -47,7 +47,7 @@ def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bo
     """
     if len(grid) != 2 or value.dtype not in _DTYPES or is_exporting():
         return False
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if is_transformed():
         return False
     if not all(isinstance(n, int) and 1 <= n <= LARGEST_AXIS for n in (*grid, *outputs)):
         return False
@@ -63,7 +63,7 @@ def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
     """Whether kernels can compute native Gaussian heads on these values, whatever the size of the grid."""
     if value.dtype not in _DTYPES or is_exporting() or len(grid) > 3 or not all(isinstance(n, int) for n in grid):
         return False
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if is_transformed():
         return False
     return _run_on(value.device.type) and value.numel() > 0
 
@@ -198,7 +198,7 @@ def gaussian_again(value: Tensor, center: Tensor, sharpness: Tensor, grid: Seque
 
 def usable_for_scans(x: Tensor) -> bool:
     """Whether kernels can take decayed averages of (items, heads, tokens, width). A compiler sees plain operations instead."""
-    if torch.compiler.is_compiling() or is_exporting() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or is_exporting() or is_transformed():
         return False
     return x.dtype in _DTYPES and _run_on(x.device.type) and x.numel() > 0 and torch._C._len_torch_dispatch_stack() == 0
 

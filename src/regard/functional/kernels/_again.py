@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels._tensors import is_on_current_gpu
+from regard.support.checks import is_transformed
 
 Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
@@ -44,7 +45,7 @@ def is_repeatable(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
     """Plain tensors on the current GPU, outside of transforms and of modes that must see operators."""
     return (
         type(value) in _PLAIN and type(center) in _PLAIN and type(sharpness) in _PLAIN and is_on_current_gpu(value)
-        and torch._C._len_torch_dispatch_stack() == 0 and not torch._C._are_functorch_transforms_active()
+        and torch._C._len_torch_dispatch_stack() == 0 and not is_transformed()
     )  # fmt: skip
 
 

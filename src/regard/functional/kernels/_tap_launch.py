@@ -24,7 +24,7 @@ def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias:
     """
     strides = x.stride(), y.stride(), matrix.stride()
     launch = tap_launch(x.dtype, x.get_device(), x.shape, y.shape, *strides, back, None if bias is None else bias.dtype)
-    tensors = (x, matrix, matrix if bias is None else bias, y)
+    tensors = (x, matrix, matrix if bias is None else bias.contiguous(), y)
     with on_device_of(x):
         launch(is_aligned(*tensors), raw_stream(x), *tensors)
 
@@ -44,7 +44,8 @@ def tap_launch(
     grid = (math.ceil(lines / LINES), 1, 1)
     sizes = (lines, middle, inner, inputs, outputs)
     blocks = (max(16, power_of_two(axis)) for axis in (inputs, outputs))
-    constants = (max(read, y[1]), int(read == 1), int(biased is not None), LINES, *blocks)
+    # One tap on both sides is a sum, too: of one, and with the bias.
+    constants = (max(read, y[1]), int(y[1] > 1), int(biased is not None), LINES, *blocks)
     return Launch(
         kernel, grid, (*sizes, *x_strides, *y_strides, m_tap, m_output, m_input, *constants), {"num_warps": 4}, grid[0]
     )
