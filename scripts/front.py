@@ -7,7 +7,7 @@ Published records have their source in PUBLISHED; everything else was measured h
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -67,13 +67,14 @@ def draw(results: Sequence[Result]) -> Any:
     return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=PICTURE)
+def save(draw: Callable[[Sequence[Result]], Any], picture: Path, description: str | None) -> None:
+    """The command line of a script that draws one picture from all result files."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=picture)
     options = parser.parse_args()
     draw(load()).savefig(options.output, dpi=90)
     print(options.output)
 
 
 if __name__ == "__main__":
-    main()
+    save(draw, PICTURE, __doc__)

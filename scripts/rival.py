@@ -3,7 +3,6 @@
 python scripts/rival.py            # docs/images/rival.png
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).parent))
-from results import PAIRS, Result, load, newest
+from front import save
+
+from results import PAIRS, Result, newest
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "rival.png"
 HEADS, CONVOLUTIONS = "#2f6fb0", "#b0562f"
@@ -53,13 +54,5 @@ def draw(results: Sequence[Result]) -> Any:
     return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=PICTURE)
-    options = parser.parse_args()
-    draw(load()).savefig(options.output, dpi=90)
-    print(options.output)
-
-
 if __name__ == "__main__":
-    main()
+    save(draw, PICTURE, __doc__)

@@ -158,10 +158,10 @@ class TestFront:
 
 
 def test_every_seed_of_heads_and_convolutions_is_drawn(script):
-    rival = script("scripts/rival.py")
-    found = rival.panels(rival.load())
+    rival, results = script("scripts/rival.py"), script("scripts/results.py").load()
+    found = rival.panels(results)
     assert all(any("convolution" in what for what in rows) for rows in found.values()), found
-    drawn = [each for axes in rival.draw(rival.load()).axes for each in axes.collections]
+    drawn = [each for axes in rival.draw(results).axes for each in axes.collections]
     assert sum(len(dots.get_offsets()) for dots in drawn) == sum(
         len(x) for rows in found.values() for x in rows.values()
     )
