@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
 
 from regard.functional import gaussian_attention, plan_for
 
@@ -28,28 +26,6 @@ def test_compiles_to_one_graph(frozen):
         results.append([out, *torch.autograd.grad(out.square().sum(), (value, center, sharpness))])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_one_value_for_all_heads_compiles_without_a_copy_of_the_maps_for_each_item():
-    """On a small grid all maps are one matrix; compiled, it is multiplied as it is."""
-    center, sharpness = heads()
-    value = torch.randn(50, 1, 16, 4, requires_grad=True)
-    run = lambda v, c, s: gaussian_attention(v, c, s, (4, 4))  # noqa: E731
-    seen = []
-
-    def remember(graph, inputs):
-        seen.extend(tuple(node.meta["val"].shape) for node in graph.graph.nodes if "expand" in str(node.target))
-        return make_boxed_func(graph.forward)
-
-    backend = aot_autograd(fw_compiler=remember, bw_compiler=remember)
-    results = []
-    for function in (run, torch.compile(run, fullgraph=True, backend=backend)):
-        out = function(value, center, sharpness)
-        results.append([out, *torch.autograd.grad(out.square().sum(), (value, center, sharpness))])
-    for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert (50, 48, 16) not in seen
-    assert (50, 16, 48) not in seen
 
 
 class Heads(torch.nn.Module):

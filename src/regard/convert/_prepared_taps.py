@@ -8,12 +8,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 
 from regard.convert._tap_products import Passes, plain_taps
 from regard.functional import kernels
-from regard.support.checks import under_autocast
+from regard.support.checks import is_transformed, under_autocast
 from regard.support.kept import is_captured, is_plain
 
 MOST_CALLS = 256
@@ -27,7 +26,7 @@ class PreparedTaps:
 
     def __init__(self, way: Passes, x: Tensor, weight: Tensor, bias: Tensor | None, matrices: Sequence[Tensor]) -> None:
         self.lead, self.last = matrices
-        self.weight_shape, taps, last_taps, rows = weight.shape, way.taps, way.last_taps, way.rows
+        taps, last_taps, rows = way.taps, way.last_taps, way.rows
         items, channels, size, inputs = x.shape
         columns = items * way.lead_outputs * inputs
         self.mixed, self.made = (channels * taps, columns), (last_taps * rows, columns)
@@ -148,6 +147,6 @@ def attend_again(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Hasha
         return None
     prepared = _known.get(kind_of(x, weight, bias, settings))
     # A graph reads the maps of its taps as long as it is replayed: the longer way has them kept.
-    if prepared is None or not is_plain() or under_autocast(x) or fwAD._current_level >= 0 or is_captured(x.device):
+    if prepared is None or not is_plain() or under_autocast(x) or is_transformed() or is_captured(x.device):
         return None
     return _apply(x, weight, bias, prepared) if kernels.usable_for_taps(x, (prepared.lead, prepared.last)) else None

@@ -176,18 +176,7 @@ class _SharedProduct(torch.autograd.Function):
 def _one_for_all(matrix: Tensor, x: Tensor) -> Tensor:
     """``matrix @ x[i]`` for every item i. Not ``matrix @ x``: with a matrix that needs a gradient, torch would turn all values
     and the result, by copies that take longer than the product."""
-    return one_for_all(matrix, x) if torch.compiler.is_compiling() else torch.bmm(matrix.expand(len(x), -1, -1), x)
-
-
-@torch.library.custom_op("regard::one_for_all", mutates_args=())
-def one_for_all(matrix: Tensor, x: Tensor) -> Tensor:
-    """The same as an operator, because compiled code would write out the matrix once for each item."""
-    return torch.bmm(matrix.expand(len(x), -1, -1), x)
-
-
-@one_for_all.register_fake
-def _(matrix: Tensor, x: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], matrix.shape[0], x.shape[2])
+    return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)
 
 
 class _TiledMix(torch.autograd.Function):

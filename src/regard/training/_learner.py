@@ -147,8 +147,7 @@ class Learner:
         one by one takes longer than running them. Gradients that outlive a step or are exchanged do not allow that, and
         batches of many shapes would each be recorded.
 
-        Dropout draws with torch's own kernel: compiled code would compute four random numbers to use one, twice, since it
-        draws them again in the backward pass."""
+        Dropout draws with torch's own kernel, as in eager training: compiled code computes four random numbers to use one."""
         return torch.compile(self.network, options={"fallback_random": True, "triton.cudagraphs": self._replays()})
 
     def _replays(self) -> bool:

@@ -241,22 +241,8 @@ def place_moments(
             most, mass = added_up(scores, most, mass)
         for chunk in range(0, strips, SPAN):
             begins, stops = lines_of_strips(
-                own + 8,
-                chunk,
-                begin_0,
-                begin_2,
-                count,
-                t0,
-                first_line,
-                more,
-                first_column,
-                rooms,
-                m,
-                n,
-                DIMENSIONS,
-                PC,
-                PL,
-            )
+                own + 8, chunk, begin_0, begin_2, count, t0, first_line, more, first_column, rooms, m, n, DIMENSIONS, PC, PL
+            )  # fmt: skip
             for outer in range(chunk, tl.minimum(chunk + SPAN, strips)):
                 plane, start = begin_0 + outer // count, (begin_2 + outer % count) * PC
                 a, u = plane * 1.0 - t0, (start + half_c) * 1.0 - t2
