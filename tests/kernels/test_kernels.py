@@ -49,6 +49,28 @@ def test_values_and_gradients(grid, width, value_heads):
     assert_same(lambda v, c, s: gaussian_attention(v, c, s, grid), inputs, 3, grid)
 
 
+@pytest.mark.parametrize("value_heads", [3, 1])
+def test_dropped_entries_of_axis_matrices(value_heads, monkeypatch):
+    """A plane with dropout is one kernel, too, and drops what the whole map would."""
+    grid, used = (5, 7), []
+    inputs = heads(3, grid=grid, value_heads=value_heads)
+    plain = kernels.mix_plane
+    monkeypatch.setattr(kernels, "mix_plane", lambda *args: used.append(1) or plain(*args))
+
+    def run(plan):
+        def call(v, c, s):
+            torch.manual_seed(3)
+            return gaussian_attention(v, c, s, grid, plan=plan, dropout=0.4)
+
+        return call
+
+    weight = torch.randn(2, 3, 35, 16, dtype=torch.float64)
+    found, expected = (with_gradients(run(plan), inputs, weight) for plan in ("auto", "dense"))
+    assert used == [1]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, b.abs().max().item()), rtol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("grid", "width", "value_heads", "sharpness"),
     [

@@ -106,6 +106,8 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
         return kernels.gaussian_grid(value, call.center, call.sharpness, call.grid)
     if plan == "auto" and takes_fused_kernel(value, call, dropout):
         return full_attention(value, call.center, call.sharpness, call.grid)
+    if plan == "auto" and dropout and suits_kernel(value, call) and kernels.is_small_plane(call.grid):
+        plan = "separable"  # whose axis matrices, with dropped entries, the kernel of a plane applies
     groups = groups_for(call, plan, value.device.type, value.dtype)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
 

@@ -163,10 +163,12 @@ def epoch_log(run: Run) -> list[dict[str, Any]]:
     total = (run.summary or {}).get("steps") or (steps[-1]["step"] if steps else 0)
     length = max(1, total // run.recipe.epochs)
     measured = {line["epoch"]: line for line in run.evaluations}
+    of_epochs: dict[int, list[dict[str, Any]]] = {}
+    for line in steps:
+        of_epochs.setdefault((line["step"] - 1) // length + 1, []).append(line)
     rows = []
-    for epoch in range(1, total // length + 1):
-        own = [line for line in steps if (epoch - 1) * length < line["step"] <= epoch * length]
-        if not own:
+    for epoch, own in sorted(of_epochs.items()):
+        if epoch > total // length:
             continue
         row = {"epoch": epoch, **{name: sum(line[name] for line in own) / len(own) for name in ("loss", "accuracy")}}
         found = measured.get(epoch, {})
