@@ -3,7 +3,7 @@
 Depthwise convolutions of 7×7, 17×17 and 31×31 (cuDNN), DCLS (whose nine taps move inside a 17×17 window, as our centers
 do; from PyPI) and NATTEN's neighborhood attention where they are installed, a convolution by FFT, and FlexAttention with our
 score. Only the last computes the same function as a Gaussian head; each takes the same values and gives gradients of all it
-learns (FlexAttention of values alone).
+learns (FlexAttention of values alone). Convolutions are measured in both layouts of an image, and the faster one counts.
 """
 
 import functools
@@ -23,8 +23,10 @@ from regard.functional import attention, gaussian_attention, placed_attention
 
 HEADS, WIDTH, TOKENS = 9, 64, 131072
 CHANNELS = HEADS * WIDTH
+LAYOUTS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
 SIZES = [(32, 32), (64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024), (131072,), (1 << 20,), (16, 64, 64)]
 Step = Callable[[], Any]
+Steps = dict[str, Step]
 
 
 def inputs(grid: tuple[int, ...], sharpness: float) -> tuple[torch.Tensor, ...]:
@@ -90,61 +92,66 @@ def size_row(grid: tuple[int, ...], sharpness: float, bandwidth: float) -> dict[
     }  # fmt: skip
 
 
-def rivals() -> dict[str, Callable[[int], Step]]:
-    """What there is here, the slowest last: from a grid's side to a forward and backward pass."""
-    found: dict[str, Callable[[int], Step]] = {"ours": our_step}
-    found |= {f"depthwise {size}×{size}": functools.partial(depthwise_step, size) for size in (7, 17)}
-    found["FFT 31×31"] = fft_step
+def rivals() -> dict[str, Callable[[int], Steps]]:
+    """What there is here, the slowest last: from a grid's side to forward and backward passes, by the layout of an image."""
+    found: dict[str, Callable[[int], Steps]] = {"ours": our_step}
+    found |= {f"depthwise {size}×{size}": functools.partial(depthwise_steps, size) for size in (7, 17)}
+    found["FFT 31×31"] = fft_steps
     if importlib.util.find_spec("DCLS") is not None:
-        found["DCLS 17×17"] = dcls_step
+        found["DCLS 17×17"] = dcls_steps
     if importlib.util.find_spec("natten") is not None:
         found["NATTEN 7×7"] = natten_step
-    return found | {"depthwise 31×31": functools.partial(depthwise_step, 31), "FlexAttention": flex_step}
+    return found | {"depthwise 31×31": functools.partial(depthwise_steps, 31), "FlexAttention": flex_step}
 
 
-def our_step(side: int) -> Step:
+def our_step(side: int) -> Steps:
     value, above, center, alpha = inputs((side, side), 0.5)
     wanted = (value, center, alpha)
-    return lambda: torch.autograd.grad(gaussian_attention(*wanted, (side, side)), wanted, above)
+    return {"": lambda: torch.autograd.grad(gaussian_attention(*wanted, (side, side)), wanted, above)}
 
 
-def image_step(side: int, forward: Callable[[torch.Tensor], torch.Tensor], *learned: torch.Tensor) -> Step:
-    """The same values as one image of all heads' channels."""
+def image_steps(side: int, forward: Callable[[torch.Tensor], torch.Tensor], *learned: torch.Tensor) -> Steps:
+    """The same values as one image of all heads' channels, in both layouts."""
     value = inputs((side, side), 0.5)[0]
-    image = value.detach().reshape(len(value), side, side, -1).permute(0, 3, 1, 2).requires_grad_()
-    upstream = torch.randn_like(image)
-    return lambda: torch.autograd.grad(forward(image), (image, *learned), upstream)
+    image = value.detach().reshape(len(value), side, side, -1).permute(0, 3, 1, 2)
+
+    def step(layout: torch.memory_format) -> Step:
+        laid_out = image.contiguous(memory_format=layout).requires_grad_()
+        upstream = torch.randn_like(laid_out)
+        return lambda: torch.autograd.grad(forward(laid_out), (laid_out, *learned), upstream)
+
+    return {name: step(layout) for name, layout in LAYOUTS.items()}
 
 
-def depthwise_step(size: int, side: int) -> Step:
+def depthwise_steps(size: int, side: int) -> Steps:
     weight = torch.randn(CHANNELS, 1, size, size, device="cuda", dtype=torch.bfloat16).requires_grad_()
-    return image_step(side, lambda x: F.conv2d(x, weight, padding=size // 2, groups=CHANNELS), weight)
+    return image_steps(side, lambda x: F.conv2d(x, weight, padding=size // 2, groups=CHANNELS), weight)
 
 
-def fft_step(side: int) -> Step:
+def fft_steps(side: int) -> Steps:
     taps = torch.randn(CHANNELS, 31, 31, device="cuda").requires_grad_()
-    return image_step(side, lambda x: fft_convolution(x, taps), taps)
+    return image_steps(side, lambda x: fft_convolution(x, taps), taps)
 
 
-def dcls_step(side: int) -> Step:
+def dcls_steps(side: int) -> Steps:
     from DCLS.construct.modules import Dcls2d  # type: ignore[import-not-found]
 
     layer = Dcls2d(
         CHANNELS, CHANNELS, kernel_count=9, dilated_kernel_size=17, padding=8, groups=CHANNELS, version="gauss"
     ).to("cuda", torch.bfloat16)
-    return image_step(side, layer, *layer.parameters())
+    return image_steps(side, layer, *layer.parameters())
 
 
-def natten_step(side: int) -> Step:
+def natten_step(side: int) -> Steps:
     import natten  # type: ignore[import-not-found]
 
     shape = (max(1, TOKENS // side**2), side, side, HEADS, WIDTH)
     wanted = [torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
     above = torch.ones_like(wanted[0])
-    return lambda: torch.autograd.grad(natten.na2d(*wanted, kernel_size=7), wanted, above)
+    return {"": lambda: torch.autograd.grad(natten.na2d(*wanted, kernel_size=7), wanted, above)}
 
 
-def flex_step(side: int) -> Step:
+def flex_step(side: int) -> Steps:
     """FlexAttention with the score, compiled, positions fixed: it has the gradient of values alone, for that of nine centers
     takes seconds."""
     from torch.nn.attention.flex_attention import flex_attention
@@ -161,7 +168,7 @@ def flex_step(side: int) -> Step:
         return content - alpha[h] * (rows * rows + columns * columns)
 
     attend = torch.compile(flex_attention, dynamic=False)
-    return lambda: torch.autograd.grad(attend(zeros, zeros, value, score_mod=score), value, above)
+    return {"": lambda: torch.autograd.grad(attend(zeros, zeros, value, score_mod=score), value, above)}
 
 
 def fft_convolution(image: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
@@ -192,7 +199,10 @@ def rival_rows(sides: Sequence[int], limit: Limit) -> list[dict[str, Any]]:
         for side, row in zip(sides, rows, strict=True):
             if limit.allows(f"{name} at {side}²"):
                 try:
-                    row[name], row[f"{name}, memory"] = time_and_memory(make(side), side)
+                    found = {layout: time_and_memory(step, side) for layout, step in make(side).items()}
+                    fastest = min(found, key=lambda layout: found[layout][0])
+                    row[name], row[f"{name}, memory"] = found[fastest]
+                    row |= {f"{name}, layout": fastest} if fastest else {}
                 except Exception as error:
                     print(f"{name} does not run at {side}²: {type(error).__name__}: {str(error)[:120]}", flush=True)
                     row[name] = None

@@ -233,7 +233,7 @@ def parts(options: Namespace, limit: Limit) -> None:
             more["errors"] = placed_errors() if left.allows("errors") else []
             print_table(more["errors"], list(more["errors"][0]) if more["errors"] else [])
         elif name == "rivals":
-            rows = rival_rows((64, 128, 256), left)
+            rows, more["layout"] = rival_rows((64, 128, 256), left), "channels first or last, whichever is faster"
         else:
             rows = conversion(options, left, peak_bytes)
         print(f"\n{name}")

@@ -89,7 +89,9 @@ def _rivals(results: Sequence[Result], prefix: str) -> list[str]:
     text = "Milliseconds of a call, forward and backward, by the device's clock; in brackets peak memory in value tensors. "
     if "FlexAttention" in names:
         text += "FlexAttention computes the same, but gradients of values alone. "
-    text += f"Convolutions compute something else. {_origin(result, prefix)}"
+    text += (
+        f"Convolutions compute something else; their images are laid out {result['layout']}. {_origin(result, prefix)}"
+    )
     text += "; –: not measured in the time that the run had." if result.get("left_out") else "."
     return [f"{_markdown(head, rows)}\n\n{text}"]
 
@@ -344,17 +346,29 @@ def _highlights(results: Sequence[Result], prefix: str) -> str:
 
 def _reproduction(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "reproduction")
-    head = ["network", "parameters", "multiply-adds / image", "accuracy, %", "training", "published, 300 epochs"]
+    epochs = _same(row["epochs"] for row in result["rows"])
+    head = ["network", "parameters", "multiply-adds / image", "published, 300 epochs", "ours, 300 epochs",
+            f"ours, {epochs} epochs", f"training, {epochs} epochs"]  # fmt: skip
     rows = [
         [f"`{row['network']}`", f"{row['parameters'] / 1e6:.2f} M", f"{row['multiply-adds (M)']:,} M",
+         "–" if row["published, 300 epochs"] is None else f"{row['published, 300 epochs']}",
+         "–" if row["ours, 300 epochs"] is None else f"{row['ours, 300 epochs']:.2f}",
          f"{row['accuracy']:.2f}" + (f" ± {row['deviation']:.2f}" if row["deviation"] is not None else ""),
-         f"{row['seconds']:.0f} s", "–" if row["published, 300 epochs"] is None else f"{row['published, 300 epochs']}"]
+         f"{row['seconds']:.0f} s"]
         for row in result["rows"]
     ]  # fmt: skip
-    epochs = _same(row["epochs"] for row in result["rows"])
-    text = f"Test accuracy without flip averaging after {epochs} epochs, mean ± standard deviation of "
+    text = (
+        f"Test accuracy in per cent, without flip averaging. 300 epochs: the paper's recipe, {_seeds_in_full(result)}; "
+    )
+    text += f"{epochs} epochs: the short recipe, mean ± standard deviation of "
     text += f"{_same(row['seeds'] for row in result['rows'])} seeds. {_origin(result, prefix)}."
     return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def _seeds_in_full(result: Result) -> str:
+    counts = sorted({row["seeds, 300 epochs"] for row in result["rows"] if row["seeds, 300 epochs"]})
+    said = " or ".join(map(str, counts))
+    return "no seed yet" if not counts else "one seed" if counts == [1] else f"{said} seeds"
 
 
 def _pyramid(results: Sequence[Result], prefix: str) -> str:

@@ -54,6 +54,26 @@ def test_processes_side_by_side_are_one_process(count, sizes, drop_last, shuffle
     assert len(seen) == (count // batch_size * batch_size if drop_last else count)
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_batches_that_are_prepared_together_are_the_same(monkeypatch, drop_last, channels_last):
+    """On a GPU several small batches are prepared at once: in whatever order they are asked for, nothing changes."""
+    images, augmentation = image_set(50), Augmentation(crop=2, flip="random", cutmix=0.5, trivial_augment=True)
+
+    def loader(together):
+        examples = AugmentedImages(images, augmentation, channels_last=channels_last)
+        monkeypatch.setattr(AugmentedImages, "samples_together", together)
+        return Loader(examples, 8, seed=3, drop_last=drop_last)
+
+    alone, together = loader(1), loader(26)
+    for epoch, step in [*((0, step) for step in range(len(alone))), (1, 2), (0, 5), (1, 3)]:
+        for a, b in zip(alone.batch(epoch, step), together.batch(epoch, step), strict=True):
+            assert a.equal(b)
+            assert a.stride() == b.stride()
+    with pytest.raises(ValueError, match="step must be in"):
+        together.batch(0, len(together))
+
+
 def test_an_epoch_can_be_entered_anywhere():
     loader = Loader(AugmentedImages(image_set(50), EVERYTHING), 8, seed=3)
     whole = list(loader.epoch(2))

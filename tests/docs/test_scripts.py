@@ -112,10 +112,11 @@ def test_tables_take_up_what_was_measured_on_a_gpu_later(script):
         "conversion": [conversion],
     }  # fmt: skip
     before = [r for r in results.load() if r.get("benchmark") not in rows or "NVIDIA" not in r["hardware"]]
-    found = before + [{**base, "benchmark": name, "rows": some} for name, some in rows.items()]
+    found = before + [{**base, "benchmark": name, "layout": "in rows", "rows": some} for name, some in rows.items()]
     tables = {name: results.table(name, "there/", found) for name in ("gaussian", "conversion")}
     assert all(tables[name].startswith(results.table(name, "there/", before)) for name in tables)
     assert "| 64² | 0.40 (3.00) | – (–) |\n| 128² | – (–) | 5.00 (2.00) |" in tables["gaussian"]
+    assert "their images are laid out in rows" in tables["gaussian"]
     assert "| 64² | 14.50 | 9.25 | 1.57 × |" in tables["gaussian"]
     assert "| wide | 0.51 ms | 2.50× | 1.00× | 0.90× | 1.10× | 7.0 MiB" in tables["conversion"]
 

@@ -5,6 +5,7 @@ import torch
 
 import regard
 from regard.training import ImageEncoderSettings, ImageTask, MuonSettings, Recipe
+from regard.training._learner import Learner
 from regard.training.events import Stepped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")]
@@ -24,18 +25,18 @@ def _losses(run):
 @pytest.mark.parametrize("changes", [{}, {"average": 0.9, "accumulate": 2, "precision": "bf16"}])
 def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch, changes):
     steps = []
-    actual = torch.manual_seed
+    actual = Learner.step
 
-    def begin(seed):  # the first thing that a step does
+    def begin(*args):
         torch.cuda.set_sync_debug_mode("error" if len(steps) > 2 else "default")
-        return actual(seed)
+        return actual(*args)
 
     def end(event):
         if isinstance(event, Stepped):
             torch.cuda.set_sync_debug_mode("default")
             steps.append(event.step)
 
-    monkeypatch.setattr(torch, "manual_seed", begin)
+    monkeypatch.setattr(Learner, "step", begin)
     options = {"accelerator": "cuda", "tensorboard": False, "listeners": [end]}
     regard.train(_recipe(**changes), folder=tmp_path / "run", **options)
     assert len(steps) == 24

@@ -1,5 +1,6 @@
 """Images for a :class:`Loader`: stored as bytes on the device, augmented and normalized there."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from regard.data._image_sets import ImageSet
 from regard.data._mix import label_weights, mix, partners
 from regard.data._trivial_augment import draw_operations, trivial_augment
 from regard.data.own_images import StreamedSet
+
+TOGETHER = 16 << 20  # bytes of images that are prepared at once on a GPU
 
 
 class ImageBatch(NamedTuple):
@@ -82,6 +85,11 @@ class AugmentedImages:
     @property
     def reads_ahead(self) -> bool:
         return isinstance(self.set, StreamedSet)
+
+    @property
+    def samples_together(self) -> int:
+        size = math.prod(self.set.shape) * torch.float32.itemsize
+        return TOGETHER // size if self.device.type == "cuda" and not self.reads_ahead else 1
 
     def announce(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> None:
         """Start to read a batch that will be wanted soon, where images are streamed. No batch depends on it."""

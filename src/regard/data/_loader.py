@@ -41,6 +41,16 @@ class ReadsAhead(Protocol):
         """This batch will be asked for soon."""
 
 
+@runtime_checkable
+class PreparesTogether(Protocol):
+    """Examples of which several batches are prepared in the time of one: on a GPU, where small operations cost their launch.
+    A batch of them is a named tuple of tensors with one row for each sample."""
+
+    @property
+    def samples_together(self) -> int:
+        """About how many."""
+
+
 class Loader(Generic[Batch_co]):
     """Batches of ``examples``, in an order that depends on (seed, epoch).
 
@@ -105,6 +115,9 @@ class Loader(Generic[Batch_co]):
         self.world_size = world_size
         self._ahead = examples if isinstance(examples, ReadsAhead) and examples.reads_ahead else None
         self._order: tuple[int, Tensor] | None = None
+        together = examples.samples_together if isinstance(examples, PreparesTogether) else 1
+        self._steps_together = max(1, together * world_size // batch_size)
+        self._prepared: tuple[int, int, list[Batch_co]] | None = None  # epoch, first step, and batches from there on
 
     def __len__(self) -> int:
         """The number of steps in an epoch."""
@@ -127,7 +140,21 @@ class Loader(Generic[Batch_co]):
         if self._ahead is not None:
             for later in range(step, min(step + READ_AHEAD + 1, len(self))):
                 self._ahead.announce(self.index(epoch, later), seed=self.seed, epoch=epoch)
+        if self._steps_together > 1:
+            return self._together(epoch, step)
         return self.examples.batch(self.index(epoch, step), seed=self.seed, epoch=epoch)
+
+    def _together(self, epoch: int, step: int) -> Batch_co:
+        """The same, prepared together with its neighbors: a sample does not depend on the rest of its batch."""
+        self._check_step(step)
+        first = step - step % self._steps_together
+        if self._prepared is None or self._prepared[:2] != (epoch, first):
+            steps = range(first, min(first + self._steps_together, len(self)))
+            indices = [self.index(epoch, one) for one in steps]
+            joined: Any = self.examples.batch(torch.cat(indices), seed=self.seed, epoch=epoch)
+            columns = [column.split([len(index) for index in indices]) for column in joined]
+            self._prepared = epoch, first, [type(joined)(*parts) for parts in zip(*columns, strict=True)]
+        return self._prepared[2][step - first]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch_co]:
         """The batches of an epoch, beginning with step ``start``."""

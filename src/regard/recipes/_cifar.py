@@ -260,7 +260,8 @@ def a6_depthwise_short() -> Recipe:
 def resnet18() -> Recipe:
     """The convolutional baseline with the paper's recipe. Published in the same table: 93.8 %.
 
-    Expected: the published accuracy; 300 epochs have not been run here. ``resnet18-short`` has.
+    Expected: test accuracy 94.56 % (95.08 % with flip averaging) in 554 s of training on one NVIDIA H200, one seed
+    (benchmarks/results/resnet18-2026-11-18.json). Compilation takes 24 s.
     Command: ``regard train resnet18``
     """
     return _paper("resnet18", ResNet18Settings(), channels_last=True)

@@ -14,6 +14,11 @@ from regard.training._fitting import check_state
 from regard.training._optimizer_state import optimizer_state, restore_optimizers, set_learning_rates
 from regard.training._recipe import Recipe
 
+# Options of the compiler, each measured on the 2020 paper's network (benchmarks/results/training-step-h200-2026-11-18.json).
+# Dropout draws with torch's own kernel, as in eager training: compiled code computes four random numbers to use one. Padded
+# rows are copied where a kernel of ours reads them. Sums over rows and over columns in one pass are slow with a dropout mask.
+COMPILED = {"fallback_random": True, "comprehensive_padding": False, "triton.mix_order_reduction": False}
+
 
 class Measured(NamedTuple):
     """The numbers of a step, still on the device: this process's share of the batch's mean loss and accuracy, and the
@@ -61,7 +66,7 @@ class Learner:
         """Train on a batch. ``step`` counts from 0; ``factor`` is the schedule's factor on the learning rates."""
         recipe = self.recipe
         set_learning_rates(self.optimizers, factor)
-        torch.manual_seed(random_number(2**63, recipe.seed, "step", step, self.fabric.global_rank))
+        self._seed(random_number(2**63, recipe.seed, "step", step, self.fabric.global_rank))
 
         buffers = self._buffers() if recipe.non_finite == "skip" else {}
         loss, accuracy = self._backward(batch)
@@ -129,6 +134,15 @@ class Learner:
             correct = correct + outcome.correct / targets
         return loss, correct
 
+    def _seed(self, number: int) -> None:
+        """As ``torch.manual_seed``, but of the devices that the step uses alone: looking for others takes longer than seeding."""
+        if self.fabric.device.type not in ("cpu", "cuda"):
+            torch.manual_seed(number)
+            return
+        torch.default_generator.manual_seed(number)
+        if self.fabric.device.type == "cuda":
+            torch.cuda.manual_seed(number)
+
     def _gradient_norm(self) -> Tensor:
         parameters = [parameter for parameter in self.network.parameters() if parameter.grad is not None]
         if self.recipe.clip is not None:
@@ -145,10 +159,12 @@ class Learner:
     def _compiled(self) -> Any:
         """On a GPU of its own, a step is recorded as a CUDA graph and replayed: launching the kernels of a small network
         one by one takes longer than running them. Gradients that outlive a step or are exchanged do not allow that, and
-        batches of many shapes would each be recorded.
+        batches of many shapes would each be recorded."""
+        from torch._inductor import list_options
 
-        Dropout draws with torch's own kernel, as in eager training: compiled code computes four random numbers to use one."""
-        return torch.compile(self.network, options={"fallback_random": True, "triton.cudagraphs": self._replays()})
+        wanted = {"triton.cudagraphs": self._replays(), **COMPILED}
+        known = list_options()  # of this version of torch
+        return torch.compile(self.network, options={name: value for name, value in wanted.items() if name in known})
 
     def _replays(self) -> bool:
         alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
