@@ -38,10 +38,10 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(_building, "TILE", 64)
 
 
-def record_of(scores, logsumexp=True):
+def record_of(scores, logsumexp=True, dtype=torch.float32):
     """A record as a kernel would leave it, of these scores; and its weights."""
     batch, heads, _, keys = scores.shape
-    value = torch.randn(batch, heads, keys, 4)
+    value = torch.randn(batch, heads, keys, 4, dtype=dtype)
     weights, total = scores(slice(None), slice(None))
     given = Computation(scores, output=weights @ value, value=value, logsumexp=total if logsumexp else None)
     record = AttentionRecord("attention", "test", scores.shape, Check("kernel"), computation=given)
@@ -381,3 +381,26 @@ def test_low_tiles_of_heads_that_share_keys_give_the_dense_map(monkeypatch, shar
     output[1, 7, 39] += 1  # the last head of the last tile is compared, too
     assert _building._in_tiles(record, room) is not None
     assert record.residual > 0.5
+
+
+@pytest.mark.parametrize("number", [-1e4, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_whose_keys_are_all_hidden_by_a_number(small_tiles, number, known):
+    """Padding on the left hides all keys of the first queries, and a softmax of equal numbers is even: they are no empty rows."""
+    bias = torch.zeros(2, 1, 20, 20).masked_fill_(torch.ones(20, 20).triu(1).bool(), number)
+    bias[1, :, :, :7] = number
+    scores = AttentionScores(torch.randn(2, 2, 20, 4), torch.randn(2, 2, 20, 4), 0.5, bias=bias)
+    record, weights = record_of(scores, known)
+    assert_equals_dense(_overview_pass.overview_of(record, slice(None), 8), weights, 0)
+    assert record.agrees
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_scores_and_many_queries_are_no_disagreement(dtype):
+    """The logsumexp of large scores is rounded by much, and distances of many queries are long whatever the keys."""
+    band = Band(right=0)
+    for queries, keys, scale, hidden in ((60, 60, 1e4, band), (300, 3, 1.0, None), (300, 1, 1.0, band)):
+        query, key = (torch.randn(1, 2, n, 4, dtype=dtype) for n in (queries, keys))
+        record, weights = record_of(AttentionScores(query, key, scale, band=hidden), dtype=dtype)
+        assert_equals_dense(_overview_pass.overview_of(record, slice(None), 8), weights.float(), 0)
+        assert record.agrees, record.residual
