@@ -170,8 +170,9 @@ def test_handwritten_and_declared_attention():
     ):
         with torch.no_grad(), regard.capture(model) as whole:
             model(x)
-        with torch.no_grad(), regard.capture(model, overview=3) as maps:
+        with torch.no_grad(), regard.capture(model, overview=3, keep_keys=True) as maps:
             model(x)
+        assert any("keep_keys= keeps none" in note for note in maps.notes)
         expected = whole[0].weights.unflatten(-1, (3, 3)).unflatten(-3, (3, 3)).sum((-1, -3))
         torch.testing.assert_close(maps[0].overview, expected)
         assert maps[0].agrees

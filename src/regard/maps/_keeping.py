@@ -106,13 +106,8 @@ class Keeping(RecordListener, ABC):
         count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
         size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
-        scores = record.running.weights
-        if self.long.keep_keys:
-            if not isinstance(scores, AttentionScores):
-                return "its queries and keys are not known: capture it without keep_keys="
-            if scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
-                return "its scores are changed by functions that need the GPU: capture it without keep_keys="
-            size += 0 if self.stream is not None else scores.nbytes
+        scores = self._scores_to_keep(record) if self.long.keep_keys else None
+        size += 0 if scores is None or self.stream is not None else scores.nbytes
         reason = self.storage.take(size, what="this overview")
         if reason is not None:
             return reason
@@ -121,6 +116,19 @@ class Keeping(RecordListener, ABC):
             if reason is not None:
                 return reason
         record.overview = overview_of(record, heads, cells).kept()
-        if self.long.keep_keys and isinstance(scores, AttentionScores):
+        if scores is not None:
             record.scores = scores.on_host(self.storage.place)
+        return None
+
+    def _scores_to_keep(self, record: AttentionRecord) -> AttentionScores | None:
+        """Those from which rows follow later. Without them there is still an overview, and a note says why they are not kept."""
+        scores = record.running.weights
+        if not isinstance(scores, AttentionScores):
+            self.noted(
+                record.name, "its queries and keys are not known, so that keep_keys= keeps none: choose rows= before"
+            )
+        elif scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
+            self.noted(record.name, "functions that need the GPU change its scores, so that keep_keys= keeps no keys")
+        else:
+            return scores
         return None

@@ -260,7 +260,7 @@ class AttentionRecord:
         if self.stored is None or (self.windows is not None and self.rows is None):
             raise ValueError(
                 f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
-                "keep_keys=True"
+                "keep_keys=True (maps.notes says where they are not known)"
             )
         if self.rows is not None:
             missing = [row for row in chosen.tolist() if row not in self.rows]
