@@ -328,6 +328,12 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
     with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
         model(x)
     assert "folds some rows at a time" in maps.missed[0].reason
+    for wrong in (
+        lambda total, weights: weights @ weights[..., :1, :1],
+        lambda total, weights, rows: weights @ weights[..., :1, :1],
+    ):
+        with pytest.raises(TypeError, match="reduce must be a function of"), regard.capture(model, reduce=wrong):
+            model(torch.randn(1, 5, 16))
 
 
 @pytest.mark.parametrize(
@@ -337,9 +343,10 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
         ({"overview": True}, "overview must be"),
         ({"overview": 8, "reduce": max}, "exclude"),
         ({"keep_keys": True}, "goes with overview"),
+        ({"overview": 8, "keep_keys": "yes"}, "keep_keys must be"),
     ],
 )
-def test_wrong_options(options, match):
+def test_wrong_options(options, match, user_errors):
     with pytest.raises((TypeError, ValueError), match=match):
         regard.capture(Long(), **options)
 
@@ -405,3 +412,34 @@ def test_large_scores_and_many_queries_are_no_disagreement(dtype):
         record, weights = record_of(AttentionScores(query, key, scale, band=hidden), dtype=dtype)
         assert_equals_dense(_overview_pass.overview_of(record, slice(None), 8), weights.float(), 0)
         assert record.agrees, record.residual
+
+
+def test_a_query_that_is_no_number_is_noticed(monkeypatch):
+    """Also where its row is none of those that are computed in full."""
+    monkeypatch.setattr(_overview_pass, "checked_rows", lambda queries: (0, 1))
+    query, key = torch.randn(1, 2, 20, 4), torch.randn(1, 2, 20, 4)
+    query[0, 0, 7, 0] = math.nan
+    record, _ = record_of(AttentionScores(query, key, 0.5))
+    _overview_pass.overview_of(record, slice(None), 8)
+    assert not record.agrees
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (1, 2, 0, 5), (1, 2, 5, 0)])
+def test_empty_maps(shape):
+    batch, heads, queries, keys = shape
+
+    class Empty(nn.Module):
+        def forward(self, query, key):
+            return F.scaled_dot_product_attention(query, key, key)
+
+    model, given = Empty(), (torch.randn(batch, heads, queries, 4), torch.randn(batch, heads, keys, 4))
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(*given)
+    assert maps[0].weights.shape == shape
+    assert maps[0].agrees
+    with (
+        torch.no_grad(),
+        pytest.warns(UserWarning, match="no overview of an empty map"),
+        regard.capture(model, overview=4),
+    ):
+        model(*given)

@@ -58,10 +58,20 @@ class Keeping(RecordListener, ABC):
             found = self.maps.get(record.name)
             total = None if found is None else found.reduced
             for start, weights in chunks(record, rows, heads, self.chunk_bytes):
-                total = self.reduce(total, weights, slice(start, start + weights.shape[2]))  # type: ignore[misc]
+                total = self.reduced(total, weights, slice(start, start + weights.shape[2]))
             self.maps.ensure(record.name).reduced = total
             return None
         return self._keep_weights(record, rows, heads)
+
+    def reduced(self, total: Any, *given: Any) -> Any:
+        """What ``reduce=`` makes of the total so far and of the weights, with their rows if it takes them."""
+        try:
+            return self.reduce(total, *given)  # type: ignore[misc]
+        except (TypeError, ValueError, RuntimeError) as error:  # NotImplementedError is one
+            asked = "(total, weights, rows)" if len(given) > 1 else "(total, weights)"
+            raise TypeError(
+                f"reduce must be a function of {asked}, but {self.reduce!r:.100} raised: {error}"
+            ) from error
 
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
         batch, heads_count, queries, keys = record.shape
@@ -103,6 +113,8 @@ class Keeping(RecordListener, ABC):
         if record.windows is not None or record.axes.over == "samples":
             which = "windows" if record.windows is not None else "queries with keys of their own"
             return f"there is no overview of {which}: capture it without overview="
+        if 0 in record.shape:
+            return "there is no overview of an empty map: capture it without overview="
         count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
         size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED

@@ -216,9 +216,9 @@ def check(
     ]
     if sums is not None:
         # A row without keys sums to zero; of the others the sum is exp(our logsumexp − the kernel's).
-        differences.append(torch.where(sums > 0, sums - 1, 0.0).abs().amax())
+        differences.append(torch.where(sums == 0, 0.0, sums - 1).abs().amax())
         if running.logsumexp is not None:
-            record.check.add(None, torch.where(sums > 0, sums.log().abs(), 0.0).amax())
+            record.check.add(None, torch.where(sums == 0, 0.0, sums.log().abs()).amax())
     like = running.value if running.compared is None else running.compared
     size = torch.ones((), device=device) if like is None or not like.numel() else exact(largest_magnitude(like))
     record.check.add(torch.stack(differences).amax() * size, None)
