@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
-from regard.maps._band import Band, alignment
 from regard.maps._by_kernel import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
@@ -52,12 +51,14 @@ class Tile:
 class Accumulator:
     """Adds tiles to an overview."""
 
-    def __init__(self, shape: tuple[int, int, int, int], cells: int, band: Band | None, device: torch.device) -> None:
-        self.overview = Overview.empty(shape, cells, device)
-        self.sums = torch.zeros(shape[:3], device=device)
-        _, _, self.queries, self.keys = shape
+    def __init__(self, record: AttentionRecord, heads: int, cells: int) -> None:
+        batch, _, queries, self.keys = record.shape
+        running, device = record.running, record.running.device
+        self.overview = Overview.empty((batch, heads, queries, self.keys), cells, device)
+        self.sums = torch.zeros(batch, heads, queries, device=device)
+        band = running.weights.band if isinstance(running.weights, AttentionScores) else None
         self.one_sided = band is not None and band.right is not None and band.right <= 0
-        self.shift = alignment(band, self.queries, self.keys)
+        self.shift = record.shift
         width = self.overview.cell[1]
         self.steps = torch.arange(width, dtype=torch.float32, device=device)
         self.work: Tensor | None = None
@@ -141,9 +142,7 @@ class Accumulator:
 
 def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overview:
     """The overview of these heads. Its check is added to the record."""
-    scores = record.running.weights
-    band = scores.band if isinstance(scores, AttentionScores) else None
-    shift, rows = alignment(band, *record.shape[2:]), checked_rows(record.shape[2])
+    rows = checked_rows(record.shape[2])
     packed = packed_overview(record, heads, cells, rows)
     if packed is not None:
         error, log_error, largest = packed.numbers.unbind()
@@ -155,13 +154,13 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
         before = copy(record.check)
-        check(record, found.overview, found.sums, heads, shift)
+        check(record, found.overview, found.sums, heads)
         if agrees_at_first(record, found.proof):
             prove_packed(record, heads, cells, rows, found.overview)
             return found.overview
         record.check = before
     overview, sums = _by_tiles(record, heads, cells)
-    check(record, overview, sums, heads, shift)
+    check(record, overview, sums, heads)
     return overview
 
 
@@ -176,8 +175,7 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     """The overview, and the sums of the rows if they should be one."""
     running, (batch, count, queries, keys) = record.running, record.shape
     numbers, scores = torch.arange(count)[heads].tolist(), running.weights
-    band = scores.band if isinstance(scores, AttentionScores) else None
-    add = Accumulator((batch, len(numbers), queries, keys), cells, band, running.device)
+    add = Accumulator(record, len(numbers), cells)
     if not isinstance(scores, AttentionScores):
         from_weights(record, on_device(heads, running.device), add)
         return add.overview, None
@@ -194,9 +192,7 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     return add.overview, add.sums
 
 
-def check(
-    record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection, shift: int | Tensor
-) -> None:
+def check(record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection) -> None:
     """Compare an overview with the kernel: every row sums to one, and a few random rows are computed in full.
 
     Row sums do not notice keys in a wrong order, so the statistics of the rows in full are compared, too. Differences are
@@ -212,7 +208,7 @@ def check(
     found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, queries, keys)}
     differences = [
         (getattr(found, name)[:, :, rows] / parts.get(name, 1) - value).abs().amax()
-        for name, value in statistics(weights.float(), rows, shift, queries).items()
+        for name, value in statistics(weights.float(), rows, record.shift, queries).items()
     ]
     if sums is not None:
         # A row without keys sums to zero; of the others the sum is exp(our logsumexp − the kernel's).
