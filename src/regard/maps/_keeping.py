@@ -82,7 +82,7 @@ class Keeping(RecordListener, ABC):
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
             # What fits into one chunk is working memory, as it is for maps that are kept.
-            reason = self.storage.take(size, what="to fold this map at once") if size > self.chunk_bytes else None
+            reason = self.storage.take(size, what="folding this map at once") if size > self.chunk_bytes else None
             if reason is not None:
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
             self.storage.used -= size if size > self.chunk_bytes else 0
@@ -120,7 +120,7 @@ class Keeping(RecordListener, ABC):
         size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
         scores = self._scores_to_keep(record) if self.long.keep_keys else None
         size += 0 if scores is None or self.stream is not None else scores.nbytes
-        reason = self.storage.take(size, what="this overview")
+        reason = self.storage.take(size, what="this overview" if scores is None else "this overview and its keys")
         if reason is not None:
             return reason
         if self.rows is not None:
