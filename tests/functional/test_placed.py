@@ -323,3 +323,18 @@ def test_a_key_of_another_shape_than_the_query_is_refused(shape):
     query, value = torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 4)
     with pytest.raises(ValueError, match=r"key must have query's shape \(1, 2, 12, 8\)"):
         _placed.check_placed(query, torch.randn(shape), value, torch.zeros(2, 2), (3, 4), 0, None, None)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_map_in_half_precision_is_that_of_exact_scores(autocast):
+    """Scores of positions that are all far from the center are large, and differ by less than half precision would leave."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 1, 64, 4, generator=generator).bfloat16() for _ in range(3))
+    center, sharpness, grid = torch.tensor([[9.0, -5.0]]), torch.tensor([0.3]), (8, 8)
+    exact = placed_attention(query.double(), key.double(), value.double(), center, sharpness, grid, return_weights=True)
+    given = (query.float(), key.float(), value.float()) if autocast else (query, key, value)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = placed_attention(*given, center, sharpness, grid, return_weights=True)
+    for ours, theirs in zip(found, exact, strict=True):
+        assert ours.dtype is torch.bfloat16
+        torch.testing.assert_close(ours.double(), theirs, atol=2e-2, rtol=1e-2)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -79,16 +80,21 @@ def placed_attention(
     matrix = call.sharpness.double()
     if matrix.ndim < 3:
         matrix = torch.diag_embed(call.axis_sharpness.double())
-    if return_weights:
-        bias = F.pad(position_scores(call.center.double(), matrix, call.grid), (prefix, 0, prefix, 0))
-        hidden = None if keep is None else keep[:, None, None, :].expand(-1, query.shape[1], tokens, -1)
-        return attention(
-            query, key, value, beta=beta, bias=bias[None].to(query.dtype), keep=hidden, causal=causal, dropout=dropout,
-            return_weights=True,
-        )  # fmt: skip
-    if under_autocast(query):
+    autocast = under_autocast(query)
+    if autocast:
         lowered = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x.to(lowered) for x in (query, key, value))
+    if return_weights:
+        # Half precision would round scores of far positions by more than what tells them apart.
+        wide_dtype = torch.promote_types(query.dtype, torch.float32)
+        bias = F.pad(position_scores(call.center.double(), matrix, call.grid), (prefix, 0, prefix, 0))
+        hidden = None if keep is None else keep[:, None, None, :].expand(-1, query.shape[1], tokens, -1)
+        with torch.autocast(query.device.type, enabled=False) if autocast else nullcontext():
+            out, weights = attention(
+                query.to(wide_dtype), key.to(wide_dtype), value.to(wide_dtype), beta=beta, bias=bias[None].to(wide_dtype),
+                keep=hidden, causal=causal, dropout=dropout, return_weights=True,
+            )  # fmt: skip
+        return out.to(value.dtype), weights.to(value.dtype)
     places = call.center.double(), matrix
     apart = has_own_gradient(query, dropout, call.grid)
     fixed = (places[0].detach(), places[1].detach()) if apart else places
