@@ -1,6 +1,7 @@
 """Content and place on the fused kernel: as the score's own formula, with class tokens, masks and causality."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -323,6 +324,16 @@ def test_a_key_of_another_shape_than_the_query_is_refused(shape):
     query, value = torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 4)
     with pytest.raises(ValueError, match=r"key must have query's shape \(1, 2, 12, 8\)"):
         _placed.check_placed(query, torch.randn(shape), value, torch.zeros(2, 2), (3, 4), 0, None, None)
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize("shape", [(1, 2, 5, 4), (1, 1, 12, 4), (2, 2, 12, 4)])
+def test_values_that_are_not_one_for_each_key_are_named_as_they_were_passed(shape):
+    query = torch.randn(1, 2, 12, 8)
+    with pytest.raises(
+        ValueError, match=rf"value must be .* with \(1, 2, 12\) as key has, got {re.escape(str(shape))}"
+    ):
+        placed_attention(query, query, torch.randn(shape), torch.zeros(2, 2), torch.ones(2), (3, 4))
 
 
 @pytest.mark.parametrize("autocast", [False, True])

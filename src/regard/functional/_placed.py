@@ -196,6 +196,10 @@ def check_placed(
         )
     if key.shape != query.shape:  # columns are added to both, and would not meet behind contents of other widths
         raise ValueError(f"key must have query's shape {tuple(query.shape)}, got {tuple(key.shape)}")
+    if value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            f"value must be (batch, heads, tokens, width) with {tuple(key.shape[:3])} as key has, got {tuple(value.shape)}"
+        )
     if keep is not None:
         check_tensor("keep", keep)
         if keep.dtype is not torch.bool or tuple(keep.shape) != (query.shape[0], tokens):
