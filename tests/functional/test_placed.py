@@ -312,6 +312,8 @@ class TestLayer:
     def test_what_cannot_be_exchanged_is_refused(self):
         with pytest.raises(ValueError, match="layer must be self-attention"):
             PlacedAttention.from_multi_head(MultiHeadAttention(16, 4, key_value_heads=2))
+        with pytest.raises(TypeError, match=r"layer must be a regard.MultiHeadAttention, .* got a MultiheadAttention"):
+            PlacedAttention.from_multi_head(torch.nn.MultiheadAttention(16, 4))
         with pytest.raises(
             ValueError, match=r"query and key have 12 and 12 tokens, but prefix 1 and grid \(3, 4\) make 13"
         ):
@@ -349,3 +351,20 @@ def test_the_map_in_half_precision_is_that_of_exact_scores(autocast):
     for ours, theirs in zip(found, exact, strict=True):
         assert ours.dtype is torch.bfloat16
         torch.testing.assert_close(ours.double(), theirs, atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_captured_rows_that_see_nothing_are_zero(causal):
+    """As the layer's own map has them: the kernel's has weights there, which zeros replace afterwards."""
+    layer, x = PlacedAttention(16, 4).eval(), torch.randn(2, 13, 16)
+    keep = torch.ones(2, 13, dtype=torch.bool)
+    keep[0, :3], keep[1] = False, False
+    with torch.no_grad(), regard.capture(layer) as maps, regard.capture(layer, overview=4) as short:
+        out = layer(x, (3, 4), prefix=1, keep=keep, causal=causal)
+    expected, weights = layer(x, (3, 4), prefix=1, keep=keep, causal=causal, return_weights=True)
+    torch.testing.assert_close(maps[0].weights, weights)
+    torch.testing.assert_close(out, expected)
+    assert not weights[1].any()
+    assert maps[0].agrees
+    assert maps[0].grid == (3, 4)
+    torch.testing.assert_close(short[0].per_key.received, weights.sum(2))

@@ -1,8 +1,10 @@
 """Content and place together on the stock fused kernel: Gaussian scores as a few more columns of queries and keys."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,7 @@ from regard.functional._place_columns import joined, products_are_rounded
 from regard.functional._place_gradient import PlaceGradient
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES
+from regard.observation import is_hidden, is_observed, observe
 from regard.support.checks import (
     check_flag,
     check_grid,
@@ -85,22 +88,23 @@ def placed_attention(
         lowered = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x.to(lowered) for x in (query, key, value))
     if return_weights:
-        # Half precision would round scores of far positions by more than what tells them apart.
-        wide_dtype = torch.promote_types(query.dtype, torch.float32)
-        bias = F.pad(position_scores(call.center.double(), matrix, call.grid), (prefix, 0, prefix, 0))
-        hidden = None if keep is None else keep[:, None, None, :].expand(-1, query.shape[1], tokens, -1)
+        scores = F.pad(position_scores(call.center.double(), matrix, call.grid), (prefix, 0, prefix, 0))
         with torch.autocast(query.device.type, enabled=False) if autocast else nullcontext():
-            out, weights = attention(
-                query.to(wide_dtype), key.to(wide_dtype), value.to(wide_dtype), beta=beta, bias=bias[None].to(wide_dtype),
-                keep=hidden, causal=causal, dropout=dropout, return_weights=True,
-            )  # fmt: skip
-        return out.to(value.dtype), weights.to(value.dtype)
-    places = call.center.double(), matrix
-    apart = has_own_gradient(query, dropout, call.grid)
-    fixed = (places[0].detach(), places[1].detach()) if apart else places
+            return with_weights(query, key, value, scores, beta, keep, causal, dropout)
     seen = None
     if keep is not None:
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
+    if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
+        # The kernel gives weights to rows that see nothing, too, and zeros take their place afterwards: of the map as well.
+        again: Callable[..., Any] = functools.partial(
+            placed_attention, query, key, value, center, sharpness, grid,
+            prefix=prefix, beta=beta, keep=keep, causal=causal, dropout=dropout,
+        )  # fmt: skip
+        weights, compared = lambda: again(return_weights=True)[1], None if dropout else value
+        return observe(None, again, weights, value=compared, kind="placed", grid=call.grid, prefix=prefix)
+    places = call.center.double(), matrix
+    apart = has_own_gradient(query, dropout, call.grid)
+    fixed = (places[0].detach(), places[1].detach()) if apart else places
     wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart, causal)
     width = value.shape[-1]
     whole = attention(wide.query, wide.key, wide.value, beta=beta, causal=causal, dropout=dropout)
@@ -112,6 +116,21 @@ def placed_attention(
             out, *places, *content, *known, call.grid, prefix, beta, causal, wide.heads, wide.longest
         )  # fmt: skip
     return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
+
+
+def with_weights(
+    query: Tensor, key: Tensor, value: Tensor, scores: Tensor, beta: float, keep: Tensor | None, causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output and the map, in float32 or better: half precision would round scores of far positions by more than what
+    tells them apart."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    hidden = None if keep is None else keep[:, None, None, :].expand(-1, *query.shape[1:3], -1)
+    out, weights = attention(
+        query.to(wide), key.to(wide), value.to(wide), beta=beta, bias=scores[None].to(wide), keep=hidden, causal=causal,
+        dropout=dropout, return_weights=True,
+    )  # fmt: skip
+    return out.to(value.dtype), weights.to(value.dtype)
 
 
 # Places of an axis from which on float32 sums of scores leave too little of gradients of sharpness: at 64 a third was lost.
