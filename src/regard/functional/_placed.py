@@ -98,10 +98,12 @@ def placed_attention(
         # The kernel gives weights to rows that see nothing, too, and zeros take their place afterwards: of the map as well.
         again: Callable[..., Any] = functools.partial(
             placed_attention, query, key, value, center, sharpness, grid,
-            prefix=prefix, beta=beta, keep=keep, causal=causal, dropout=dropout,
+            prefix=prefix, beta=beta, keep=keep, causal=causal,
         )  # fmt: skip
-        weights, compared = lambda: again(return_weights=True)[1], None if dropout else value
-        return observe(None, again, weights, value=compared, kind="placed", grid=call.grid, prefix=prefix)
+        return observe(
+            None, lambda: again(dropout=dropout), lambda: again(return_weights=True)[1],
+            value=value, kind="placed", grid=call.grid, prefix=prefix, clean=again if dropout else None,
+        )  # fmt: skip
     places = call.center.double(), matrix
     apart = has_own_gradient(query, dropout, call.grid)
     fixed = (places[0].detach(), places[1].detach()) if apart else places
