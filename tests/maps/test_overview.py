@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -443,3 +444,20 @@ def test_empty_maps(shape):
         regard.capture(model, overview=4),
     ):
         model(*given)
+
+
+def test_rows_and_blocks_take_what_indices_are(user_errors):
+    with torch.no_grad(), regard.capture(model := Long(), overview=4, keep_keys=True) as maps:
+        model(torch.randn(1, 10, 16))
+    whole = maps[0].block()
+    for index in (3, torch.tensor(3), np.int64(3), -7):
+        torch.testing.assert_close(maps[0].row(index), whole[:, :, 3])
+    for wrong in (True, 1.5, "3", 10, torch.tensor(0.5)):
+        with pytest.raises(IndexError, match="row must be a whole number from -10 to 9"):
+            maps[0].row(wrong)
+    torch.testing.assert_close(maps[0].block(slice(1, None, 3), [-1, 0]), whole[:, :, 1::3][..., [-1, 0]])
+    for wrong in (slice(None, None, -1), slice("a", None), slice(0.5, None)):
+        with pytest.raises(ValueError, match="columns must be a slice of whole numbers with a step of 1 or more"):
+            maps[0].block(None, wrong)
+        with pytest.raises(ValueError, match="rows must be a slice of whole numbers with a step of 1 or more"):
+            regard.capture(model, rows=wrong)
