@@ -52,6 +52,7 @@ def observe(
     grid: Grid | None = None,
     prefix: int | None = None,
     query_grid: Grid | None = None,
+    clean: Callable[[], Tensor] | None = None,
 ) -> Tensor:
     """Declare one attention, and return the output with which the layer must continue.
 
@@ -71,6 +72,7 @@ def observe(
         grid: the shape on which the keys lie, if the layer knows it.
         prefix: how many tokens (class, registers) stand before those of the grid.
         query_grid: the shape on which the queries lie, if it is not that of the keys.
+        clean: computes the output without dropout, if it has some: weights @ value is compared with that.
 
     >>> value = torch.ones(1, 1, 2, 3)
     >>> heads = observe(None, lambda: 2 * value, lambda: 2 * torch.eye(2).expand(1, 1, 2, 2), value=value)
@@ -80,7 +82,7 @@ def observe(
     if not _listening:
         return output() if callable(output) else output
     tell = _tell_uncompiled if torch.compiler.is_compiling() else _tell
-    about = {"value": value, "kind": kind, "grid": grid, "prefix": prefix, "query_grid": query_grid}
+    about = {"value": value, "kind": kind, "grid": grid, "prefix": prefix, "query_grid": query_grid, "clean": clean}
     return tell(module, output, weights, about)
 
 

@@ -386,3 +386,11 @@ def test_one_product_for_all_heads_of_a_small_plane_copies_no_values():
     with Copies() as copies:
         torch.autograd.grad(out, value, above)
     assert copies.elements < out.numel() + value.numel() + 3 * 64 * 64  # both turned once, for the gradient of the map
+
+
+def test_a_plan_for_centers_in_float64_keeps_what_matters_in_float64():
+    center, sharpness = torch.zeros(1, 1, dtype=torch.float64), torch.full((1,), 0.5, dtype=torch.float64)
+    value, plan = torch.randn(1, 1, 200, 3, dtype=torch.float64), plan_for(center, sharpness, (200,))
+    found, expected = (gaussian_attention(value, center, sharpness, (200,), plan=way) for way in (plan, "dense"))
+    assert plan.heads[0].way == "banded"
+    torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)

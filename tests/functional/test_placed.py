@@ -1,6 +1,7 @@
 """Content and place on the fused kernel: as the score's own formula, with class tokens, masks and causality."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -311,6 +312,8 @@ class TestLayer:
     def test_what_cannot_be_exchanged_is_refused(self):
         with pytest.raises(ValueError, match="layer must be self-attention"):
             PlacedAttention.from_multi_head(MultiHeadAttention(16, 4, key_value_heads=2))
+        with pytest.raises(TypeError, match=r"layer must be a regard.MultiHeadAttention, .* got a MultiheadAttention"):
+            PlacedAttention.from_multi_head(torch.nn.MultiheadAttention(16, 4))
         with pytest.raises(
             ValueError, match=r"query and key have 12 and 12 tokens, but prefix 1 and grid \(3, 4\) make 13"
         ):
@@ -323,3 +326,45 @@ def test_a_key_of_another_shape_than_the_query_is_refused(shape):
     query, value = torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 4)
     with pytest.raises(ValueError, match=r"key must have query's shape \(1, 2, 12, 8\)"):
         _placed.check_placed(query, torch.randn(shape), value, torch.zeros(2, 2), (3, 4), 0, None, None)
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize("shape", [(1, 2, 5, 4), (1, 1, 12, 4), (2, 2, 12, 4)])
+def test_values_that_are_not_one_for_each_key_are_named_as_they_were_passed(shape):
+    query = torch.randn(1, 2, 12, 8)
+    with pytest.raises(
+        ValueError, match=rf"value must be .* with \(1, 2, 12\) as key has, got {re.escape(str(shape))}"
+    ):
+        placed_attention(query, query, torch.randn(shape), torch.zeros(2, 2), torch.ones(2), (3, 4))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_map_in_half_precision_is_that_of_exact_scores(autocast):
+    """Scores of positions that are all far from the center are large, and differ by less than half precision would leave."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 1, 64, 4, generator=generator).bfloat16() for _ in range(3))
+    center, sharpness, grid = torch.tensor([[9.0, -5.0]]), torch.tensor([0.3]), (8, 8)
+    exact = placed_attention(query.double(), key.double(), value.double(), center, sharpness, grid, return_weights=True)
+    given = (query.float(), key.float(), value.float()) if autocast else (query, key, value)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = placed_attention(*given, center, sharpness, grid, return_weights=True)
+    for ours, theirs in zip(found, exact, strict=True):
+        assert ours.dtype is torch.bfloat16
+        torch.testing.assert_close(ours.double(), theirs, atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_captured_rows_that_see_nothing_are_zero(causal):
+    """As the layer's own map has them: the kernel's has weights there, which zeros replace afterwards."""
+    layer, x = PlacedAttention(16, 4).eval(), torch.randn(2, 13, 16)
+    keep = torch.ones(2, 13, dtype=torch.bool)
+    keep[0, :3], keep[1] = False, False
+    with torch.no_grad(), regard.capture(layer) as maps, regard.capture(layer, overview=4) as short:
+        out = layer(x, (3, 4), prefix=1, keep=keep, causal=causal)
+    expected, weights = layer(x, (3, 4), prefix=1, keep=keep, causal=causal, return_weights=True)
+    torch.testing.assert_close(maps[0].weights, weights)
+    torch.testing.assert_close(out, expected)
+    assert not weights[1].any()
+    assert maps[0].agrees
+    assert maps[0].grid == (3, 4)
+    torch.testing.assert_close(short[0].per_key.received, weights.sum(2))

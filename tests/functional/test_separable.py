@@ -118,6 +118,8 @@ def test_the_layer_shows_the_map_it_computes(axes, grid, tables):
         ([DecayProfile(-torch.ones(2))], (6,), "rate must be finite and 0 or more"),
         ([DecayProfile(torch.ones(2), "left")], (6,), "side must be one of"),
         ([TableProfile(torch.ones(2, 9))], (6,), "reaches offsets of 4, but its axis has 6 tokens"),
+        ([TableProfile(torch.full((2, 11), math.nan))], (6,), "scores must be finite, or −∞"),
+        ([TableProfile(torch.full((2, 11), math.inf))], (6,), "scores must be finite, or −∞"),
         ([DecayProfile(torch.ones(3))], (6,), "value has 2 heads but the profiles have 3"),
         ([DecayProfile(torch.ones(2))], (5,), "value has 6 tokens but grid"),
     ],
@@ -125,3 +127,17 @@ def test_the_layer_shows_the_map_it_computes(axes, grid, tables):
 def test_what_does_not_fit_is_named(profiles, grid, message):
     with pytest.raises(ValueError, match=message):
         separable_attention(torch.zeros(1, 2, 6, 3), profiles, grid)
+
+
+def test_a_query_whose_offsets_are_all_hidden_gives_zeros():
+    """Strictly before the query: the first row and the first column see nothing, and no gradient is lost to NaN."""
+    scores = torch.zeros(1, 5, requires_grad=True)
+    before = scores.masked_fill(torch.arange(5) >= 2, -math.inf)
+    value = torch.randn(1, 1, 9, 2, requires_grad=True)
+    out = separable_attention(value, [TableProfile(before), TableProfile(before)], (3, 3)).reshape(3, 3, 2)
+    torch.testing.assert_close(out[2, 2], value.reshape(3, 3, 2)[:2, :2].mean((0, 1)))
+    assert not out[0].any()
+    assert not out[:, 0].any()
+    out.square().sum().backward()
+    assert scores.grad.isfinite().all()
+    assert value.grad.isfinite().all()

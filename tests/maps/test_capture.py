@@ -200,3 +200,13 @@ def test_a_grid_that_fits_nothing_is_warned_of(model, x):
     with regard.capture(model, grid=(2, 2)) as maps:
         model(x)
     assert (maps[0].grid, maps[0].prefix) == ((2, 2), 1)
+
+
+def test_the_budget_names_the_map_and_the_working_memory_apart(model, monkeypatch):
+    monkeypatch.setattr(regard.maps.Capture, "chunk_bytes", 1024)
+    with pytest.warns(UserWarning, match="budget"), regard.capture(model, budget="2KiB") as maps:
+        model(torch.randn(1, 20, 8))
+    needed = "it needs 3.12 KiB, and 3 KiB while it is computed"
+    assert maps.missed[0].reason.startswith(
+        f"the budget of 2 KiB has no room for this map: 0 B are in use, and {needed}"
+    )

@@ -240,3 +240,18 @@ def test_positions_are_saved(text_model, tmp_path):
         output = model.generate(prompt, **LENGTH)
     again = Maps.load(maps.save(tmp_path / "maps"))
     torch.testing.assert_close(again.generation(output).stack(), maps.generation(output).stack())
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static", "sliding window", "static, sliding window", "chunked prefill"])
+def test_distances_of_an_overview_are_those_of_the_positions(text_model, kind):
+    """A static cache has room for later keys: queries and keys do not end together there."""
+    window, options = KINDS[kind]
+    model, prompt = text_model(window), torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    given = {"attention_mask": torch.ones_like(prompt), **LENGTH, **options}
+    with torch.no_grad(), regard.capture(model) as whole, regard.capture(model, overview=4) as maps:
+        model.generate(prompt, **given)
+    for call, short in zip(whole[0].calls, maps[0].calls, strict=True):
+        away = (call.positions.key_positions - call.positions.query_positions[:, None]).abs()
+        torch.testing.assert_close(short.overview.per_query.distance, (call.weights * away).sum(-1))
+    with pytest.raises(ValueError, match="without overview="):
+        maps.generation()

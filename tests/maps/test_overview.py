@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,10 +39,10 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(_building, "TILE", 64)
 
 
-def record_of(scores, logsumexp=True):
+def record_of(scores, logsumexp=True, dtype=torch.float32):
     """A record as a kernel would leave it, of these scores; and its weights."""
     batch, heads, _, keys = scores.shape
-    value = torch.randn(batch, heads, keys, 4)
+    value = torch.randn(batch, heads, keys, 4, dtype=dtype)
     weights, total = scores(slice(None), slice(None))
     given = Computation(scores, output=weights @ value, value=value, logsumexp=total if logsumexp else None)
     record = AttentionRecord("attention", "test", scores.shape, Check("kernel"), computation=given)
@@ -170,8 +171,9 @@ def test_handwritten_and_declared_attention():
     ):
         with torch.no_grad(), regard.capture(model) as whole:
             model(x)
-        with torch.no_grad(), regard.capture(model, overview=3) as maps:
+        with torch.no_grad(), regard.capture(model, overview=3, keep_keys=True) as maps:
             model(x)
+        assert any("keep_keys= keeps none" in note for note in maps.notes)
         expected = whole[0].weights.unflatten(-1, (3, 3)).unflatten(-3, (3, 3)).sum((-1, -3))
         torch.testing.assert_close(maps[0].overview, expected)
         assert maps[0].agrees
@@ -219,7 +221,7 @@ def test_the_budget_is_counted_before_anything_is_computed(monkeypatch, tmp_path
     with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
         model(x)
     assert not calls
-    assert "budget" in maps.missed[0].reason
+    assert "has no room for this overview and its keys: 0 B are in use" in maps.missed[0].reason
     monkeypatch.undo()
     with torch.no_grad(), regard.capture(model, overview=16, keep_keys=True, budget=size, stream=tmp_path) as maps:
         model(x)
@@ -327,6 +329,12 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
     with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
         model(x)
     assert "folds some rows at a time" in maps.missed[0].reason
+    for wrong in (
+        lambda total, weights: weights @ weights[..., :1, :1],
+        lambda total, weights, rows: weights @ weights[..., :1, :1],
+    ):
+        with pytest.raises(TypeError, match="reduce must be a function of"), regard.capture(model, reduce=wrong):
+            model(torch.randn(1, 5, 16))
 
 
 @pytest.mark.parametrize(
@@ -336,9 +344,10 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
         ({"overview": True}, "overview must be"),
         ({"overview": 8, "reduce": max}, "exclude"),
         ({"keep_keys": True}, "goes with overview"),
+        ({"overview": 8, "keep_keys": "yes"}, "keep_keys must be"),
     ],
 )
-def test_wrong_options(options, match):
+def test_wrong_options(options, match, user_errors):
     with pytest.raises((TypeError, ValueError), match=match):
         regard.capture(Long(), **options)
 
@@ -381,3 +390,74 @@ def test_low_tiles_of_heads_that_share_keys_give_the_dense_map(monkeypatch, shar
     output[1, 7, 39] += 1  # the last head of the last tile is compared, too
     assert _building._in_tiles(record, room) is not None
     assert record.residual > 0.5
+
+
+@pytest.mark.parametrize("number", [-1e4, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_whose_keys_are_all_hidden_by_a_number(small_tiles, number, known):
+    """Padding on the left hides all keys of the first queries, and a softmax of equal numbers is even: they are no empty rows."""
+    bias = torch.zeros(2, 1, 20, 20).masked_fill_(torch.ones(20, 20).triu(1).bool(), number)
+    bias[1, :, :, :7] = number
+    scores = AttentionScores(torch.randn(2, 2, 20, 4), torch.randn(2, 2, 20, 4), 0.5, bias=bias)
+    record, weights = record_of(scores, known)
+    assert_equals_dense(_overview_pass.overview_of(record, slice(None), 8), weights, 0)
+    assert record.agrees
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_scores_and_many_queries_are_no_disagreement(dtype):
+    """The logsumexp of large scores is rounded by much, and distances of many queries are long whatever the keys."""
+    band = Band(right=0)
+    for queries, keys, scale, hidden in ((60, 60, 1e4, band), (300, 3, 1.0, None), (300, 1, 1.0, band)):
+        query, key = (torch.randn(1, 2, n, 4, dtype=dtype) for n in (queries, keys))
+        record, weights = record_of(AttentionScores(query, key, scale, band=hidden), dtype=dtype)
+        assert_equals_dense(_overview_pass.overview_of(record, slice(None), 8), weights.float(), 0)
+        assert record.agrees, record.residual
+
+
+def test_a_query_that_is_no_number_is_noticed(monkeypatch):
+    """Also where its row is none of those that are computed in full."""
+    monkeypatch.setattr(_overview_pass, "checked_rows", lambda queries: (0, 1))
+    query, key = torch.randn(1, 2, 20, 4), torch.randn(1, 2, 20, 4)
+    query[0, 0, 7, 0] = math.nan
+    record, _ = record_of(AttentionScores(query, key, 0.5))
+    _overview_pass.overview_of(record, slice(None), 8)
+    assert not record.agrees
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (1, 2, 0, 5), (1, 2, 5, 0)])
+def test_empty_maps(shape):
+    batch, heads, queries, keys = shape
+
+    class Empty(nn.Module):
+        def forward(self, query, key):
+            return F.scaled_dot_product_attention(query, key, key)
+
+    model, given = Empty(), (torch.randn(batch, heads, queries, 4), torch.randn(batch, heads, keys, 4))
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(*given)
+    assert maps[0].weights.shape == shape
+    assert maps[0].agrees
+    with (
+        torch.no_grad(),
+        pytest.warns(UserWarning, match="no overview of an empty map"),
+        regard.capture(model, overview=4),
+    ):
+        model(*given)
+
+
+def test_rows_and_blocks_take_what_indices_are(user_errors):
+    with torch.no_grad(), regard.capture(model := Long(), overview=4, keep_keys=True) as maps:
+        model(torch.randn(1, 10, 16))
+    whole = maps[0].block()
+    for index in (3, torch.tensor(3), np.int64(3), -7):
+        torch.testing.assert_close(maps[0].row(index), whole[:, :, 3])
+    for wrong in (True, 1.5, "3", 10, torch.tensor(0.5)):
+        with pytest.raises(IndexError, match="row must be a whole number from -10 to 9"):
+            maps[0].row(wrong)
+    torch.testing.assert_close(maps[0].block(slice(1, None, 3), [-1, 0]), whole[:, :, 1::3][..., [-1, 0]])
+    for wrong in (slice(None, None, -1), slice("a", None), slice(0.5, None)):
+        with pytest.raises(ValueError, match="columns must be a slice of whole numbers with a step of 1 or more"):
+            maps[0].block(None, wrong)
+        with pytest.raises(ValueError, match="rows must be a slice of whole numbers with a step of 1 or more"):
+            regard.capture(model, rows=wrong)

@@ -211,3 +211,28 @@ def test_our_transformer_attends_to_itself_and_across():
         model(source, target)
     assert sorted(found.shape[2:] for found in maps.values()) == [(4, 4), (4, 5), (5, 5)]
     assert maps.residual < 1e-5
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: GaussianAttention(8, 2, **options),
+        lambda **options: GaussianAttention(8, 2, covariance="full", **options),
+        lambda **options: GatedPositionalAttention(8, 4, **options),
+        lambda **options: RelativeAttention(8, 2, (3, 4), content=False, **options),
+    ],
+)
+def test_dropout_in_training_enters_neither_the_map_nor_its_check(make, dropout):
+    layer, x = make(dropout=dropout), torch.randn(2, 3, 4, 8)
+    torch.manual_seed(0)
+    expected = layer(x)
+    torch.manual_seed(0)
+    with regard.capture(layer) as maps:
+        out = layer(x)
+    torch.testing.assert_close(out, expected)  # the same entries were dropped
+    assert maps[0].agrees
+    assert ("without dropout" in maps[0].against) == bool(dropout)
+    with regard.capture(layer.eval()) as without:
+        layer(x)
+    torch.testing.assert_close(maps[0].weights, without[0].weights)

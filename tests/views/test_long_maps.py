@@ -87,3 +87,7 @@ def test_what_does_not_fit_is_refused():
     whole = Map("whole", [AttentionRecord.given(torch.ones(1, 1, 2, 2))])
     notes = regard.show(Maps([*maps.values(), whole])).payload.meta["notes"]
     assert "left out, because they have no overview: whole" in notes
+    maps[0].latest.overview.mass[1, 0, 0, 0] = math.nan
+    assert regard.show(maps, sample=0)
+    with pytest.raises(ValueError, match=r"must have finite weights.*'layers\.0' holds NaN or infinity"):
+        regard.show(maps, sample=1)

@@ -81,6 +81,7 @@ def gaussian_attention(
         grid=tuple(grid),
         prefix=0,
         query_grid=None if queries is None else tuple(len(coordinates) for coordinates in queries),
+        clean=(lambda: attend(value, call, plan)) if dropout else None,
     )
 
 

@@ -1,7 +1,10 @@
 """Content and place together on the stock fused kernel: Gaussian scores as a few more columns of queries and keys."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +17,7 @@ from regard.functional._place_columns import joined, products_are_rounded
 from regard.functional._place_gradient import PlaceGradient
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES
+from regard.observation import is_hidden, is_observed, observe
 from regard.support.checks import (
     check_flag,
     check_grid,
@@ -79,22 +83,30 @@ def placed_attention(
     matrix = call.sharpness.double()
     if matrix.ndim < 3:
         matrix = torch.diag_embed(call.axis_sharpness.double())
-    if return_weights:
-        bias = F.pad(position_scores(call.center.double(), matrix, call.grid), (prefix, 0, prefix, 0))
-        hidden = None if keep is None else keep[:, None, None, :].expand(-1, query.shape[1], tokens, -1)
-        return attention(
-            query, key, value, beta=beta, bias=bias[None].to(query.dtype), keep=hidden, causal=causal, dropout=dropout,
-            return_weights=True,
-        )  # fmt: skip
-    if under_autocast(query):
+    autocast = under_autocast(query)
+    if autocast:
         lowered = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x.to(lowered) for x in (query, key, value))
-    places = call.center.double(), matrix
-    apart = has_own_gradient(query, dropout, call.grid)
-    fixed = (places[0].detach(), places[1].detach()) if apart else places
+    if return_weights:
+        scores = F.pad(position_scores(call.center.double(), matrix, call.grid), (prefix, 0, prefix, 0))
+        with torch.autocast(query.device.type, enabled=False) if autocast else nullcontext():
+            return with_weights(query, key, value, scores, beta, keep, causal, dropout)
     seen = None
     if keep is not None:
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
+    if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
+        # The kernel gives weights to rows that see nothing, too, and zeros take their place afterwards: of the map as well.
+        again: Callable[..., Any] = functools.partial(
+            placed_attention, query, key, value, center, sharpness, grid,
+            prefix=prefix, beta=beta, keep=keep, causal=causal,
+        )  # fmt: skip
+        return observe(
+            None, lambda: again(dropout=dropout), lambda: again(return_weights=True)[1],
+            value=value, kind="placed", grid=call.grid, prefix=prefix, clean=again if dropout else None,
+        )  # fmt: skip
+    places = call.center.double(), matrix
+    apart = has_own_gradient(query, dropout, call.grid)
+    fixed = (places[0].detach(), places[1].detach()) if apart else places
     wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart, causal)
     width = value.shape[-1]
     whole = attention(wide.query, wide.key, wide.value, beta=beta, causal=causal, dropout=dropout)
@@ -106,6 +118,21 @@ def placed_attention(
             out, *places, *content, *known, call.grid, prefix, beta, causal, wide.heads, wide.longest
         )  # fmt: skip
     return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
+
+
+def with_weights(
+    query: Tensor, key: Tensor, value: Tensor, scores: Tensor, beta: float, keep: Tensor | None, causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output and the map, in float32 or better: half precision would round scores of far positions by more than what
+    tells them apart."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    hidden = None if keep is None else keep[:, None, None, :].expand(-1, *query.shape[1:3], -1)
+    out, weights = attention(
+        query.to(wide), key.to(wide), value.to(wide), beta=beta, bias=scores[None].to(wide), keep=hidden, causal=causal,
+        dropout=dropout, return_weights=True,
+    )  # fmt: skip
+    return out.to(value.dtype), weights.to(value.dtype)
 
 
 # Places of an axis from which on float32 sums of scores leave too little of gradients of sharpness: at 64 a third was lost.
@@ -190,6 +217,10 @@ def check_placed(
         )
     if key.shape != query.shape:  # columns are added to both, and would not meet behind contents of other widths
         raise ValueError(f"key must have query's shape {tuple(query.shape)}, got {tuple(key.shape)}")
+    if value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            f"value must be (batch, heads, tokens, width) with {tuple(key.shape[:3])} as key has, got {tuple(value.shape)}"
+        )
     if keep is not None:
         check_tensor("keep", keep)
         if keep.dtype is not torch.bool or tuple(keep.shape) != (query.shape[0], tokens):

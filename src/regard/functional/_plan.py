@@ -88,7 +88,7 @@ def plan_for(
     center: Float[Tensor, "heads axes"],
     sharpness: Float[Tensor, "heads ..."],
     grid: Sequence[int],
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     *,
     queries: Sequence[Tensor] | None = None,
     border: Border = "native",
@@ -104,7 +104,8 @@ def plan_for(
 
     Args:
         center, sharpness, grid, queries, border, padding: as for :func:`regard.gaussian_attention`.
-        dtype: the dtype of the values: it decides which weights are too small to matter.
+        dtype: the dtype of the values: it decides which weights are too small to matter. By default float32, or float64 where
+            ``center`` has it.
         slack: how far a center may move before the plan must be made again.
         tolerance: how far from a shift a head's rows of weights may be, in L1, for the plan to take it as one. Heads are
             ``taps`` where all of them have whole centers and are so sharp that they leak no more than this, or than half a unit
@@ -119,6 +120,8 @@ def plan_for(
     GaussianPlan(256×256: 2 taps)
     """
     call = resolve(center, sharpness, grid, queries, border, padding)
+    if dtype is None:
+        dtype = torch.float64 if center.dtype is torch.float64 else torch.float32
     if not isinstance(dtype, torch.dtype) or dtype not in NEGLIGIBLE:
         raise TypeError(f"dtype must be one of {', '.join(map(str, NEGLIGIBLE))}, got {describe(dtype)}")
     if not isinstance(slack, int | float) or not slack >= 0:

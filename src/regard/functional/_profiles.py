@@ -112,7 +112,8 @@ class TableProfile(NamedTuple):
     r"""A learned score for every offset: :math:`f(\delta) = t_\delta`.
 
     Attributes:
-        scores: ``(heads, 2 · extent − 1)`` for offsets 1 − extent … extent − 1, for axes of up to ``extent`` tokens.
+        scores: ``(heads, 2 · extent − 1)`` for offsets 1 − extent … extent − 1, for axes of up to ``extent`` tokens; −∞ hides
+            an offset, and a query that sees nothing gives zeros.
         side: as for :class:`DecayProfile`.
     """
 
@@ -133,12 +134,16 @@ class TableProfile(NamedTuple):
                 f"{name}.scores has shape {tuple(self.scores.shape)}, which reaches offsets of "
                 f"{(self.scores.shape[1] - 1) // 2}, but its axis has {size} tokens"
             )
+        if values_are_readable(self.scores) and not bool((self.scores < math.inf).all()):
+            raise ValueError(f"{name}.scores must be finite, or −∞ for an offset that is hidden, but holds NaN or +∞")
 
     def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:
         scores = self.scores.to(build_dtype(self.scores))
         offset = offsets(size, scores)
         index = offset.long() + (scores.shape[1] - 1) // 2
-        return one_sided(scores[:, index], offset, self.side).softmax(-1)
+        found = one_sided(scores[:, index], offset, self.side)
+        empty = (found == -math.inf).all(-1, keepdim=True)
+        return found.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
 Profile = GaussianProfile | DecayProfile | TableProfile

@@ -83,7 +83,7 @@ class GatedPositionalAttention(nn.Module):
         gate = self.gate.sigmoid().to(value.dtype)[:, None, None]
         dropout = self.dropout if self.training else 0.0
 
-        def mix() -> Tensor:
+        def mix(dropout: float = dropout) -> Tensor:
             content = attention(query, key, value, dropout=dropout)
             position = gaussian_attention(value, self.center, self.sharpness, grid)
             return (1 - gate) * content + gate * position
@@ -93,7 +93,9 @@ class GatedPositionalAttention(nn.Module):
             return (1 - gate) * by_content + gate * gaussian_weights(self.center, self.sharpness, grid).to(gate.dtype)
 
         found = unobserved(weights) if return_weights else None
-        mixed = observe(self, mix, weights if found is None else lambda: found, value=value, kind="gated", grid=grid)
+        clean = (lambda: mix(0.0)) if dropout else None
+        known = weights if found is None else lambda: found
+        mixed = observe(self, mix, known, value=value, kind="gated", grid=grid, clean=clean)
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return out if found is None else (out, found)
 

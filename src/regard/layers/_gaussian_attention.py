@@ -110,13 +110,18 @@ class GaussianAttention(nn.Module):
     def attend(self, value: Float[Tensor, "batch _ tokens _"], grid: tuple[int, ...]) -> Tensor:
         """The outputs of the heads, ``(batch, heads, tokens, head_dim)``, from their values (one head is shared by all)."""
         dropout = self.dropout if self.training else 0.0
+
+        def mix(dropout: float) -> Tensor:
+            return gaussian_attention(value, self.center, self.sharpness, grid, plan=self.plan, dropout=dropout)
+
         return observe(
             self,
-            lambda: gaussian_attention(value, self.center, self.sharpness, grid, plan=self.plan, dropout=dropout),
+            lambda: mix(dropout),
             lambda: self.weights(grid).unsqueeze(0),
             value=value,
             kind="gaussian",
             grid=grid,
+            clean=(lambda: mix(0.0)) if dropout else None,
         )
 
     def forward(

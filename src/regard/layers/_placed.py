@@ -79,6 +79,11 @@ class PlacedAttention(nn.Module):
         cls, layer: MultiHeadAttention, *, axes: int = 2, covariance: Covariance = "full", sharpness: float = 1e-3
     ) -> "PlacedAttention":
         """The same content, with heads at the query itself and so soft that position hardly matters yet."""
+        if not isinstance(layer, MultiHeadAttention):
+            raise TypeError(
+                "layer must be a regard.MultiHeadAttention, which from_torch makes of an nn.MultiheadAttention, got a "
+                f"{type(layer).__name__}"
+            )
         plain = layer.packed and not layer.slice_heads and layer.key_value_heads == layer.heads
         if (
             not plain

@@ -177,6 +177,7 @@ class RelativeAttention(nn.Module):
                 value=value,
                 kind="relative",
                 grid=grid,
+                clean=(lambda: self.mix(value, grid, 0.0)) if dropout else None,
             )
             weights = self.weights(grid)[None] if return_weights else None
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)

@@ -71,7 +71,7 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
     if value.shape[1] not in (1, weights.shape[1]) or everyone:
         # Neighbors that share a head of values are rows of one product: to repeat the values would take memory.
         found = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3) @ value
-        found = found.reshape(*weights.shape[:3], -1)
+        found = found.reshape(*weights.shape[:3], value.shape[3])
     else:
         found = weights @ value
     expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)

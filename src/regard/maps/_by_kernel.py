@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regard.functional import kernels
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, selected, shared_heads
-from regard.maps._band import alignment
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
@@ -52,7 +51,7 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
         return None
     band, device = scores.band, scores.query.device
     heads = on_device(heads, device)
-    shift = alignment(band, *record.shape[2:])
+    shift = record.shift
     slopes = scores.slopes if scores.slopes is None else scores.slopes.expand(batch, count)[:, heads]
     whole = isinstance(heads, slice) and heads == ALL
     first = rows.start or 0

@@ -193,13 +193,7 @@ class Capture(Revisions):
         if self.reduce is not None and name in self._waiting:
             found, weights = self.maps[name], self._waiting.pop(name)
             more = (slice(0, weights.shape[2]),) if self.by_rows else ()
-            try:
-                found.reduced = self.reduce(found.reduced, weights, *more)
-            except (TypeError, ValueError, RuntimeError) as error:  # NotImplementedError is one
-                asked = "(state, weights, rows)" if more else "(state, weights)"
-                raise TypeError(
-                    f"reduce must be a function of {asked}, but {self.reduce!r:.100} raised: {error}"
-                ) from error
+            found.reduced = self.reduced(found.reduced, weights, *more)
 
     def _layout(self, record: AttentionRecord) -> Layout | None:
         """How the keys lie: the grid that the caller gave is for attention that fits it."""
@@ -329,6 +323,7 @@ def _check_options(options: Capture) -> None:
     if stream is not None and not isinstance(stream, str | os.PathLike):
         raise TypeError(f"stream must be the path of a folder, got {describe(stream)}")
     check_flag("values", options.values)
+    check_flag("keep_keys", options.long.keep_keys)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
     check_selection("rows", options.rows)

@@ -59,6 +59,8 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
 def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | None:
     """The positions of all calls, of which each must continue the one before; None if there is a single call and its
     positions are not known."""
+    if any(call.overview is not None for call in calls):
+        raise ValueError(f"only overviews of {name!r} were kept: capture a generation without overview=")
     if any(call.stored is None for call in calls):
         raise ValueError(f"the weights of {name!r} were folded by reduce= and not kept: nothing can be put together")
     if any(call.rows is not None for call in calls):

@@ -58,10 +58,20 @@ class Keeping(RecordListener, ABC):
             found = self.maps.get(record.name)
             total = None if found is None else found.reduced
             for start, weights in chunks(record, rows, heads, self.chunk_bytes):
-                total = self.reduce(total, weights, slice(start, start + weights.shape[2]))  # type: ignore[misc]
+                total = self.reduced(total, weights, slice(start, start + weights.shape[2]))
             self.maps.ensure(record.name).reduced = total
             return None
         return self._keep_weights(record, rows, heads)
+
+    def reduced(self, total: Any, *given: Any) -> Any:
+        """What ``reduce=`` makes of the total so far and of the weights, with their rows if it takes them."""
+        try:
+            return self.reduce(total, *given)  # type: ignore[misc]
+        except (TypeError, ValueError, RuntimeError) as error:  # NotImplementedError is one
+            asked = "(total, weights, rows)" if len(given) > 1 else "(total, weights)"
+            raise TypeError(
+                f"reduce must be a function of {asked}, but {self.reduce!r:.100} raised: {error}"
+            ) from error
 
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
         batch, heads_count, queries, keys = record.shape
@@ -72,7 +82,7 @@ class Keeping(RecordListener, ABC):
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
             # What fits into one chunk is working memory, as it is for maps that are kept.
-            reason = self.storage.take(size, what="to fold this map at once") if size > self.chunk_bytes else None
+            reason = self.storage.take(size, what="folding this map at once") if size > self.chunk_bytes else None
             if reason is not None:
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
             self.storage.used -= size if size > self.chunk_bytes else 0
@@ -103,17 +113,14 @@ class Keeping(RecordListener, ABC):
         if record.windows is not None or record.axes.over == "samples":
             which = "windows" if record.windows is not None else "queries with keys of their own"
             return f"there is no overview of {which}: capture it without overview="
+        if 0 in record.shape:
+            return "there is no overview of an empty map: capture it without overview="
         count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
         size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
-        scores = record.running.weights
-        if self.long.keep_keys:
-            if not isinstance(scores, AttentionScores):
-                return "its queries and keys are not known: capture it without keep_keys="
-            if scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
-                return "its scores are changed by functions that need the GPU: capture it without keep_keys="
-            size += 0 if self.stream is not None else scores.nbytes
-        reason = self.storage.take(size, what="this overview")
+        scores = self._scores_to_keep(record) if self.long.keep_keys else None
+        size += 0 if scores is None or self.stream is not None else scores.nbytes
+        reason = self.storage.take(size, what="this overview" if scores is None else "this overview and its keys")
         if reason is not None:
             return reason
         if self.rows is not None:
@@ -121,6 +128,19 @@ class Keeping(RecordListener, ABC):
             if reason is not None:
                 return reason
         record.overview = overview_of(record, heads, cells).kept()
-        if self.long.keep_keys and isinstance(scores, AttentionScores):
+        if scores is not None:
             record.scores = scores.on_host(self.storage.place)
+        return None
+
+    def _scores_to_keep(self, record: AttentionRecord) -> AttentionScores | None:
+        """Those from which rows follow later. Without them there is still an overview, and a note says why they are not kept."""
+        scores = record.running.weights
+        if not isinstance(scores, AttentionScores):
+            self.noted(
+                record.name, "its queries and keys are not known, so that keep_keys= keeps none: choose rows= before"
+            )
+        elif scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
+            self.noted(record.name, "functions that need the GPU change its scores, so that keep_keys= keeps no keys")
+        else:
+            return scores
         return None

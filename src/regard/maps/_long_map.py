@@ -1,5 +1,7 @@
 """What a map has of a long text: an overview, statistics of every token, and exact rows on demand."""
 
+import contextlib
+import operator
 from abc import ABC, abstractmethod
 
 import torch
@@ -55,8 +57,10 @@ class LongMap(ABC):
     def row(self, index: int) -> Float[Tensor, "batch heads keys"]:
         """The weights of one query, exactly: it was kept by ``rows=``, or is computed from what ``keep_keys=True`` kept."""
         count = self.latest.shape[2]
-        if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
-            raise IndexError(f"row must be a whole number below {count}, got {index!r:.40}")
+        with contextlib.suppress(TypeError):
+            index = index if isinstance(index, bool) else operator.index(index)  # of numpy and torch, too
+        if type(index) is not int or not -count <= index < count:
+            raise IndexError(f"row must be a whole number from {-count} to {count - 1}, got {index!r:.40}")
         return self.latest.block(torch.tensor([index % count]))[:, :, 0]
 
     def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:

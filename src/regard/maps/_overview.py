@@ -20,7 +20,8 @@ class QueryStatistics:
     Attributes:
         entropy: of its weights, in nats: 0 if one key has all of them, log n if n keys share them.
         first: its mass on the first four keys.
-        distance: Σ weight · |key − query|, in tokens.
+        distance: Σ weight · |key − query|, in tokens. Where keys are more than queries, a causal mask or a cache may state
+            where the queries begin; else both end together.
         largest: its largest weight.
         where: the key that has it.
     """

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
-from regard.maps._band import Band, alignment
 from regard.maps._by_kernel import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
@@ -26,6 +25,7 @@ from regard.support.kept import constant
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too
 TILE = 2**20  # scores at a time on a CPU: more of them leave the cache, fewer of them take longer to organize
 TILE_CUDA = 2**26
+COARSE = 2.0**8  # a logsumexp beyond this is rounded so coarsely that weights from it are off by more than 1e-5
 ROWS = 256
 GROUP = 8  # rows among which a maximum is looked for at a time
 CHECKED = 4  # rows that are computed in full
@@ -51,12 +51,14 @@ class Tile:
 class Accumulator:
     """Adds tiles to an overview."""
 
-    def __init__(self, shape: tuple[int, int, int, int], cells: int, band: Band | None, device: torch.device) -> None:
-        self.overview = Overview.empty(shape, cells, device)
-        self.sums = torch.zeros(shape[:3], device=device)
-        _, _, self.queries, self.keys = shape
+    def __init__(self, record: AttentionRecord, heads: int, cells: int) -> None:
+        batch, _, queries, self.keys = record.shape
+        running, device = record.running, record.running.device
+        self.overview = Overview.empty((batch, heads, queries, self.keys), cells, device)
+        self.sums = torch.zeros(batch, heads, queries, device=device)
+        band = running.weights.band if isinstance(running.weights, AttentionScores) else None
         self.one_sided = band is not None and band.right is not None and band.right <= 0
-        self.shift = alignment(band, self.queries, self.keys)
+        self.shift = record.shift
         width = self.overview.cell[1]
         self.steps = torch.arange(width, dtype=torch.float32, device=device)
         self.work: Tensor | None = None
@@ -140,9 +142,7 @@ class Accumulator:
 
 def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overview:
     """The overview of these heads. Its check is added to the record."""
-    scores = record.running.weights
-    band = scores.band if isinstance(scores, AttentionScores) else None
-    shift, rows = alignment(band, *record.shape[2:]), checked_rows(record.shape[2])
+    rows = checked_rows(record.shape[2])
     packed = packed_overview(record, heads, cells, rows)
     if packed is not None:
         error, log_error, largest = packed.numbers.unbind()
@@ -154,13 +154,13 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
         before = copy(record.check)
-        check(record, found.overview, found.sums, heads, shift)
+        check(record, found.overview, found.sums, heads)
         if agrees_at_first(record, found.proof):
             prove_packed(record, heads, cells, rows, found.overview)
             return found.overview
         record.check = before
     overview, sums = _by_tiles(record, heads, cells)
-    check(record, overview, sums, heads, shift)
+    check(record, overview, sums, heads)
     return overview
 
 
@@ -175,8 +175,7 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     """The overview, and the sums of the rows if they should be one."""
     running, (batch, count, queries, keys) = record.running, record.shape
     numbers, scores = torch.arange(count)[heads].tolist(), running.weights
-    band = scores.band if isinstance(scores, AttentionScores) else None
-    add = Accumulator((batch, len(numbers), queries, keys), cells, band, running.device)
+    add = Accumulator(record, len(numbers), cells)
     if not isinstance(scores, AttentionScores):
         from_weights(record, on_device(heads, running.device), add)
         return add.overview, None
@@ -193,9 +192,7 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     return add.overview, add.sums
 
 
-def check(
-    record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection, shift: int | Tensor
-) -> None:
+def check(record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection) -> None:
     """Compare an overview with the kernel: every row sums to one, and a few random rows are computed in full.
 
     Row sums do not notice keys in a wrong order, so the statistics of the rows in full are compared, too. Differences are
@@ -208,16 +205,16 @@ def check(
     device = overview.mass.device
     rows = constant(checked_rows(queries), device)
     weights = record.build(rows, on_device(heads, device))
-    found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, keys)}
+    found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, queries, keys)}
     differences = [
         (getattr(found, name)[:, :, rows] / parts.get(name, 1) - value).abs().amax()
-        for name, value in statistics(weights.float(), rows, shift).items()
+        for name, value in statistics(weights.float(), rows, record.shift, queries).items()
     ]
     if sums is not None:
         # A row without keys sums to zero; of the others the sum is exp(our logsumexp − the kernel's).
-        differences.append(torch.where(sums > 0, sums - 1, 0.0).abs().amax())
+        differences.append(torch.where(sums == 0, 0.0, sums - 1).abs().amax())
         if running.logsumexp is not None:
-            record.check.add(None, torch.where(sums > 0, sums.log().abs(), 0.0).amax())
+            record.check.add(None, torch.where(sums == 0, 0.0, sums.log().abs()).amax())
     like = running.value if running.compared is None else running.compared
     size = torch.ones((), device=device) if like is None or not like.numel() else exact(largest_magnitude(like))
     record.check.add(torch.stack(differences).amax() * size, None)
@@ -233,43 +230,48 @@ def stream(
 
     Args:
         place: the number of the head in the overview.
-        logsumexp: ``(batch, heads, queries)`` of all heads, as the kernel returned it; None to compute it, for which a
-            tile holds all keys that its rows may see.
+        logsumexp: ``(batch, heads, queries)`` of all heads, as the kernel returned it. Where it is None or coarse it is
+            computed, for which a tile holds all keys that its rows may see.
     """
     _, _, queries, keys = scores.shape
     tile = TILE_CUDA if scores.query.is_cuda else TILE
-    height = ROWS if logsumexp is not None else max(1, min(ROWS, 8 * tile // max(1, keys)))
+    in_parts = logsumexp is not None and not _any_coarse(logsumexp[item, head])
+    height = ROWS if in_parts else max(1, min(ROWS, 8 * tile // max(1, keys)))
     source = _PlainHead(scores, item, head) if scores.is_plain else _Head(scores, item, head)
     for start in range(0, queries, height):
         stop = min(start + height, queries)
         first, last = scores.reach(start, stop)
         first -= first % width
-        step = max(width, tile // (stop - start) // width * width) if logsumexp is not None else max(1, last)
-        total = None if logsumexp is None else logsumexp[item, head, start:stop, None].float()
+        step = max(width, tile // (stop - start) // width * width) if in_parts else max(1, last)
+        total = None if logsumexp is None else exact(logsumexp[item, head, start:stop, None])
         for left in range(first, last, step):
             found = source((start, stop), (left, min(left + step, last)))
-            yield Tile(item, place, start, left, _logits(found, total, width))
+            if total is None or not in_parts:
+                found, total = _from_largest(found, total)
+            logits = _logits(found, total, width)
+            yield Tile(item, place, start, left, logits if scores.is_plain else logits.clamp_(min=MASKED))
 
 
 class _Head:
-    """The scores of one head, tile by tile; hidden keys have ``MASKED``."""
+    """The scores of one head, tile by tile; hidden keys have −∞."""
 
     def __init__(self, scores: AttentionScores, item: int, head: int) -> None:
         self.scores, self.where = scores, (slice(head, head + 1), slice(item, item + 1))
 
     def __call__(self, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
         heads, batch = self.where
-        return self.scores.scores(slice(*rows), heads, slice(*columns), batch)[0, 0].float().clamp_(min=MASKED)
+        return self.scores.scores(slice(*rows), heads, slice(*columns), batch)[0, 0]
 
 
 class _PlainHead:
-    """The same for a head whose keys are hidden by their distance alone: one product, and a mask at the edges."""
+    """The same for a head whose keys are hidden by their distance alone, with ``MASKED``: one product, and a mask at the
+    edges."""
 
     def __init__(self, scores: AttentionScores, item: int, head: int) -> None:
         group = scores.shape[1] // scores.key.shape[1]
         self.band = scores.band
-        self.query = scores.query[item, head].float() * scores.scale
-        self.key = scores.key[item, head // group].float()
+        self.query = exact(scores.query[item, head]) * scores.scale
+        self.key = exact(scores.key[item, head // group])
         self.work = self.query.new_empty(0)
 
     def __call__(self, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
@@ -281,13 +283,29 @@ class _PlainHead:
         return found if self.band is None else self.band.hide(found, rows, columns, MASKED)
 
 
-def _logits(found: Tensor, total: Tensor | None, width: int) -> Tensor:
-    """Scores minus the logsumexp of their rows, up to a whole number of cells."""
-    if total is None:
-        total = torch.logsumexp(found, -1, keepdim=True)
-    found = found.sub_(torch.where(total.isfinite() & (total > MASKED / 2), total, 0.0))
+def _any_coarse(logsumexp: Tensor) -> bool:
+    return bool(((logsumexp.abs() > COARSE) & logsumexp.isfinite()).any())
+
+
+def _from_largest(found: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores and logsumexp minus the largest score of each row, of which all keys are there, so that both are small and
+    rounded little. Rows whose scores are all −10⁹, say, have weights like others."""
+    largest = found.amax(-1, keepdim=True)
+    found = _less(found, largest)
+    own = torch.logsumexp(found, -1, keepdim=True)
+    return found, own if total is None else torch.where(total.abs() > COARSE, own, total - largest)
+
+
+def _logits(found: Tensor, total: Tensor, width: int) -> Tensor:
+    """Scores minus the logsumexp of their rows, in float32, up to a whole number of cells."""
+    found = _less(found, total).float()
     gap = -found.shape[1] % width
     return torch.nn.functional.pad(found, (0, gap), value=MASKED) if gap else found
+
+
+def _less(found: Tensor, number: Tensor) -> Tensor:
+    """Scores minus a number of each row. A row without keys stays as it is."""
+    return found.sub_(torch.where(number.isfinite() & (number != MASKED), number, 0.0))
 
 
 def from_weights(record: AttentionRecord, heads: Selection, add: Accumulator) -> None:
@@ -306,14 +324,15 @@ def from_weights(record: AttentionRecord, heads: Selection, add: Accumulator) ->
                 add.add(Tile(item, head, start, 0, logits[min(item, len(logits) - 1), head]))
 
 
-def statistics(weights: Tensor, rows: Tensor, shift: int | Tensor) -> dict[str, Tensor]:
-    """Of rows in full, ``(batch, heads, rows, keys)``: what the tiles must have given. Distances as parts of the length."""
+def statistics(weights: Tensor, rows: Tensor, shift: int | Tensor, queries: int) -> dict[str, Tensor]:
+    """Of rows in full, ``(batch, heads, rows, keys)``: what the tiles must have given. Distances as parts of the length,
+    which is that of the ``queries`` if they are more."""
     keys = weights.shape[-1]
     shift = shift if isinstance(shift, int) else shift.to(rows.device)[:, None, None, None]
     away = (torch.arange(keys, device=rows.device) - (rows[:, None] + shift)).abs()
     return {
         "entropy": torch.special.entr(weights).sum(-1) / max(1.0, math.log(max(2, keys))),
         "first": weights[..., :FIRST].sum(-1),
-        "distance": (weights * away).sum(-1) / max(1, keys),
+        "distance": (weights * away).sum(-1) / max(1, queries, keys),
         "largest": weights.amax(-1),
     }

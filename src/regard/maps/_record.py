@@ -25,6 +25,7 @@ from regard.maps._attention_scores import (
     selected,
 )
 from regard.maps._axes import MapAxes
+from regard.maps._band import alignment
 from regard.maps._check import NOT_COMPARED as NOT_COMPARED
 from regard.maps._check import Check as Check
 from regard.maps._check import Rounding
@@ -260,7 +261,7 @@ class AttentionRecord:
         if self.stored is None or (self.windows is not None and self.rows is None):
             raise ValueError(
                 f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
-                "keep_keys=True"
+                "keep_keys=True (maps.notes says where they are not known)"
             )
         if self.rows is not None:
             missing = [row for row in chosen.tolist() if row not in self.rows]
@@ -273,6 +274,15 @@ class AttentionRecord:
     def positions(self) -> Positions | None:
         """Where queries and keys lie in the whole sequence, if known."""
         return self.axes.positions
+
+    @property
+    def shift(self) -> int | Tensor:
+        """The position of query 0 among the keys, while the model runs: as the causal mask states it, or the cache; else so
+        that both end together."""
+        band, place = getattr(self.running.weights, "band", None), self.positions
+        if band is not None or place is None or place.cross:
+            return alignment(band, *self.shape[2:])
+        return place.first - place.first_key
 
     @property
     def query_layout(self) -> Layout | None:

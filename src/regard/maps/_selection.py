@@ -31,7 +31,14 @@ def check_patterns(name: str, only: Any) -> None:
 
 def check_selection(name: str, chosen: Any) -> None:
     """Raise an error unless ``chosen`` is a whole number, a slice, several numbers, or None."""
-    if chosen is None or isinstance(chosen, slice):
+    if chosen is None:
+        return
+    if isinstance(chosen, slice):
+        parts = (chosen.start, chosen.stop, chosen.step)
+        if not all(part is None or type(part) is int for part in parts) or (
+            chosen.step is not None and chosen.step < 1
+        ):
+            raise ValueError(f"{name} must be a slice of whole numbers with a step of 1 or more, got {chosen}")
         return
     numbers = [chosen] if isinstance(chosen, int) else chosen
     if not is_iterable(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):

@@ -81,8 +81,9 @@ class Storage:
     def take(self, size: int, working: int = 0, what: str = "this map") -> str | None:
         """Count ``size`` bytes as used; or the reason why there is no room for them and for ``working`` more."""
         if self.budget is not None and self.used + size + working > self.budget:
-            budget, used, needed = (format_size(n, binary=True) for n in (self.budget, self.used, size + working))
-            return f"the budget of {budget} is used up ({used}, {what} {needed})"
+            budget, used, needed, more = (format_size(n, binary=True) for n in (self.budget, self.used, size, working))
+            besides = f", and {more} while it is computed" if working else ""
+            return f"the budget of {budget} has no room for {what}: {used} are in use, and it needs {needed}{besides}"
         self.used += size
         return None
 

@@ -71,12 +71,17 @@ class SignedGaussians(nn.Module):
         self, heads: GaussianHeads, value: Tensor, grid: tuple[int, ...]
     ) -> Float[Tensor, "batch tokens width"]:
         dropout = self.dropout if self.training else 0.0
+
+        def mix(dropout: float = dropout) -> Tensor:
+            return gaussian_attention(value, heads.center, heads.sharpness, grid, dropout=dropout)
+
         mixed = observe(
             heads,
-            lambda: gaussian_attention(value, heads.center, heads.sharpness, grid, dropout=dropout),
+            mix,
             lambda: gaussian_weights(heads.center, heads.sharpness, grid).unsqueeze(0),
             value=value,
             kind="gaussian",
             grid=grid,
+            clean=(lambda: mix(0.0)) if dropout else None,
         )
         return mixed.transpose(1, 2).flatten(2)

@@ -53,6 +53,10 @@ def _layer(found: Map, sample: int, side: int, bins: int) -> tuple[dict[str, Any
     if not -batch <= sample < batch:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
     one = overview.sample(sample % batch)
+    if not bool(one.mass.sum().isfinite()):
+        raise ValueError(
+            f"what must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
+        )
     steps = tuple(math.ceil(n / side) for n in one.mass.shape[2:])
     mass, largest = _pooled(one, steps)
     about = {

@@ -187,7 +187,7 @@ class OverviewPlan:
         numbers = (
             queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
             self.first_keys, *given.logsumexp.stride(), *given.limits,
-            max(1.0, math.log(max(2, keys))), float(max(1, keys)),
+            max(1.0, math.log(max(2, keys))), float(max(1, queries, keys)),
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
             constants["PADDED"], constants["CAPPED"], constants["SLOPED"],
             at_once, constants["BD"], max(16, power_of_two(value.shape[3])),

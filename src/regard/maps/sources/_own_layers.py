@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import Selection
@@ -10,6 +11,7 @@ from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._shapes import canonical
+from regard.observation import unobserved
 
 
 def own_layer(
@@ -22,6 +24,7 @@ def own_layer(
     grid: tuple[int, ...] | None,
     prefix: int | None,
     query_grid: tuple[int, ...] | None,
+    clean: Callable[[], Tensor] | None = None,
 ) -> AttentionRecord:
     """The record of what a layer declared. The map is built once, when its weights are first needed."""
     heads, single = canonical(output), output.ndim == 3
@@ -36,7 +39,12 @@ def own_layer(
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         return whole()[:, chosen][:, :, rows], None
 
+    expected = None
+    if value is not None and clean is not None:
+        with torch.no_grad():
+            expected = canonical(unobserved(clean))
     compared = "layer's heads" if value is not None else "nothing: the layer's output is no product of the map"
+    compared += "" if expected is None else ", run again without dropout"
     keys = value.shape[2] if value is not None else whole().shape[3]
     return AttentionRecord(
         name=site.name,
@@ -50,6 +58,7 @@ def own_layer(
             module=site.module,
             output=heads,
             value=value,
+            expected=expected,
             restore=(lambda new: new[:, 0]) if single else (lambda new: new),
             layout_declared=grid is not None,
         ),
