@@ -367,9 +367,9 @@ def test_low_tiles_of_heads_that_share_keys_give_the_dense_map(monkeypatch, shar
     scores = AttentionScores(query, key, 0.5, band=Band(right=0))
     monkeypatch.setattr(_tiles, "LONG", 40)
     monkeypatch.setattr(_tiles, "LOW", 8)
-    monkeypatch.setattr(_tiles, "TILE", 40 * 8 * 4)
-    height, heads, items = _tiles._tile_sizes(scores, value_heads, threads)
-    assert (height, items) == ((8, 1) if shared > 1 else (32, 1))
+    monkeypatch.setattr(_tiles, "TILE", 40 * 8 * 2)
+    height, heads, items = _tiles._tile_sizes(scores, value_heads, threads, _tiles.TILE)
+    assert (height, items) == ((8, 1) if shared > 1 else (16, 1))
     assert heads % (8 // value_heads) == 0 or heads == 1
     dense, total = scores(slice(None), slice(None))
     output = dense @ value.repeat_interleave(8 // value_heads, 1)

@@ -26,7 +26,7 @@ def always(monkeypatch):
     monkeypatch.setattr(_cpu_products, "_WORTHWHILE", 0)
 
 
-def in_tiles(scores, shared=1, tile=64):
+def in_tiles(scores, shared=1, threads=1):
     """The map in small tiles, its record and the dense map."""
     batch, heads, _, keys = scores.shape
     value = torch.randn(batch, heads // shared, keys, 4)
@@ -35,10 +35,16 @@ def in_tiles(scores, shared=1, tile=64):
     given = Computation(scores, output=output, value=value, logsumexp=total)
     record = AttentionRecord("attention", "test", scores.shape, Check("kernel"), computation=given)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tiles, "TILE", tile)
+        patch.setattr(_tiles, "TILE", 64)
+        patch.setattr(_tiles, "LARGE", 0)
         patch.setattr(_tiles, "LONG", 8)
         patch.setattr(_tiles, "LOW", 4)
-        return _tiles.in_tiles(record, lambda size: torch.zeros(size, *scores.shape[1:])), record, weights
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return _tiles.in_tiles(record, lambda size: torch.zeros(size, *scores.shape[1:])), record, weights
+        finally:
+            torch.set_num_threads(before)
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,15 +112,18 @@ def test_hidden_scores_are_set_whatever_they_were(mask, dtype, value, inner):
     axes=st.tuples(*[st.booleans()] * 3),
     causal=st.booleans(),
     density=st.sampled_from([0.0, 0.1, 0.7, 1.0]),
+    threads=st.integers(1, 3),
 )
-def test_keys_that_a_mask_hides_from_a_tile_are_left_out_and_no_others(seed, queries, keys, axes, causal, density):
+def test_keys_that_a_mask_hides_from_a_tile_are_left_out_and_no_others(
+    seed, queries, keys, axes, causal, density, threads
+):
     torch.manual_seed(seed)
     keep = torch.rand([size if full else 1 for size, full in zip((2, 4, queries), axes, strict=True)] + [keys])
     keep = (keep < density).expand(2, 4, -1, -1)
     keep = keep & (torch.rand(keys) < 0.5)  # some keys are seen by nobody
     query, key = torch.randn(2, 4, queries, 4), torch.randn(2, 2, keys, 4)
     scores = AttentionScores(query, key, 0.7, keep, band=Band(right=0) if causal else None)
-    made, record, dense = in_tiles(scores, shared=2)
+    made, record, dense = in_tiles(scores, shared=2, threads=threads)
     torch.testing.assert_close(made, dense)
     assert record.residual < 1e-5
     assert record.logsumexp_residual < 1e-4
