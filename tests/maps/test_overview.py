@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regard
-from regard.maps import AttentionRecord, Check, Computation, _building, _overview_pass
+from regard.maps import AttentionRecord, Check, Computation, _building, _overview_pass, _tiles
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band, alignment
 from regard.support.reading import UnreadableError
@@ -36,7 +36,7 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(_overview_pass, "TILE", 96)
     monkeypatch.setattr(_overview_pass, "ROWS", 8)
     monkeypatch.setattr(_overview_pass, "GROUP", 2)
-    monkeypatch.setattr(_building, "TILE", 64)
+    monkeypatch.setattr(_tiles, "TILE", 64)
 
 
 def record_of(scores, logsumexp=True, dtype=torch.float32):
@@ -123,7 +123,8 @@ def test_equals_the_dense_map(scores, cells, known):
 @given(scores=attentions())
 def test_whole_maps_in_tiles_equal_the_dense_map(scores):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_building, "TILE", 64)
+        patch.setattr(_tiles, "TILE", 64)
+        patch.setattr(_building, "AT_ONCE", 0)  # which small maps would be built
         record, weights = record_of(scores)
         room = _building.Room(lambda batch: torch.zeros(batch, *scores.shape[1:]), torch.float32)
         found = _building.build(record, slice(None), slice(None), room, 1)
@@ -373,22 +374,22 @@ def test_low_tiles_of_heads_that_share_keys_give_the_dense_map(monkeypatch, shar
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 8, 40, 4), torch.randn(2, shared, 40, 4), torch.randn(2, value_heads, 40, 4)
     scores = AttentionScores(query, key, 0.5, band=Band(right=0))
-    monkeypatch.setattr(_building, "LONG", 40)
-    monkeypatch.setattr(_building, "LOW", 8)
-    monkeypatch.setattr(_building, "TILE", 40 * 8 * 4)
-    height, heads, items = _building._tile_sizes(scores, value_heads, threads)
-    assert (height, items) == ((8, 1) if shared > 1 else (32, 1))
+    monkeypatch.setattr(_tiles, "LONG", 40)
+    monkeypatch.setattr(_tiles, "LOW", 8)
+    monkeypatch.setattr(_tiles, "TILE", 40 * 8 * 2)
+    height, heads, items = _tiles._tile_sizes(scores, value_heads, threads, _tiles.TILE)
+    assert (height, items) == ((8, 1) if shared > 1 else (16, 1))
     assert heads % (8 // value_heads) == 0 or heads == 1
     dense, total = scores(slice(None), slice(None))
     output = dense @ value.repeat_interleave(8 // value_heads, 1)
     running = Computation(scores, output=output, value=value, logsumexp=total)
     record = AttentionRecord("x", "test", scores.shape, Check("kernel"), computation=running)
     room = _building.Room(lambda batch: torch.zeros(batch, 8, 40, 40), torch.float32)
-    torch.testing.assert_close(_building._in_tiles(record, room), dense)
+    torch.testing.assert_close(_tiles.in_tiles(record, room), dense)
     assert record.residual < 1e-5
     assert record.logsumexp_residual < 1e-5
     output[1, 7, 39] += 1  # the last head of the last tile is compared, too
-    assert _building._in_tiles(record, room) is not None
+    assert _tiles.in_tiles(record, room) is not None
     assert record.residual > 0.5
 
 

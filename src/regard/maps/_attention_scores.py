@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.maps._band import Band
+from regard.maps._cpu_products import products
+from regard.maps._hiding import hide
 
 # A selection along one axis: a slice, or whole numbers.
 Selection = slice | Tensor
@@ -68,10 +70,10 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
     """max |weights @ value − output|, over the selected rows and heads."""
     everyone = is_all(heads) and weights.shape[0] == value.shape[0] and weights.shape[1] == output.shape[1]
     value = exact(value if everyone else shared_groups(value, heads, output.shape[1])).to(weights.dtype)
-    if value.shape[1] not in (1, weights.shape[1]) or everyone:
+    if weights.shape[0] == value.shape[0] and weights.shape[1] % value.shape[1] == 0:
         # Neighbors that share a head of values are rows of one product: to repeat the values would take memory.
-        found = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3) @ value
-        found = found.reshape(*weights.shape[:3], value.shape[3])
+        together = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3).flatten(0, 1)
+        found = products(together, value.flatten(0, 1).mT).view(*weights.shape[:3], value.shape[3])
     else:
         found = weights @ value
     expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)
@@ -160,17 +162,16 @@ class AttentionScores:
         if query.numel() <= _SMALL and work is None:
             scores = torch.matmul(query, key.mT).mul_(self.scale)
         else:
-            flat = query.flatten(0, 1), key.flatten(0, 1).mT
+            flat = query.flatten(0, 1), key.flatten(0, 1)
             room = None if work is None else work[: math.prod(shape)].view(len(flat[0]), -1, shape[3])
-            # With beta=0 the first argument is not read.
-            scores = torch.baddbmm(query.new_empty(()), *flat, beta=0, alpha=self.scale, out=room)
+            scores = products(*flat, self.scale, room)
         scores = scores.view(shape)
         if self.softcap:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
             scores = scores.add_(_part(self.bias, rows, heads, columns, batch).to(scores.dtype))
         if self.keep is not None:
-            scores = scores.masked_fill_(~_part(self.keep, rows, heads, columns, batch), -math.inf)
+            scores = hide(scores, _part(self.keep, rows, heads, columns, batch))
         others = any(x is not None for x in (self.present, self.slopes, self.change, self.mask))
         if not others and self.band is not None and isinstance(self.band.shift, int) and scores.device.type == "cpu":
             spans = _range(rows, queries), _range(columns, keys)
@@ -221,6 +222,19 @@ class AttentionScores:
         """The keys that queries from ``start`` to ``stop`` may see, as a range."""
         keys = self.shape[3]
         return (0, keys) if self.band is None else self.band.reach(start, stop, keys)
+
+    def seen(self, rows: slice, heads: slice, batch: slice) -> slice:
+        """A range of keys outside of which these queries see none: at least one key, so that a softmax has a row to normalize."""
+        first, last = self.reach(rows.start, rows.stop)
+        keep = self.keep
+        # A function that changes scores may also bring hidden ones back.
+        if keep is not None and keep.device.type == "cpu" and keep.shape[-1] > 1 and self.change is None:
+            kept = _part(keep, rows, heads, ALL, batch)
+            # As numbers: any() of booleans takes 30 times as long.
+            found = kept.view(torch.uint8).amax((0, 1, 2))[first:last].nonzero()
+            first, last = (first + int(found[0]), first + int(found[-1]) + 1) if len(found) else (first, first)
+        first = min(first, self.shape[3] - 1)
+        return slice(first, max(last, first + 1))
 
     @property
     def nbytes(self) -> int:
@@ -273,16 +287,21 @@ def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
         return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
     largest = scores.amax(-1)
     weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
-    if may_be_empty:
-        weights.masked_fill_((largest == -math.inf).unsqueeze(-1), 0.0)
+    hidden: Tensor | None = largest == -math.inf if may_be_empty else None
+    if hidden is not None and hidden.device.type == "cpu" and not bool(hidden.any()):
+        hidden = None  # on another device the answer would have to be waited for
+    if hidden is not None:
+        weights.masked_fill_(hidden.unsqueeze(-1), 0.0)
     # At the largest score s the weight is exp(s − logsumexp): cheaper than exponentials once more.
     total = largest - weights.amax(-1).log_()
-    return weights, total.masked_fill_(largest == -math.inf, -math.inf) if may_be_empty else total
+    return weights, total if hidden is None else total.masked_fill_(hidden, -math.inf)
 
 
 def _part(mask: Tensor, rows: Selection, heads: Selection, columns: Selection, batch: slice) -> Tensor:
     """The selected part of a mask whose axes may be missing or of size 1."""
     mask = mask[(None,) * (4 - mask.ndim)]
+    if mask.stride(1) == 0:
+        mask = mask[:, :1]  # the same for all heads
     if mask.shape[0] > 1:
         mask = mask[batch]
     if mask.shape[1] > 1:

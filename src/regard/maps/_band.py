@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.maps._hiding import hide
+
 _REMEMBERED = 2**18  # larger blocks are not remembered
 
 
@@ -64,9 +66,8 @@ class Band:
             first, last, _ = part.indices(columns[1] - columns[0])
             away = columns[0] + first - rows[0] - self.shifts[0]
             size = rows[1] - rows[0], last - first
-            known = _hidden if size[0] * size[1] <= _REMEMBERED else _hidden.__wrapped__
-            hidden = known(self.left, self.right, away, *size)
-            scores[..., part].masked_fill_(hidden.to(scores.device), value)
+            known = _kept if size[0] * size[1] <= _REMEMBERED else _kept.__wrapped__
+            hide(scores[..., part], known(self.left, self.right, away, *size).to(scores.device), value)
         return scores
 
     def edges(self, rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> list[slice]:
@@ -87,11 +88,11 @@ class Band:
 
 
 @functools.lru_cache(16)
-def _hidden(left: int | None, right: int | None, away: int, rows: int, columns: int) -> Tensor:
-    """Whether a key is not kept, in a block whose first key is ``away`` from the first query. Blocks along a diagonal are
+def _kept(left: int | None, right: int | None, away: int, rows: int, columns: int) -> Tensor:
+    """Whether a key is kept, in a block whose first key is ``away`` from the first query. Blocks along a diagonal are
     the same."""
     with torch.inference_mode(False):
-        return ~Band(left, right).keeps(torch.arange(rows), torch.arange(away, away + columns))
+        return Band(left, right).keeps(torch.arange(rows), torch.arange(away, away + columns))
 
 
 def alignment(band: Band | None, queries: int, keys: int) -> int | Tensor:

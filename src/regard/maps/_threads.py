@@ -24,7 +24,9 @@ def each_in_a_thread(function: Callable[[Any], None], items: Sequence[Any], thre
         for item in items:
             function(item)
         return
-    with _single_threaded_operations(), ThreadPoolExecutor(count) as pool:
+    # OpenMP has a number of threads for each thread. torch tells it the process's own when that is first asked for, which
+    # products of matrices do not do: they would split among all cores in each of these threads.
+    with _single_threaded_operations(), ThreadPoolExecutor(count, initializer=torch.get_num_threads) as pool:
         list(pool.map(function, items))
 
 

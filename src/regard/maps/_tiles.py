@@ -1,0 +1,94 @@
+"""Whole maps on a CPU, in tiles that fit into its cache."""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
+from regard.maps._record import AttentionRecord, Check, difference
+from regard.maps._threads import each_in_a_thread
+
+TILE = 2**19  # scores at a time for each core: they fit into its cache
+LARGE = 2**23  # scores of a map from which on its heads are shared among the cores
+LONG, LOW = 1024, 256  # keys of a long row, and rows of a low tile
+
+
+def fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bool:
+    running = record.running
+    plain = isinstance(running.weights, AttentionScores) and running.compare is None and running.value is not None
+    everything = all(isinstance(chosen, slice) and chosen == ALL for chosen in (rows, heads))
+    return plain and everything and running.device.type == "cpu" and 0 not in record.shape
+
+
+def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: int) -> tuple[int, int, int]:
+    """Rows, heads and samples of a tile of so many scores. Long rows that end at their query take fewer rows of more heads: of
+    the keys of a tile fewer are seen by none of its rows.
+
+    >>> from regard.maps._band import Band
+    >>> x, y = torch.zeros(1, 8, 2048, 4), torch.zeros(1, 4, 2048, 4)
+    >>> plain, causal = AttentionScores(x, y, 1.0), AttentionScores(x, y, 1.0, band=Band(right=0))
+    >>> _tile_sizes(plain, 4, 2, TILE), _tile_sizes(causal, 4, 2, TILE)
+    ((256, 1, 1), (256, 2, 1))
+    """
+    batch, count, queries, keys = scores.shape
+    height = max(1, min(queries, tile // keys))
+    group = max(count // scores.key.shape[1], count // value_heads)
+    if scores.band is not None and scores.band.right is not None and keys >= LONG and height >= LOW:
+        most = min(count // threads, 2 * tile // (LOW * keys)) // group * group  # rows see half of the keys
+        if most > 0:
+            parts = math.ceil(count / most)
+            return LOW, math.ceil(count / parts / group) * group, 1
+    heads = max(1, min(count, tile // (height * keys)))
+    items = max(1, min(batch, tile // (height * keys * heads))) if heads == count else 1
+    return height, heads, items
+
+
+def in_tiles(record: AttentionRecord, room: Callable[[int], Tensor]) -> Tensor:
+    """Scores, softmax and check of one tile are computed while it is in the cache, and keys that no row of it may see
+    are left out. So the map passes through memory once, when it is written."""
+    running, (batch, count, queries, keys) = record.running, record.shape
+    scores, value = running.weights, running.value
+    expected = running.output if running.expected is None else running.expected
+    if not isinstance(scores, AttentionScores) or value is None or expected is None:
+        raise TypeError(f"{record.name!r} is not computed from scores")
+    # Converted once, and each matrix in one block of memory, instead of tile by tile.
+    scores, value = replace(scores, key=exact(scores.key).contiguous()), exact(value).contiguous()
+    made = room(batch)
+    here = threading.local()
+    cores = torch.get_num_threads()
+    # The cores share the heads of a large map, and the operations of a small one.
+    threads = cores if made.numel() >= LARGE else 1
+    height, heads, items = _tile_sizes(scores, value.shape[1], threads, TILE * cores // threads)
+
+    def one(where: tuple[slice, slice, Check]) -> None:
+        part, chosen, check = where
+        if not hasattr(here, "work"):  # one tile after the other uses the same memory, which stays in the cache
+            here.work = torch.empty(items * heads * height * keys, dtype=exact(scores.query[:0]).dtype)
+        with torch.no_grad():
+            for start in range(0, queries, height):
+                rows = slice(start, min(start + height, queries))
+                columns = scores.seen(rows, chosen, part)
+                weights, logsumexp = weights_of(
+                    scores.scores(rows, chosen, columns, part, here.work), scores.may_be_empty
+                )
+                made[part, chosen, rows, columns] = weights
+                error = product_error(weights, value[part, :, columns], expected[part], rows, chosen)
+                log_error = None
+                if running.logsumexp is not None:
+                    theirs = running.logsumexp[part, chosen, rows]
+                    log_error = difference(logsumexp, theirs, scores.may_be_empty)
+                check.add(error, log_error)
+
+    parts = [
+        (slice(item, item + items), slice(head, min(head + heads, count)), Check())
+        for item in range(0, batch, items)
+        for head in range(0, count, heads)
+    ]
+    each_in_a_thread(one, parts, threads)
+    for _, _, check in parts:
+        record.check.add(check.error, check.logsumexp_error)
+    return made
