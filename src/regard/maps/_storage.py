@@ -1,6 +1,5 @@
 """Where weights are kept: in memory up to a budget, or in memory-mapped files."""
 
-import contextlib
 import math
 import mmap
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from regard.maps._record import AttentionRecord
 from regard.support.text import format_size
 
 _LARGE = 2**22  # bytes of a map that is given pages of its own
-_PAGE = 2**21  # bytes of a large page
 
 
 @dataclass
@@ -34,23 +32,18 @@ class Allotted:
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros, of which a CPU's memory is not touched until something else is written to it.
 
-    ``torch.zeros`` would write them all. A page of 4 KiB takes longer to be given than to be filled, so large maps ask for pages
-    of 2 MiB where the system has them.
+    To be given a page takes as long as to fill it, and causal maps leave up to half of theirs empty. ``torch.zeros`` would
+    write them all.
 
     >>> zeros((2, 3), torch.float32, torch.device("cpu"))
     tensor([[0., 0., 0.],
             [0., 0., 0.]])
     """
-    count = math.prod(shape)
-    size = count * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
         return torch.zeros(shape, dtype=dtype, device=device)
-    # Linux aligns memory for large pages only if it is a whole number of them.
-    memory = mmap.mmap(-1, -(-size // _PAGE) * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a system without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class Storage:
