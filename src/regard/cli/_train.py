@@ -1,5 +1,6 @@
 """``regard train NAME``: train a network by a recipe. Every field of it can be set on the command line."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _train_one(recipe: Recipe, options: TrainOptions) -> int:
         + (f" and {summary['compile_seconds']:.1f} s to compile" if summary.get("compile_seconds") else "")
         + ("" if found is None else f"; validation accuracy {found:.2%}")
     )
-    print(f"saved in {done.folder}; next: regard evaluate {done.folder}")
+    print(f"saved in {done.folder}; next: {shlex.join(['regard', 'evaluate', str(done.folder)])}")
     return 0
 
 
