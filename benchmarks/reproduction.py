@@ -60,6 +60,8 @@ def main() -> None:
     options = parser.parse_args()
     options.folder, options.output = places("reproduction", options)
     torch._dynamo.config.recompile_limit = 64
+    if options.full and options.collect:
+        parser.error("--full trains and --collect trains nothing: choose one (--collect reads results of both recipes)")
     if options.full:
         train_in_full(options)
         return

@@ -194,7 +194,7 @@ def test_options_of_different_kinds_narrow_down(capsys) -> None:
 
 
 def test_one_claim_is_shown_with_its_picture(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "picture.png"
+    path = tmp_path / "new" / "picture.png"
     assert run(["--id", "hw4-key-stretch", "--picture", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "What is true instead" in shown
@@ -220,7 +220,7 @@ def test_a_cache_that_cannot_be_written_says_nothing_about_a_claim(tmp_path: Pat
 
 
 def test_pages_are_written(tmp_path: Path, capsys) -> None:
-    page, markdown = tmp_path / "page.html", tmp_path / "page.md"
+    page, markdown = tmp_path / "page.html", tmp_path / "new" / "page.md"
     questions = tmp_path / "questions"
     arguments = ["hw4-beta-one", "hw4-beta-zero", "hw4-ffn", "--html", str(page), "--misconceptions", str(markdown)]
     arguments += ["--answers", str(questions)]

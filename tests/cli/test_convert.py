@@ -21,11 +21,11 @@ def checkpoint(tmp_path):
 def test_converts_a_folder_prints_the_table_and_saves(checkpoint, capsys):
     model, folder = checkpoint
     arguments = [str(folder / "resnet"), "--input", "3", "32", "32", "--output", str(folder / "out")]
-    assert run([*arguments, "--json", str(folder / "report.json")]) == 0
+    assert run([*arguments, "--json", str(folder / "new" / "report.json")]) == 0
     printed = capsys.readouterr().out
     assert "20 of 20 layers became attention" in printed
     assert "layer1.0.conv1" in printed
-    rows = json.loads((folder / "report.json").read_text())["rows"]
+    rows = json.loads((folder / "new" / "report.json").read_text())["rows"]
     assert all(row["error"] <= row["bound"] for row in rows)
     again = load_converted(folder / "out")
     assert not any(isinstance(module, torch.nn.Conv2d) for module in again.modules())

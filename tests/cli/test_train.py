@@ -33,9 +33,9 @@ class TestTrain:
         assert regard.recipes.summary("demo").replace("``", "") in capsys.readouterr().out
 
     def test_it_trains_and_says_where_to_go_next(self, tmp_path, capsys):
-        folder = tmp_path / "run"
+        folder = tmp_path / "a run"
         assert main(["train", "fashion-vit", *SMOKE, "--folder", str(folder)]) == 0
-        assert f"next: regard evaluate {folder}" in capsys.readouterr().out
+        assert f"next: regard evaluate '{folder}'" in capsys.readouterr().out  # as it can be pasted
         assert regard.load_run(folder).summary["steps"] == 8
 
     def test_any_field_can_be_set(self):
@@ -70,6 +70,8 @@ class TestTrain:
     def test_a_wrong_value_is_a_message(self, capsys, user_errors):
         assert main(["train", "nowhere"]) == 1
         assert "no recipe is called 'nowhere'" in capsys.readouterr().err
+        assert main(["train", "demo", *SMOKE, "--seeds", "0"]) == 1
+        assert "seeds must be 1 or more, got 0" in capsys.readouterr().err
 
     def test_several_seeds_and_a_result_file(self, tmp_path, capsys):
         result = tmp_path / "result.json"
@@ -183,6 +185,13 @@ class TestReport:
             assert "Classified as:" in output.read_text()
             assert _stands_alone(output.read_text())
 
+    def test_folders_of_the_output_are_made(self, image_run, case_runs, photo, tmp_path):
+        words, case = ["report", str(image_run.folder), "--samples", "0"], ["report", str(case_runs[0].folder)]
+        for number, more in enumerate([words, [*words, "--image", str(photo)], [*case, "--lengths", "3"]]):
+            output = tmp_path / "new" / str(number) / ("page.png" if "--lengths" in more else "page.html")
+            assert main([*more, "--output", str(output)]) == 0
+            assert output.stat().st_size > 1000
+
     def test_accuracy_against_length_of_several_runs(self, case_runs, tmp_path):
         output = tmp_path / "lengths.png"
         words = ["report", *(str(run.folder) for run in case_runs), "--lengths", "3", "6", "--output", str(output)]
@@ -212,6 +221,8 @@ class TestReport:
             ],
             "must end in .html": ["report", run, "--output", str(tmp_path / "x.pdf")],
             "several runs can be compared with --lengths": ["report", run, run],
+            "--query is a token of an image": ["report", run, "--query", "9", "0"],
+            "--image and --lengths are two reports": ["report", run, "--image", str(photo), "--lengths", "3"],
         }
         for words, arguments in wrong.items():
             assert main(arguments) == 1

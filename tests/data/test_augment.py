@@ -21,7 +21,7 @@ from regard.data import (
     partners,
     random_uniform,
 )
-from regard.data._mix import mix
+from regard.data._mix import MixDraws, draw_mix, mix
 
 COUNT = 40_000
 SIGMAS = 5  # fails by chance once in 1.7 million
@@ -122,12 +122,13 @@ def test_mixup_and_cutmix_take_from_both():
 def test_the_kept_weight_is_the_share_of_the_image_itself(alphas, seed):
     """With ones mixed into zeros, an image's mean is the weight its label keeps."""
     augmentation = Augmentation(mixup=alphas[0], cutmix=alphas[1])
-    index = torch.arange(40)
     ones = torch.ones(40, 2, 8, 10)
-    mixed, weight = mix(ones, torch.zeros_like(ones), index, augmentation, seed=seed, epoch=0)
+    draws = draw_mix(torch.arange(40), augmentation, seed, 0, 8, 10)
+    mixed, weight = mix(ones, torch.zeros_like(ones), draws, augmentation)
     torch.testing.assert_close(mixed.mean((1, 2, 3)), weight)
     assert bool(((weight >= 0) & (weight <= 1)).all())
-    part, its_weight = mix(ones[7:9], 0 * ones[7:9], index[7:9], augmentation, seed=seed, epoch=0)
+    its_draws = MixDraws(*(drawn[7:9] for drawn in draws))
+    part, its_weight = mix(ones[7:9], 0 * ones[7:9], its_draws, augmentation)
     assert torch.equal(part, mixed[7:9])
     assert torch.equal(its_weight, weight[7:9])
     if alphas == (0.0, 1.0):
@@ -136,7 +137,8 @@ def test_the_kept_weight_is_the_share_of_the_image_itself(alphas, seed):
 
 def test_with_both_half_are_cut_and_half_are_averaged():
     ones = torch.ones(4000, 1, 8, 8)
-    mixed, _ = mix(ones, 0 * ones, torch.arange(4000), Augmentation(mixup=1.0, cutmix=1.0), seed=0, epoch=0)
+    augmentation = Augmentation(mixup=1.0, cutmix=1.0)
+    mixed, _ = mix(ones, 0 * ones, draw_mix(torch.arange(4000), augmentation, 0, 0, 8, 8), augmentation)
     averaged = ((mixed > 0) & (mixed < 1)).flatten(1).any(1).float().mean().item()
     assert abs(averaged - 0.5) < SIGMAS * 0.5 / math.sqrt(4000)
 

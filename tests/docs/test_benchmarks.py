@@ -51,6 +51,13 @@ def test_a_trial_of_the_reproduction_has_its_own_folder_and_name(benchmark, tmp_
     assert "a6-gaussian" in benchmark("reproduction", *words, "--collect")
 
 
+def test_collecting_never_trains(benchmark, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        benchmark("reproduction", "--smoke", "--names", "resnet18", "--seeds", "1", "--full", "--collect")
+    assert "--collect trains nothing" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_changed_number_of_epochs_is_in_the_name(script):
     reproduction = script("benchmarks/reproduction.py")
     name = "a6-gaussian"

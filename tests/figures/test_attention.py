@@ -78,5 +78,5 @@ def test_what_does_not_exist_is_an_error(tmp_path, user_errors):
         regard.figures.attention(found, query=5)
     with pytest.raises(TypeError, match="one map"):
         regard.figures.attention(found.weights)
-    regard.figures.attention(found, path=tmp_path / "attention.png")
-    assert (tmp_path / "attention.png").stat().st_size > 1000
+    regard.figures.attention(found, path=tmp_path / "new" / "attention.png")
+    assert (tmp_path / "new" / "attention.png").stat().st_size > 1000

@@ -189,3 +189,5 @@ def test_a_result_file_needs_evaluated_runs(run, tmp_path):
 def test_seeds_must_be_distinct(user_errors, tmp_path):
     with pytest.raises(ValueError, match=r"seeds must be distinct, and at least one, got \[1, 1\]"):
         train_seeds(TINY, [1, 1], folder=tmp_path)
+    with pytest.raises(TypeError, match=r"seeds must be several seeds, such as range\(3\), got 3"):
+        train_seeds(TINY, 3, folder=tmp_path)

@@ -329,9 +329,11 @@ class TestResumeWords:
         with pytest.raises(ValueError, match="give another folder"):
             train_toy(resume=run.checkpoints.path(run.checkpoints.steps()[0]), folder=run.folder, save_every=3)
 
-    def test_a_path_to_nothing_is_refused(self, train_toy, tmp_path):
+    def test_a_path_to_nothing_is_refused(self, train_toy, tmp_path, user_errors):
         with pytest.raises(FileNotFoundError, match="resume must be"):
             train_toy(resume=tmp_path / "nowhere")
+        with pytest.raises(TypeError, match=r"resume must be False, True, 'auto' or the path .*, got None"):
+            train_toy(resume=None)
 
     def test_without_a_folder_the_next_free_name_is_taken(self, toy, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

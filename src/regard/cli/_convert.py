@@ -45,6 +45,7 @@ def run(arguments: list[str]) -> int:
         apart = ((after - before).abs().max() / before.abs().max()).item()
         print(f"the output of the whole network differs by {apart:.1e}, relative to its largest value")
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.output:
         save_converted(model, converted, report, options.output)

@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the run's folder; with --lengths, several")
     parser.add_argument("--image", type=Path, help="an image file: show where each head looks in it")
     parser.add_argument(
-        "--query", type=int, nargs=2, metavar=("ROW", "COLUMN"), help="the token whose attention is shown"
+        "--query", type=int, nargs=2, metavar=("ROW", "COLUMN"), help="with --image: the token whose attention is shown"
     )
     parser.add_argument(
         "--lengths", type=int, nargs="+", metavar="N", help="case conversion: accuracy at these lengths"
@@ -33,8 +33,16 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--samples", type=int, default=200, help="samples for accuracy against the number of heads; 0 omits it"
     )
-    parser.add_argument("--output", type=Path, help="an .html or .png file; default: report.html in the run's folder")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="an .html file; with --image also .png; with --lengths .png, .svg or .json; default: in the run's folder",
+    )
     chosen = parser.parse_args(list(arguments))
+    if chosen.lengths and chosen.image is not None:
+        raise ValueError("--image and --lengths are two reports: choose one")
+    if chosen.query is not None and chosen.image is None:
+        raise ValueError("--query is a token of an image: choose the image by --image")
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
@@ -61,7 +69,9 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
         sections.append(needed)
     sections.append(claim_section())
     title, heading = f"regard: {run.recipe.name}", "The run in numbers"
-    output.write_text(page.story(story(run), title, sections, heading), encoding="utf-8")
+    content = page.story(story(run), title, sections, heading)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(content, encoding="utf-8")
     return output
 
 
@@ -83,6 +93,7 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     figure = figures.image_attention(seen.maps, pixels, query=chosen, grid=seen.grid)
     if figure is None:
         raise ValueError(f"the network of {folder} has no attention between positions of an image")
+    output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix == ".png":
         figure.savefig(output, dpi=150)
         return output

@@ -1,5 +1,6 @@
 """``regard train NAME``: train a network by a recipe. Every field of it can be set on the command line."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from regard import recipes
 from regard.cli._option_names import named_as_typed, unboxed_errors
+from regard.support.checks import check_positive
 from regard.training import (
     Recipe,
     SeedRuns,
@@ -146,11 +148,12 @@ def _train_one(recipe: Recipe, options: TrainOptions) -> int:
         + (f" and {summary['compile_seconds']:.1f} s to compile" if summary.get("compile_seconds") else "")
         + ("" if found is None else f"; validation accuracy {found:.2%}")
     )
-    print(f"saved in {done.folder}; next: regard evaluate {done.folder}")
+    print(f"saved in {done.folder}; next: {shlex.join(['regard', 'evaluate', str(done.folder)])}")
     return 0
 
 
 def _train_many(recipe: Recipe, options: TrainOptions, name: str) -> int:
+    check_positive("seeds", options.seeds)
     seeds = range(recipe.seed, recipe.seed + options.seeds)
     folder = options.folder or Path("runs") / (recipe.name if options.seeds == 1 else f"{recipe.name}-seeds")
     settings = options.for_train()

@@ -38,9 +38,9 @@ def run(arguments: Sequence[str]) -> int:
         print(f"page: {chosen.html}", file=sys.stderr)
     pages = {} if chosen.misconceptions is None else {chosen.misconceptions: misconceptions(found)}
     if chosen.answers is not None:
-        chosen.answers.mkdir(parents=True, exist_ok=True)
         pages |= {chosen.answers / f"{name}.md": text for name, text in answers(found).items()}
     for path, text in pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(f"page: {path}", file=sys.stderr)
     return 0 if found.agrees else 1
@@ -106,6 +106,7 @@ def _show(row: "Row", path: Path | None) -> None:
     if figure is None:
         return
     path = path or _folder() / f"{row.claim.id}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     print(f"Picture: {path}")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.data._augment import Augmentation, cutout, move, normalize
 from regard.data._image_sets import ImageSet
-from regard.data._mix import label_weights, mix, partners
+from regard.data._mix import MixDraws, draw_mix, label_weights, mix, partners
 from regard.data._trivial_augment import draw_operations, trivial_augment
 from regard.data.own_images import StreamedSet
 
@@ -102,9 +102,9 @@ class AugmentedImages:
         images, labels = self._augmented(index, seed, epoch)
         here = index.to(self.device, non_blocking=True)
         if self.augmentation.mixes:
-            other_index = self._draws(seed, epoch).partner[index]
-            others, other_labels = self._augmented(other_index, seed, epoch)
-            images, weight = mix(images, others, here, self.augmentation, seed=seed, epoch=epoch)
+            draws = self._draws(seed, epoch)
+            others, other_labels = self._augmented(draws.partner[index], seed, epoch)
+            images, weight = mix(images, others, MixDraws(*(drawn[here] for drawn in draws.mixing)), self.augmentation)
             labels = label_weights(labels, other_labels, weight, len(self.set.classes))
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         return ImageBatch(images.to(self.dtype, memory_format=layout), labels, here)
@@ -129,7 +129,8 @@ class AugmentedImages:
         return images, labels
 
     def _draws(self, seed: int, epoch: int) -> "EpochDraws":
-        """The draws of all samples: computed once per epoch, so that a batch only looks up its own."""
+        """The draws of all samples: computed once per epoch, so that a batch only looks up its own, and none depends on the
+        rest of its batch."""
         if self._drawn is None or self._drawn[0] != (seed, epoch):
             everyone = torch.arange(len(self), device=self.device)
             augmentation, (_, height, width) = self.augmentation, self.set.shape
@@ -138,6 +139,7 @@ class AugmentedImages:
                 augmentation.draw_mirror(everyone, seed, epoch),
                 augmentation.draw_corner(everyone, seed, epoch, height, width),
                 partners(len(self) if augmentation.mixes else 0, seed, epoch, device=self.index_device),
+                draw_mix(everyone[: len(self) if augmentation.mixes else 0], augmentation, seed, epoch, height, width),
                 draw_operations(everyone[: len(self) if augmentation.trivial_augment else 0], seed, epoch),
             )
             self._drawn = (seed, epoch), draws
@@ -151,6 +153,7 @@ class EpochDraws(NamedTuple):
     mirror: Bool[Tensor, "n"]
     corner: Int[Tensor, "n 2"]
     partner: Int[Tensor, "_"]
+    mixing: MixDraws
     operations: tuple[Int[Tensor, "_"], Int[Tensor, "_"], Bool[Tensor, "_"]]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -70,29 +71,48 @@ def partners(count: int, seed: int, epoch: int, device: torch.device | str | Non
     return random_order(count, seed, epoch, "partner", device=device)
 
 
-def mix(
-    images: Float[Tensor, "n channels height width"],
-    others: Float[Tensor, "n channels height width"],
-    index: Int[Tensor, "n"],
-    augmentation: Augmentation,
-    *,
-    seed: int,
-    epoch: int,
-) -> tuple[Float[Tensor, "n channels height width"], Float[Tensor, "n"]]:
-    """Mixup or cutmix, as set in ``augmentation``. Also returns the weight of each image itself."""
-    height, width = images.shape[2:]
+class MixDraws(NamedTuple):
+    """How each sample is mixed with its partner: averaged with the weight ``blend``, or cut by a rectangle."""
+
+    use_cutmix: Bool[Tensor, "n"]
+    low: Int[Tensor, "n 2"]
+    high: Int[Tensor, "n 2"]
+    blend: Float[Tensor, "n"]
+
+
+def draw_mix(
+    index: Int[Tensor, "n"], augmentation: Augmentation, seed: int, epoch: int, height: int, width: int
+) -> MixDraws:
+    """The draws of these samples. On a CPU, powers round differently at the end of a tensor: only the draws of the same
+    ``index`` are the same to the last bit."""
     use_cutmix = torch.full_like(index, augmentation.cutmix > 0, dtype=torch.bool)
     if augmentation.mixup and augmentation.cutmix:
         use_cutmix = random_coin(index, seed, epoch, "mixup or cutmix")
-    weight = torch.zeros(len(index), device=index.device)
-    mixed = images
+    low = high = index.new_zeros(len(index), 2)
     if augmentation.cutmix:
         low, high = _draw_box(index, augmentation.cutmix, seed, epoch, height, width)
+    blend = torch.ones(len(index), device=index.device)
+    if augmentation.mixup:
+        blend = beta_quantile(random_uniform(index, seed, epoch, "mixup"), augmentation.mixup)
+    return MixDraws(use_cutmix, low, high, blend)
+
+
+def mix(
+    images: Float[Tensor, "n channels height width"],
+    others: Float[Tensor, "n channels height width"],
+    draws: MixDraws,
+    augmentation: Augmentation,
+) -> tuple[Float[Tensor, "n channels height width"], Float[Tensor, "n"]]:
+    """Mixup or cutmix, as set in ``augmentation``. Also returns the weight of each image itself."""
+    height, width = images.shape[2:]
+    use_cutmix, low, high, blend = draws
+    weight = torch.zeros_like(blend)
+    mixed = images
+    if augmentation.cutmix:
         area = (high - low).prod(-1)
         weight = torch.where(use_cutmix, 1 - area / (height * width), weight)
         mixed = cutmix(mixed, others, box(low, high, height, width) & use_cutmix[:, None, None])
     if augmentation.mixup:
-        blend = beta_quantile(random_uniform(index, seed, epoch, "mixup"), augmentation.mixup)
         weight = torch.where(use_cutmix, weight, blend)
         mixed = mixup(mixed, others, torch.where(use_cutmix, torch.ones_like(blend), blend))
     return mixed, weight

@@ -37,9 +37,10 @@ def new_figure(rows: int, columns: int, *, width: float, height: float, **option
 
 
 def finish(figure: Figure, path: PathArgument) -> Figure:
-    """Save the figure if a path is given (its suffix is the format), and return it."""
+    """Save the figure if a path is given (its suffix is the format; missing folders are made), and return it."""
     if path is not None:
         check_path("path", path)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(Path(path), dpi=150)
     return figure
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.support.checks import check_path
+from regard.support.checks import check_path, describe, is_iterable
 from regard.support.files import write_atomic
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
@@ -129,6 +129,8 @@ def train_seeds(
         after_each: called after each seed with the runs so far; a result file written there survives what comes later.
         options: passed on to :func:`train`.
     """
+    if not is_iterable(seeds):
+        raise TypeError(f"seeds must be several seeds, such as range(3), got {describe(seeds)}")
     if len(set(seeds)) < len(seeds) or not seeds:
         raise ValueError(f"seeds must be distinct, and at least one, got {list(seeds)}")
     done = SeedRuns(recipe, tuple(seeds))

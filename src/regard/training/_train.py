@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
@@ -68,8 +68,8 @@ def train(
     """
     _check_arguments(
         recipe,
+        (folder, resume),
         listeners,
-        {"folder": folder, "resume": resume},
         log_every=log_every,
         save_every=save_every,
         keep=keep,
@@ -115,8 +115,8 @@ def train(
 
 def _check_arguments(
     recipe: object,
+    places: tuple[object, object],
     listeners: Sequence[Listener],
-    places: Mapping[str, object],
     *,
     tensorboard: object,
     progress: object,
@@ -130,9 +130,15 @@ def _check_arguments(
     for name, flag in (("tensorboard", tensorboard), ("progress", progress)):
         if flag is not None:
             check_flag(name, flag)
-    for name, place in places.items():
-        if place is not None and not isinstance(place, bool):
-            check_path(name, place)
+    folder, resume = places
+    if folder is not None:
+        check_path("folder", folder)
+    if not isinstance(resume, bool | str | PathLike):
+        raise TypeError(
+            f"resume must be False, True, 'auto' or the path of a run or checkpoint, got {describe(resume)}"
+        )
+    if not isinstance(resume, bool):
+        check_path("resume", resume)
     if not is_iterable(listeners) or not all(map(callable, listeners)):
         raise TypeError(f"listeners must be functions that take an event, got {describe(listeners)}")
 
