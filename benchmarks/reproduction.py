@@ -72,6 +72,9 @@ def main() -> None:
         print_table(rows, list(rows[0]))
     if failed := [name for name, result in results.items() if result is None]:
         raise SystemExit(f"no table is written: of {', '.join(failed)} every seed failed, as said above")
+    if set(results) != set(PUBLISHED) and not trial(options):
+        print("no table is written: it has all networks, of which --names left some out (then --collect makes it)")
+        return
     used = [result for result in (*results.values(), *in_full.values()) if result is not None]
     machines, measured = {result["hardware"] for result in used}, max(result["date"] for result in used)
     tried = trial(options)
@@ -96,7 +99,7 @@ def recipe_of(name: str, *, epochs: int | None = None, smoke: bool = False, full
     recipe = recipes.get(name if full else f"{name}-short")
     if smoke:
         recipe = recipe.smoke()
-    epochs = epochs or recipe.epochs
+    epochs = recipe.epochs if epochs is None else epochs
     return dataclasses.replace(recipe, epochs=epochs, evaluate_every=min(epochs, MEASURED_EVERY) if full else epochs)
 
 

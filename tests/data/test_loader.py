@@ -80,6 +80,8 @@ def test_batches_that_are_prepared_together_are_the_same(monkeypatch, drop_last,
         for a, b in zip(alone.batch(epoch, step), together.batch(epoch, step), strict=True):
             assert a.equal(b)
             assert a.stride() == b.stride()
+    together.batch(1, 3).images.zero_()
+    assert alone.batch(1, 3).images.equal(together.batch(1, 3).images)
     with pytest.raises(ValueError, match="step must be in"):
         together.batch(0, len(together))
 

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import shutil
 import sys
 
 import pytest
@@ -56,6 +57,14 @@ def test_collecting_never_trains(benchmark, tmp_path, capsys):
         benchmark("reproduction", "--smoke", "--names", "resnet18", "--seeds", "1", "--full", "--collect")
     assert "--collect trains nothing" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_some_networks_do_not_replace_the_table_of_all(benchmark, root, tmp_path):
+    results = shutil.copytree(root / "benchmarks/results", tmp_path / "kept")
+    before = {path.name: path.read_bytes() for path in results.iterdir()}
+    printed = benchmark("reproduction", "--collect", "--names", "resnet18", "--output", "kept")
+    assert "no table is written" in printed
+    assert {path.name: path.read_bytes() for path in results.iterdir()} == before
 
 
 def test_a_changed_number_of_epochs_is_in_the_name(script):

@@ -117,7 +117,7 @@ class Loader(Generic[Batch_co]):
         self._order: tuple[int, Tensor] | None = None
         together = examples.samples_together if isinstance(examples, PreparesTogether) else 1
         self._steps_together = max(1, together * world_size // batch_size)
-        self._prepared: tuple[int, int, list[Batch_co]] | None = None  # epoch, first step, and batches from there on
+        self._prepared: tuple[int, dict[int, Batch_co]] = -1, {}  # an epoch, and batches of some of its steps
 
     def __len__(self) -> int:
         """The number of steps in an epoch."""
@@ -147,14 +147,15 @@ class Loader(Generic[Batch_co]):
     def _together(self, epoch: int, step: int) -> Batch_co:
         """The same, prepared together with its neighbors: a sample does not depend on the rest of its batch."""
         self._check_step(step)
-        first = step - step % self._steps_together
-        if self._prepared is None or self._prepared[:2] != (epoch, first):
-            steps = range(first, min(first + self._steps_together, len(self)))
+        prepared, batches = self._prepared
+        if prepared != epoch or step not in batches:
+            steps = range(step, min(step + self._steps_together, len(self)))
             indices = [self.index(epoch, one) for one in steps]
             joined: Any = self.examples.batch(torch.cat(indices), seed=self.seed, epoch=epoch)
             columns = [column.split([len(index) for index in indices]) for column in joined]
-            self._prepared = epoch, first, [type(joined)(*parts) for parts in zip(*columns, strict=True)]
-        return self._prepared[2][step - first]
+            batches = dict(zip(steps, map(type(joined), *columns), strict=True))
+            self._prepared = epoch, batches
+        return batches.pop(step)  # once: whoever asks for it again gets a new one, whatever was done to this
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch_co]:
         """The batches of an epoch, beginning with step ``start``."""
