@@ -48,7 +48,8 @@ def _linear(x: Tensor, y: Tensor) -> Callable[..., Tensor] | None:
     if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):  # it has no gradient
         return None
     settings: Any = torch.backends.mkldnn
-    exact = settings.enabled and settings.matmul.fp32_precision in ("none", "ieee")
+    precision = getattr(getattr(settings, "matmul", None), "fp32_precision", None)  # an older torch has another setting
+    exact = settings.enabled and precision in ("none", "ieee")
     return _operator() if exact and x.device.type == "cpu" else None  # type: ignore[no-any-return]
 
 
