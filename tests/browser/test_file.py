@@ -471,11 +471,19 @@ class TestTokens:
         weights[0, torch.arange(6), torch.arange(6)] = 0.1  # no weight is large
         page = open_file(regard.show(weights))
         page.get_by_text("Arcs").click()
-        place = look.point(page, ".rg-main", 0.05, 0.5)
-        strong = ink_in_the_middle(page)
         page.mouse.move(0, 0)
         look.settle(page)
-        assert strong > ink_in_the_middle(page) * 1.3, place
+        pale = strong = ink_in_the_middle(page)
+        for _ in range(30):  # on a busy machine the arcs may still take the place of the map while the mouse moves
+            place = look.point(page, ".rg-main", 0.05, 0.5)
+            strong = ink_in_the_middle(page)
+            if strong > pale * 1.3:
+                break
+            page.mouse.move(0, 0)
+            page.wait_for_timeout(100)
+            look.settle(page)
+            pale = ink_in_the_middle(page)
+        assert strong > pale * 1.3, place
 
     def test_hovering_a_cell_says_its_weight(self, page, look, text_maps):
         weights = text_maps[-1].weights[0, 0]
