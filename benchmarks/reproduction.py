@@ -73,7 +73,7 @@ def main() -> None:
     if failed := [name for name, result in results.items() if result is None]:
         raise SystemExit(f"no table is written: of {', '.join(failed)} every seed failed, as said above")
     if set(results) != set(PUBLISHED) and not trial(options):
-        print("no table is written: it has all networks, of which --names left some out (then --collect makes it)")
+        print("no table is written, since --names leaves networks out; --collect makes it from the result files of all")
         return
     used = [result for result in (*results.values(), *in_full.values()) if result is not None]
     machines, measured = {result["hardware"] for result in used}, max(result["date"] for result in used)
