@@ -14,7 +14,7 @@ from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
 from regard.maps._cpu_products import products
 from regard.maps._hiding import hide
-from regard.maps._storage import zeros
+from regard.maps._map_memory import zeros
 from regard.maps._threads import each_in_a_thread
 
 CPU = torch.device("cpu")

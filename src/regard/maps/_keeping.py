@@ -14,11 +14,12 @@ from regard.maps._attention_scores import AttentionScores, Selection
 from regard.maps._building import Room, build, chunks
 from regard.maps._container import Maps
 from regard.maps._listener import RecordListener
+from regard.maps._map_memory import zeros
 from regard.maps._overview import overview_size
 from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows, chosen_count
-from regard.maps._storage import Storage, zeros
+from regard.maps._storage import Storage
 from regard.support.text import format_size
 
 SUGGESTED = 128  # cells a side of the overview that is offered where a map does not fit

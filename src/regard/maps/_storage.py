@@ -1,7 +1,6 @@
 """Where weights are kept: in memory up to a budget, or in memory-mapped files."""
 
 import math
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from torch import Tensor
 from regard.maps._folders import write_index
 from regard.maps._record import AttentionRecord
 from regard.support.text import format_size
-
-_LARGE = 2**22  # bytes of a map that is given pages of its own
 
 
 @dataclass
@@ -27,23 +24,6 @@ class Allotted:
         """Account for this tensor: a map that is the same for the whole batch needs less room than was reserved."""
         self.storage.used += tensor.nbytes - self.size
         return tensor
-
-
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros, of which a CPU's memory is not touched until something else is written to it.
-
-    To be given a page takes as long as to fill it, and causal maps leave up to half of theirs empty. ``torch.zeros`` would
-    write them all.
-
-    >>> zeros((2, 3), torch.float32, torch.device("cpu"))
-    tensor([[0., 0., 0.],
-            [0., 0., 0.]])
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if device.type != "cpu" or size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
-        return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class Storage:
