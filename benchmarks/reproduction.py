@@ -145,6 +145,7 @@ def row(name: str, result: dict[str, Any], full: dict[str, Any] | None, options:
     counted = regard.cost(network, (1, *recipe.task.image_shape))
     accuracy = [100 * value for value in result["accuracy"]]
     in_full = [100 * value for value in full["accuracy"]] if full else []
+    seconds_in_full = [x for x in full["train_seconds"] if x is not None] if full else []  # None: the GPU was shared
     return {
         "network": name,
         "parameters": result["parameters"],
@@ -157,7 +158,7 @@ def row(name: str, result: dict[str, Any], full: dict[str, Any] | None, options:
         "published, 300 epochs": PUBLISHED[name],
         "ours, 300 epochs": round(statistics.mean(in_full), 2) if in_full else None,
         "seeds, 300 epochs": len(in_full),
-        "seconds, 300 epochs": round(statistics.mean(full["train_seconds"]), 1) if full else None,
+        "seconds, 300 epochs": round(statistics.mean(seconds_in_full), 1) if seconds_in_full else None,
     }
 
 

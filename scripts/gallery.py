@@ -3,7 +3,8 @@
     python scripts/gallery.py                         # all pictures, into docs/images/gallery, of runs that come with regard
     python scripts/gallery.py limit gelu              # some of them
     python scripts/gallery.py view-heads --run runs/demo     # of another run: any with Gaussian heads on images will do
-    python scripts/gallery.py speedrun-heads --run runs/cifar10-transformer     # this one needs a run of its own
+    python scripts/gallery.py speedrun-heads --run runs/cifar10-transformer     # this one and the next need runs of their own
+    python scripts/gallery.py paper-heads --run runs/reproduction/a6-gaussian-full/seed-0
 
 Every picture is made twice, for a light page and for a dark one (NAME-dark.png), at two pixels of the file per pixel of the
 page. The moving picture of the README is made by scripts/moving_picture.py.
@@ -36,6 +37,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 Make = Callable[[Path, Path | None], None]
 PICTURES: dict[str, Make] = {}
 MODES = ("light", "dark")
+EXAMPLE = shipped_run("cifar10-small")
+OF_A_RUN = ("speedrun-heads", "paper-heads")  # which does not come with regard
 _mode = "light"  # of the picture that is being made
 _text: Path | None = None  # a run with a network that reads text
 
@@ -80,10 +83,19 @@ def trained_heads(path: Path, run: Path | None) -> None:
 
 @picture
 def speedrun_heads(path: Path, run: Path | None) -> None:
-    """Of a run of cifar10-transformer; its heads.jsonl is all that is needed."""
-    trajectory = None if run is None else HeadTrajectory.read(run / "heads.jsonl")
-    if trajectory is None or len(trajectory.layers) < 7:
-        raise ValueError("this picture is of a run of cifar10-transformer: pass --run FOLDER")
+    _last_heads(path, run, "cifar10-transformer", 7)
+
+
+@picture
+def paper_heads(path: Path, run: Path | None) -> None:
+    _last_heads(path, run, "a6-gaussian", 6)
+
+
+def _last_heads(path: Path, run: Path | None, recipe: str, blocks: int) -> None:
+    """Where the heads look at the end of a run of this recipe; its heads.jsonl is all that is needed."""
+    trajectory = None if run is None or run == EXAMPLE else HeadTrajectory.read(run / "heads.jsonl")
+    if trajectory is None or len(trajectory.layers) != blocks:
+        raise ValueError(f"this picture is of a run of {recipe}: pass --run FOLDER")
     last = trajectory.at(-1)
     titles = [f"block {at}, {'×'.join(map(str, grid or ()))} tokens" for at, grid in enumerate(trajectory.grids, 1)]
     figure = regard.figures.heads(list(last.center), list(last.sharpness), list(trajectory.grids), titles=titles)
@@ -231,7 +243,7 @@ def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str =
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(PICTURES)}; default all")
-    parser.add_argument("--run", type=Path, default=shipped_run("cifar10-small"), help="the folder of a trained run")
+    parser.add_argument("--run", type=Path, default=EXAMPLE, help="the folder of a trained run")
     parser.add_argument(
         "--text", type=Path, default=shipped_run("case-transformer"), help="of a network that reads text"
     )
@@ -243,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     global _mode, _text
     _text = options.text
-    for name in options.names or (name for name in PICTURES if name != "speedrun-heads"):
+    for name in options.names or (name for name in PICTURES if name not in OF_A_RUN):
         for _mode in MODES:
             path = options.folder / (f"{name}.png" if _mode == "light" else f"{name}-dark.png")
             with style.context("dark_background" if _mode == "dark" else "default"):

@@ -440,19 +440,29 @@ def _rival(results: Sequence[Result], prefix: str) -> str:
         for network, pair in PAIRS.items()
         for what, run in ((what, by_recipe[recipe]) for what, recipe in pair.items())
     ]  # fmt: skip
-    result = newest(results, "rival")
-    for row in result["rows"]:
-        network, _, what = row["what"].partition(": ")
-        rows.append(
-            [f"{network}, {result['epochs']} epochs, held out", what, f"{row['parameters'] / 1e6:.2f} M",
-             _percent(row["accuracy"]), str(len(row["seeds"])), f"[file]({prefix}{result['file']})"]
-        )  # fmt: skip
+    trained = rivals_by_epochs(results)
+    for result in trained:
+        for row in result["rows"]:
+            network, _, what = row["what"].partition(": ")
+            rows.append(
+                [f"{network}, {result['epochs']} epochs, held out", what, f"{row['parameters'] / 1e6:.2f} M",
+                 _percent(row["accuracy"]), str(len(row["seeds"])), f"[file]({prefix}{result['file']})"]
+            )  # fmt: skip
     head = ["network", "what mixes its tokens", "parameters", "accuracy, %", "seeds", ""]
     text = (
         "Test accuracy without averaging, or accuracy on 5,000 images held out from the training set; mean ± standard "
     )
-    text += f"deviation. {result['hardware']}, to {result['date']}."
+    text += f"deviation. {_same(each['hardware'] for each in trained)}, to {max(each['date'] for each in trained)}."
     return f"{_markdown(head, rows)}\n\n{text}"
+
+
+def rivals_by_epochs(results: Iterable[Result]) -> list[Result]:
+    """Of the runs of ``benchmarks/rival.py``, the latest with each number of epochs; short ones first. One with another number
+    than usual is called "rival (epochs 22)"."""
+    latest = {r["epochs"]: r for r in results if r.get("benchmark", "").partition(" (")[0] == "rival"}
+    if not latest:
+        raise ValueError("no result file is about 'rival'")
+    return [latest[epochs] for epochs in sorted(latest)]
 
 
 def _same(values: Iterable[Any]) -> Any:

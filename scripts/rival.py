@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 sys.path.insert(0, str(Path(__file__).parent))
 from front import save
 
-from results import PAIRS, Result, newest
+from results import PAIRS, Result, rivals_by_epochs
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "rival.png"
 HEADS, CONVOLUTIONS = "#2f6fb0", "#b0562f"
@@ -27,12 +27,12 @@ def panels(results: Sequence[Result]) -> dict[str, dict[str, list[float]]]:
         network: {what: [100 * x for x in by_recipe[recipe]["accuracy"]] for what, recipe in pair.items()}
         for network, pair in PAIRS.items()
     }
-    rival = newest(results, "rival")
-    for row in rival["rows"]:
-        network, _, what = row["what"].partition(": ")
-        if "AdamW" not in what:
-            of_network = found.setdefault(f"{network}, {rival['epochs']} epochs, held out", {})
-            of_network[what] = [100 * x for x in row["accuracy"]]
+    for rival in rivals_by_epochs(results):
+        for row in rival["rows"]:
+            network, _, what = row["what"].partition(": ")
+            if "AdamW" not in what:
+                of_network = found.setdefault(f"{network}, {rival['epochs']} epochs, held out", {})
+                of_network[what] = [100 * x for x in row["accuracy"]]
     return found
 
 

@@ -1,8 +1,10 @@
 """The small programs behind the documentation: formulas, docstrings, tables and the gallery."""
 
+import argparse
 import doctest
 import re
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import markdown
 import pytest
@@ -127,12 +129,13 @@ def test_the_gallery_is_made_by_its_script(script, root, tmp_path):
     kept = {path.stem for path in (root / "docs/images/gallery").glob("*.png")}
     light = {name for name in kept if not name.endswith("-dark")}
     assert shown | {"readme-see"} == light == set(gallery.PICTURES)
-    assert kept - light == {f"{name}-dark" for name in light - {"speedrun-heads"}}  # of a run that is not kept
+    assert kept - light == {f"{name}-dark" for name in light - set(gallery.OF_A_RUN)}  # of runs that are not kept
     assert gallery.main(["limit", "--folder", str(tmp_path)]) == 0
     for name in ("limit.png", "limit-dark.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="pass --run FOLDER"):
-        gallery.main(["speedrun-heads", "--folder", str(tmp_path)])
+    for name in gallery.OF_A_RUN:
+        with pytest.raises(ValueError, match="pass --run FOLDER"):
+            gallery.main([name, "--folder", str(tmp_path)])
 
 
 def test_every_picture_is_whole(root):
@@ -161,8 +164,34 @@ class TestFront:
 def test_every_seed_of_heads_and_convolutions_is_drawn(script):
     rival, results = script("scripts/rival.py"), script("scripts/results.py").load()
     found = rival.panels(results)
-    assert all(any("convolution" in what for what in rows) for rows in found.values()), found
+    assert sum(any("convolution" in what for what in rows) for rows in found.values()) >= 3, found
+    assert all(len(rows) > 1 for rows in found.values()), found
     drawn = [each for axes in rival.draw(results).axes for each in axes.collections]
     assert sum(len(dots.get_offsets()) for dots in drawn) == sum(
         len(x) for rows in found.values() for x in rows.values()
     )
+
+
+def test_what_the_comparison_with_convolutions_writes_is_what_its_table_reads(script, monkeypatch, tmp_path):
+    """Also of another number of epochs than usual, whose rows are added to the others."""
+    ablation, results = script("benchmarks/ablation.py"), script("scripts/results.py")
+
+    def train_seeds(recipe, seeds, **options):
+        run = SimpleNamespace(summary={"parameters": 2_000_000, "train_seconds": 1.0, "steps": 10})
+        return SimpleNamespace(runs=dict.fromkeys(seeds, run), errors={}, accuracy=lambda: [0.25 for _ in seeds])
+
+    monkeypatch.setattr(ablation, "train_seeds", train_seeds)
+    rows = {"small": ("tower: small heads", lambda recipe: recipe)}
+    options = argparse.Namespace(epochs=3, seeds=2, smoke=True, folder=tmp_path)
+    row = ablation.measure("small", rows, options)
+    run = {
+        "benchmark": "rival (epochs 3)",
+        "hardware": "NVIDIA H200",
+        "date": "2030-01-01",
+        "epochs": 3,
+        "file": "a.json",
+    }
+    table = results.table("rival", "there/", [*results.load(), {**run, "rows": [row]}])
+    assert "| tower, 3 epochs, held out | small heads | 2.00 M | 25.00 ± 0.00 | 2 | [file](there/a.json) |" in table
+    assert "transformer, 8 epochs, held out" in table
+    assert table.endswith("to 2030-01-01.")
