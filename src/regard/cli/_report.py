@@ -47,13 +47,13 @@ def run(arguments: Sequence[str]) -> int:
     )
     chosen = parser.parse_args(list(arguments))
     if chosen.lengths and chosen.image is not None:
-        raise ValueError("--image and --lengths make two different reports: choose one")
+        raise ValueError("--image and --lengths are two reports: choose one")
     if chosen.query is not None and chosen.image is None:
-        raise ValueError("--query selects a token of an image: pass the image with --image")
+        raise ValueError("--query is a token of an image: pass the image with --image")
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
-        raise ValueError("several runs need --lengths, which compares them; otherwise pass one run")
+        raise ValueError("several runs can be compared with --lengths; otherwise pass one run")
     elif chosen.image is not None:
         written = image_report(chosen.runs[0], chosen.image, chosen.query, chosen.output)
     else:
