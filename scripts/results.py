@@ -86,7 +86,8 @@ def _rivals(results: Sequence[Result], prefix: str) -> list[str]:
         for row in result["rows"]
     ]
     head = ["grid", *("regard" if name == "ours" else name for name in names)]
-    text = "Milliseconds of a call on the device, forward and backward; in parentheses, peak memory in multiples of the value tensor. "
+    text = "Milliseconds of a call on the device, forward and backward; in parentheses, peak memory in multiples of the value "
+    text += "tensor. "
     if "FlexAttention" in names:
         text += "FlexAttention computes the same, but only gradients of values. "
     text += (
@@ -146,10 +147,10 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
         for row in result["sizes"]
     ]  # fmt: skip
     head = ["grid", "sharpness", "memory alone", "device", "of memory alone", "100 calls from Python, each", "memory"]
-    text = (
-        "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is peak memory besides the inputs, in multiples of "
+    text = "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is peak memory besides the inputs, in multiples "
+    text += (
+        f"of the value tensor. At a sharpness of 1e-06 every token matters to every other. {_origin(result, prefix)}."
     )
-    text += f"the value tensor. At a sharpness of 1e-06 every token matters to every other. {_origin(result, prefix)}."
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
@@ -202,7 +203,9 @@ def _capture_models(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "capture", "thread")
     ways = [key for key in result["models"][0] if key != "model"]
     rows = [[row["model"], *(row[way] for way in ways)] for row in result["models"]]
-    text = f"*yes*: the method returned all maps; otherwise the error, or the number of maps. {_origin(result, prefix)}."
+    text = (
+        f"*yes*: the method returned all maps; otherwise the error, or the number of maps. {_origin(result, prefix)}."
+    )
     return f"{_markdown(['model', *ways], rows)}\n\n{text}"
 
 
@@ -239,7 +242,9 @@ def _capture_generation(results: Sequence[Result], prefix: str) -> str:
     result = newest([r for r in results if r.get("generation")], "capture")
     rows = [[row["model"], f"{row['plain ms']:.0f}", f"{row['× plain']:.2f}"] for row in result["generation"]]
     head = ["model", "plain, ms", "with capture and generation()"]
-    text = f"32 tokens after a prompt of 32, greedy decoding, as a multiple of the plain call. {_origin(result, prefix)}."
+    text = (
+        f"32 tokens after a prompt of 32, greedy decoding, as a multiple of the plain call. {_origin(result, prefix)}."
+    )
     return f"{_markdown(head, rows)}\n\n{text}"
 
 

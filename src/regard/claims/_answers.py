@@ -46,7 +46,7 @@ Conventions: in the source $\\delta$ is query − key; the library's `center` is
 def answers(found: Sequence[Row]) -> dict[str, str]:
     """A page in Markdown for each sheet whose claims are among those found, by source; and ``index``, a table of all.
 
-    Questions whose claims are not among those found are left out.
+    Questions whose claims are not among those found are omitted.
 
     >>> from regard.claims import answers, verify
     >>> pages = answers(verify("a6-dilation"))

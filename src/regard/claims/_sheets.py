@@ -10,11 +10,11 @@ class SheetQuestion(NamedTuple):
     """A question, its number in the source, and where it is answered and asked.
 
     Attributes:
-        number: in the source; empty for a statement of the sheet that is no question.
-        text: in our words.
-        claims: what answers it.
-        exercises: what asks it, graded by checks or by a person.
-        answer: in words, where claims do not say all of it.
+        number: its number in the source; empty for a statement of the sheet that is not a question.
+        text: the question in our words.
+        claims: the claims that answer it.
+        exercises: the exercises that ask it, graded by checks or by a person.
+        answer: an answer in words, if the claims do not cover all of it.
     """
 
     number: str
