@@ -337,7 +337,7 @@ def _highlights(results: Sequence[Result], prefix: str) -> str:
             link(gaussian),
         ],
         [
-            "the same beside flash attention without position, and a depthwise 3×3 convolution",
+            "the same, compared with flash attention without position and a depthwise 3×3 convolution",
             f"{time['ours']} against {time['flash']} and {time['depthwise']}",
             link(gaussian),
         ],

@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(list(arguments))
     if chosen.name == "list":
         for name, path in found.items():
-            print(f"{name:<12}{_first_line(path)}")
+            print(f"{name:<18}{_first_line(path)}")
         return 0
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(found[chosen.name]), *chosen.rest], [str(found[chosen.name].parent), *sys.path]

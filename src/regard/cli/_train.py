@@ -42,7 +42,7 @@ class TrainOptions:
         accelerator: the kind of device.
         devices: number of devices on each node, if neither torchrun nor SLURM sets it.
         nodes: number of nodes, if neither torchrun nor SLURM sets it.
-        log_every: steps between logged steps; only there the loop reads numbers from the device.
+        log_every: steps between reads of numbers from the device; all steps are logged.
         save_every: steps between checkpoints; by default each evaluation saves one.
         keep: number of latest checkpoints to keep, besides the best one.
         tensorboard: whether to write TensorBoard files.
