@@ -1,4 +1,4 @@
-"""Attention weights as a figure for a paper: colors against uniform attention, with a color bar in per cent."""
+"""Attention weights as a figure for a paper: colors against uniform attention, with a color bar in percent."""
 
 import math
 from collections.abc import Sequence
