@@ -1,4 +1,4 @@
-"""Do certified bounds hold, and are they near? python benchmarks/certificates.py [--cases 10000] [--seed 0] [--first 0]
+"""Do certified bounds hold, and are they tight? python benchmarks/certificates.py [--cases 10000] [--seed 0] [--first 0]
 
 Searches for inputs, layers and convolutions whose error breaks a bound that the library states. Each case draws a layer
 (sharp or soft heads, whole, half or any centers, short or long axes, every dtype, autocast), then attacks its input: random,

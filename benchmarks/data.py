@@ -1,4 +1,4 @@
-"""Streamed images: how many a second, against raw reads of the memory map and against Pillow with a DataLoader.
+"""Streamed images: images per second, compared with raw reads of the memory map and with Pillow in a DataLoader.
 
     python benchmarks/data.py                  # writes 1,000 photos of 500 × 375 pixels to a temporary folder; a minute
 

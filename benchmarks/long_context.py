@@ -1,4 +1,4 @@
-"""The overview of long maps: what a pass with it costs beside the plain pass, in time and in memory.
+"""The overview of long maps: what a pass with it costs compared with the plain pass, in time and in memory.
 
     python benchmarks/long_context.py --device cpu     # one layer, 4 heads of width 64, 2,048 to 16,384 tokens
     python benchmarks/long_context.py --device cuda    # layers of Llama-3-8B's shape, bf16, up to 131,072 tokens

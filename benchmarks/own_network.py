@@ -1,4 +1,4 @@
-"""Gaussian heads in somebody else's network: a timm ViT and ConvNeXt blocks on Fashion-MNIST, before and after.
+"""Gaussian heads in an existing network: a timm ViT and ConvNeXt blocks on Fashion-MNIST, before and after.
 
     python benchmarks/own_network.py                     # all four, about ten minutes of one core
     python benchmarks/own_network.py --smoke             # the embedded images and a few steps

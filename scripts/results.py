@@ -68,7 +68,7 @@ def _gaussian(results: Sequence[Result], prefix: str) -> str:
     shown = [key for key in columns if key in measured] + sorted(measured - set(columns))
     rows = [[row["grid"], *(_milliseconds(row.get(key)) for key in shown)] for row in result["rows"]]
     text = f"Milliseconds, forward and backward, {result['dtype'].removeprefix('torch.')}, {result['heads']} heads × "
-    text += f"{result['width']}, about {result['tokens_in_all'] // 1000} k tokens in all. {_origin(result, prefix)}; "
+    text += f"{result['width']}, about {result['tokens_in_all'] // 1000} k tokens in total. {_origin(result, prefix)}; "
     text += "–: does not fit into memory, or takes seconds."
     found = [f"{_markdown(['grid', *(columns.get(key, key) for key in shown)], rows)}\n\n{text}"]
     return "\n\n".join(found + _rivals(results, prefix) + _placed(results, prefix))
@@ -86,13 +86,14 @@ def _rivals(results: Sequence[Result], prefix: str) -> list[str]:
         for row in result["rows"]
     ]
     head = ["grid", *("regard" if name == "ours" else name for name in names)]
-    text = "Milliseconds of a call, forward and backward, by the device's clock; in brackets peak memory in value tensors. "
+    text = "Milliseconds of a call on the device, forward and backward; in parentheses, peak memory in multiples of the value "
+    text += "tensor. "
     if "FlexAttention" in names:
-        text += "FlexAttention computes the same, but gradients of values alone. "
+        text += "FlexAttention computes the same, but only gradients of values. "
     text += (
         f"Convolutions compute something else; their images are laid out {result['layout']}. {_origin(result, prefix)}"
     )
-    text += "; –: not measured in the time that the run had." if result.get("left_out") else "."
+    text += "; –: not measured, because the run's time limit was reached." if result.get("left_out") else "."
     return [f"{_markdown(head, rows)}\n\n{text}"]
 
 
@@ -102,7 +103,7 @@ def _placed(results: Sequence[Result], prefix: str) -> list[str]:
         return []
     result = newest(results, "placed")
     rows = [[row["grid"], _fine(row["placed"]), _fine(row["flash"]), f"{row['ratio']:.2f} ×"] for row in result["rows"]]
-    head = ["grid", "content with place, all gradients", "content alone", "ratio"]
+    head = ["grid", "content with position, all gradients", "content alone", "ratio"]
     text = "Milliseconds on the device, forward and backward, bfloat16, 9 heads × 64, full covariance. "
     for row in result.get("errors") or ():
         text += f"S = {row['S']:g}: relative error of the output {row['output']:.1e} (content alone {row['content alone']:.1e}), "
@@ -146,10 +147,10 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
         for row in result["sizes"]
     ]  # fmt: skip
     head = ["grid", "sharpness", "memory alone", "device", "of memory alone", "100 calls from Python, each", "memory"]
-    text = (
-        "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is the peak beside the inputs, in value "
+    text = "Milliseconds, forward and backward, bfloat16, 9 heads × 64; *memory* is peak memory besides the inputs, in multiples "
+    text += (
+        f"of the value tensor. At a sharpness of 1e-06 every token matters to every other. {_origin(result, prefix)}."
     )
-    text += f"tensors. At a sharpness of 1e-06 every token matters to every other. {_origin(result, prefix)}."
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
@@ -202,7 +203,9 @@ def _capture_models(results: Sequence[Result], prefix: str) -> str:
     result = newest(results, "capture", "thread")
     ways = [key for key in result["models"][0] if key != "model"]
     rows = [[row["model"], *(row[way] for way in ways)] for row in result["models"]]
-    text = f"*yes*: all maps were returned; otherwise what happened instead. {_origin(result, prefix)}."
+    text = (
+        f"*yes*: the method returned all maps; otherwise the error, or the number of maps. {_origin(result, prefix)}."
+    )
     return f"{_markdown(['model', *ways], rows)}\n\n{text}"
 
 
@@ -239,7 +242,9 @@ def _capture_generation(results: Sequence[Result], prefix: str) -> str:
     result = newest([r for r in results if r.get("generation")], "capture")
     rows = [[row["model"], f"{row['plain ms']:.0f}", f"{row['× plain']:.2f}"] for row in result["generation"]]
     head = ["model", "plain, ms", "with capture and generation()"]
-    text = f"32 tokens after a prompt of 32, greedily, as a multiple of the plain call. {_origin(result, prefix)}."
+    text = (
+        f"32 tokens after a prompt of 32, greedy decoding, as a multiple of the plain call. {_origin(result, prefix)}."
+    )
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
@@ -322,7 +327,7 @@ def _highlights(results: Sequence[Result], prefix: str) -> str:
     time = {key: f"{_milliseconds(grid[key])} ms" for key in ("ours", "flash", "dense", "depthwise")}
     rows = [
         [
-            "models whose maps are returned whole",
+            "models for which `capture` returns all maps",
             f"{count[ways[0]]} of {len(capture['models'])} ({others})",
             link(capture),
         ],
@@ -332,7 +337,7 @@ def _highlights(results: Sequence[Result], prefix: str) -> str:
             link(gaussian),
         ],
         [
-            "beside flash attention without position, and a depthwise 3×3 convolution",
+            "the same, compared with flash attention without position and a depthwise 3×3 convolution",
             f"{time['ours']} against {time['flash']} and {time['depthwise']}",
             link(gaussian),
         ],
@@ -358,7 +363,7 @@ def _reproduction(results: Sequence[Result], prefix: str) -> str:
         for row in result["rows"]
     ]  # fmt: skip
     text = (
-        f"Test accuracy in per cent, without flip averaging. 300 epochs: the paper's recipe, {_seeds_in_full(result)}; "
+        f"Test accuracy in percent, without flip averaging. 300 epochs: the paper's recipe, {_seeds_in_full(result)}; "
     )
     text += f"{epochs} epochs: the short recipe, mean ± standard deviation of "
     text += f"{_same(row['seeds'] for row in result['rows'])} seeds. {_origin(result, prefix)}."

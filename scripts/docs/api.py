@@ -91,7 +91,7 @@ def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
         "modules that begin with an underscore are private.\n",
         "## The names of `regard` itself\n",
         "They are loaded on first use, so `import regard` is quick.\n",
-        "| name | is |",
+        "| name | what it is |",
         "|---|---|",
     ]
     for name, module in sorted(top.items(), key=lambda item: item[0].lower()):
@@ -99,7 +99,7 @@ def _index(names: Mapping[str, list[str]], top: Mapping[str, str]) -> str:
         known = name in names.get(package, [])
         place = f"[`regard.{name}`]({package}.md#{module}.{name})" if known else f"`regard.{name}`"
         lines.append(f"| {place} | {first_line(package, name) if known else f'`{module}.{name}`'} |")
-    lines += ["", "On a terminal: [the command line](commands.md).", ""]
+    lines += ["", "In a terminal: [the command line](commands.md).", ""]
     for package, public in names.items():
         lines += [f"## [`regard.{package}`]({package}.md)", "", "| name | what it is |", "|---|---|"]
         lines += [

@@ -7,10 +7,10 @@ from regard.claims import SOURCES, TOPICS, Row, Theorem, Verification, answers, 
 from regard.claims.prose import inline_html
 
 WORDS = {
-    "temperature": "The inverse temperature β, from no attention at all to a hard choice.",
+    "temperature": "The inverse temperature β, from uniform weights to a hard choice.",
     "scaling": "Why scores are divided by √d, and what attention costs.",
-    "heads": "What one head can and cannot do, what several add, and which can go.",
-    "positions": "Order, and the encodings that tell attention about it.",
+    "heads": "What one head can and cannot do, what several heads add, and which heads can be removed.",
+    "positions": "Order, and the encodings that give attention access to it.",
     "sequences": "Recurrent networks, the bottleneck, and the transformer.",
     "encoders": "Vision transformers and text encoders, parameter by parameter.",
     "convolution": "When attention is convolution, in both directions, with bounds.",
@@ -56,11 +56,11 @@ def _ledger() -> str:
     lines = [
         "---\nhide: [toc]\n---\n",  # there are no sections, and formulas need the room
         "# The ledger of claims\n",
-        f"{len(found())} statements about attention, from five pieces of good teaching material, each decided by a check "
+        f"{len(found())} statements about attention, from five sets of good teaching material. Each is decided by a check "
         f"that also rejects a wrong variant of it: {counts['holds']} hold, {counts['holds under']} hold under a condition "
-        f"that went without saying, {counts['fails']} fail as they stand. This page was computed when the site was built; "
-        f"`regard verify` computes it for you. {sum(bool(row.proved) for row in found())} have theorems that a "
-        f"[proof assistant](proofs.md) has checked.\n",
+        f"that the source does not state, {counts['fails']} fail as they stand. This page was computed when the site was built; "
+        f"`regard verify` runs the checks on your machine. {sum(bool(row.proved) for row in found())} statements have theorems "
+        f"that a [proof assistant](proofs.md) has checked.\n",
         sources + "\n",
         "| claim | in | verdict | machine-checked | the statement |",
         "|---|---|---|---|---|",

@@ -87,7 +87,7 @@ def observe(
 
 
 def is_observed() -> bool:
-    """Whether anyone listens: a layer that has a cheaper way without its heads' outputs asks before it takes it."""
+    """Whether there is a listener. A layer asks before it uses a cheaper method that does not compute its heads' outputs."""
     return _listening
 
 

@@ -82,7 +82,7 @@ class Cost:
 
     def table(self, depth: int = 2) -> str:
         """A text table of the modules up to this depth. Modules with the same cost whose paths differ in one number
-        share a line with their sum. Modules without products and parameters are left out."""
+        share a line with their sum. Modules without products and parameters are omitted."""
         lines = [("module", "kind", "calls", "multiply-adds", "share", "parameters", "bytes")]
         whole = max(self.rows[0].multiply_adds, 1)
         groups: dict[tuple[Any, ...], list[CostRow]] = {}

@@ -273,7 +273,7 @@ def edit(
     weights: NewWeights = None,
     renormalize: bool | None = None,
 ) -> Edit:
-    r"""Change attention while the model runs: block edges, set their weights, or put those of another run there.
+    r"""Change attention while the model runs: block edges, set their weights, or use the weights of another run.
 
     .. math:: O_h = A'_h V_h \qquad\text{with}\quad A'_{qk} =
         \begin{cases} 0 & \text{blocked} \\ A_{qk} / (1 - \sum_{\text{blocked } j} A_{qj}) & \text{else} \end{cases}
@@ -291,10 +291,10 @@ def edit(
             newest token, None stands for all. In ``generate`` they are absolute: ``queries=slice(5, None)`` is the sixth
             token and all that follow.
         heads: numbers of heads; None for all.
-        weights: None to block; a number; a tensor ``(batch or 1, heads, queries, keys)`` of the chosen ones, where every
+        weights: None to block; a number; a tensor ``(batch or 1, heads, queries, keys)`` for the chosen edges, where every
             axis may be 1 and leading axes may be left out; the maps of another run (by name, call and position); or a
-            function of the weights ``(batch, heads, chosen queries, all keys)`` that returns such weights, of which the
-            chosen edges are used.
+            function of the weights ``(batch, heads, chosen queries, all keys)`` that returns weights of this shape; only
+            the chosen edges are used.
         renormalize: whether the row keeps its sum, by scaling its other weights. Blocking always does; for set weights
             the default is False.
 

@@ -42,16 +42,16 @@ class HeadScore:
 
     @property
     def lift(self) -> float:
-        """How far the head is on the way from chance (0) to the pattern alone (1); below 0 if it avoids the pattern."""
+        """0 at chance, 1 if the head attends only to the pattern; below 0 if it avoids the pattern."""
         return (self.score - self.chance) / (1 - self.chance) if self.chance < 1 else 0.0
 
 
 @dataclass(frozen=True)
 class FoundHeads:
-    """All heads, the one that fits best first. Prints as a table.
+    """All heads, best match first. Prints as a table.
 
     Attributes:
-        pattern: what was looked for.
+        pattern: the pattern that was searched for.
         heads: every head with its score.
         margin: the lift from which a head counts as found.
     """
@@ -103,14 +103,14 @@ def find_heads(
     radius: int = 2,
     margin: float = 0.25,
 ) -> FoundHeads:
-    r"""The heads that attend to a pattern, ranked, with what an even head would give.
+    r"""Rank all heads by how much they attend to a pattern, compared with a head that attends evenly.
 
     .. math:: \mathrm{score} = \operatorname{mean}_q \sum_{k \in P(q)} A_{qk}, \qquad
         \mathrm{chance} = \operatorname{mean}_q \frac{|P(q)|}{|K(q)|}, \qquad
         \mathrm{lift} = \frac{\mathrm{score} - \mathrm{chance}}{1 - \mathrm{chance}}
 
     over the queries whose pattern P(q) has a key among the keys K(q) they may see. A head counts as found if its lift is
-    ``margin`` or more: the rows of one map depend on each other, so a p-value would promise more than it holds.
+    ``margin`` or more. There is no p-value, because the rows of one map are not independent samples.
 
     ==================  ==============================================================================================
     ``"previous"``      the token before
@@ -121,13 +121,13 @@ def find_heads(
     ==================  ==============================================================================================
 
     Args:
-        maps: what ``regard.capture`` gives: self-attention with all rows. All calls of a name count.
+        maps: the result of ``regard.capture``: self-attention with all rows. All calls of a module count.
         pattern: one of these (``"previous token"``, ``"first token"``, ``"sink"`` and ``"duplicate token"`` mean the same);
-            a boolean tensor ``(queries, keys)``, with or without a batch; weights of this shape, or a map (of its heads
-            the mean), with which a head's score is Σ min(A, P), their overlap; or a function of query and key numbers,
+            a boolean tensor ``(queries, keys)``, with or without a batch; weights of this shape, or a map (the mean of its
+            heads), with which a head's score is their overlap Σ min(A, P); or a function of query and key numbers,
             ``(queries, 1)`` and ``(1, keys)``, that returns such a tensor.
         ids: the tokens, ``(batch, tokens)`` or ``(tokens,)``.
-        keep: True for keys that are no padding, ``(batch, keys)``. Causal maps are recognized.
+        keep: False for padding, ``(batch, keys)``. Causal maps are recognized.
         radius: how far ``"local"`` reaches.
         margin: the lift from which a head counts as found.
 

@@ -57,13 +57,13 @@ def importance(
     method: Literal["gate", "leave_out"] = "gate",
     loss: Loss | None = None,
 ) -> Importance:
-    r"""How much the loss depends on each head, in any model that ``regard.capture`` understands.
+    r"""How much the loss depends on each head, in any model that ``regard.capture`` recognizes.
 
     .. math:: I_h = \mathbb E_x \Bigl| \frac{\partial L(x)}{\partial \xi_h} \Bigr|_{\xi = 1}, \quad O_h \mapsto \xi_h O_h
         \qquad\text{or}\qquad I_h = \mathbb E_x [L(x; \xi_h = 0) - L(x)]
 
     Args:
-        batches: pairs of inputs and labels, which are read once and kept.
+        batches: pairs of inputs and labels. They are read once and kept in memory.
         method: "gate", the first formula, one pass forward and backward; "leave_out", the second, one pass per head.
         loss: ``loss(output, labels)`` gives one number per sample, default cross-entropy of the class scores.
     """

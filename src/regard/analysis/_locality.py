@@ -23,7 +23,7 @@ class Head:
         center: Δ, key − query in tokens, per axis: where the head looks.
         sharpness: α: at a distance of 1/√α tokens from the center the weight is 1/e of the largest.
         fit: 1 − KL(map ‖ Gaussian) / KL(map ‖ uniform): 1 is a Gaussian head, 0 is no better than uniform.
-        overlap: the share of attention that lies where the Gaussian puts it, 1 − ½ Σ|A − G|, averaged over queries.
+        overlap: the share of attention that the map has in common with the Gaussian, 1 − ½ Σ|A − G|, averaged over queries.
         prefix: the share of attention that goes to each prefix token (class, registers).
         distance: how far the head looks, in tokens.
         causal: whether the map, and with it the Gaussian, is causal: queries attend to earlier keys only.
@@ -102,18 +102,18 @@ class Locality:
 
 
 def locality(maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, prefix: int | None = None) -> Locality:
-    r"""Fit each head's attention with a Gaussian around a fixed offset, the form that a convolution's taps take.
+    r"""Fit a Gaussian around a fixed offset to each head's attention: the form of a convolution's taps.
 
     .. math:: G_{qk} = \mathrm{softmax}_k\bigl(-\alpha \lVert (k - q) - \Delta \rVert^2\bigr), \qquad
         (\Delta, \alpha) = \arg\max \sum_q \sum_k A_{qk} \log G_{qk}
 
-    The likelihood is concave in (α, αΔ), so there is one best fit. The fit is to attention from the grid to the grid, over
-    all samples of the batch at once: a head that follows content and not position fits badly. A causal map of a text, in
+    The likelihood is concave in (α, αΔ), so there is one best fit. The fit uses attention from the grid to the grid, over
+    all samples of the batch at once: a head that follows content instead of position fits badly. A causal map of a text, in
     which some query attends to earlier keys and none to later ones, is fitted with a Gaussian over the earlier keys.
 
     Args:
         maps: self-attention over the tokens of an image (or a text).
-        grid, prefix: how the tokens lie, for models that do not state it; a text has ``grid=(tokens,)``.
+        grid, prefix: the layout of the tokens, for models that do not state it; a text has ``grid=(tokens,)``.
 
     >>> from regard.functional import gaussian_weights
     >>> from regard.maps import AttentionRecord, Map, Maps

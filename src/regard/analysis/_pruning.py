@@ -89,16 +89,17 @@ class PrunedMultiheadAttention(nn.Module):
 def prune_heads(
     model: nn.Module, keep: Mapping[str, Sequence[int]] | Importance, count: int | None = None
 ) -> nn.Module:
-    """A copy of the model without the other heads: with smaller weights, and with the outputs of silenced heads.
+    """A copy of the model that keeps only some heads, with smaller weights.
 
-    For regard's own layers (multi-head, Gaussian, relative, gated), ``nn.MultiheadAttention``, and attention of transformers
-    and timm that consists of projections alone, by itself or inside any model. The given model is not changed. The
-    configuration of a pruned transformers model still states the heads of before: save its weights with torch.
+    Its outputs are those of the model with the other heads silenced. This works for regard's own layers (multi-head,
+    Gaussian, relative, gated), ``nn.MultiheadAttention``, and attention of transformers and timm without parameters
+    besides its projections, alone or inside any model. The given model is not changed. The configuration of a pruned
+    transformers model still states the original number of heads: save its weights with torch.
 
     Args:
-        keep: the heads that stay, by the name of the attention or by a pattern such as ``"layers.*"``, at least one
-            each; attention that is not named keeps all. Or the result of ``regard.analysis.importance``.
-        count: with an importance, how many heads stay in total.
+        keep: the heads to keep, by the name of the attention or by a pattern such as ``"layers.*"``, at least one
+            each; attention that is not named keeps all heads. Or the result of ``regard.analysis.importance``.
+        count: with an importance, the total number of heads to keep.
 
     >>> layer = regard.MultiHeadAttention(16, 4)
     >>> small = regard.prune_heads(layer, {"MultiHeadAttention": [0, 2]})

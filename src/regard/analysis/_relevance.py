@@ -36,8 +36,8 @@ def relevance(
         \bar A_l = \tfrac1h \sum_h \Bigl(\frac{\partial y_t}{\partial A_{l,h}} \odot A_{l,h}\Bigr)^{\!+}, \qquad
         \frac{\partial y}{\partial A} = \frac{\partial y}{\partial O} V^\top
 
-    The weights are recomputed beside the fused kernel, so they are not in its graph. Since O = A V, the gradient into A is
-    the gradient into O times Vᵀ, which every kernel gives. If a model merges squares of tokens between two layers, as
+    The weights are computed outside of the fused kernel, so they are not in its autograd graph. Since O = A V, the gradient
+    of A is the gradient of O times Vᵀ, which every kernel gives. If a model merges squares of tokens between two layers, as
     its grids show (16×16, then 8×8), the row of a merged token starts as the mean of its square's rows.
 
     Args:
@@ -45,7 +45,7 @@ def relevance(
         x: the input: a tensor, a mapping (keyword arguments) or a sequence (positional arguments).
         target: the class, one for all or one per sample; None for the model's prediction; or a function of the model's
             output that returns the number(s) to explain.
-        only: patterns of names. Choose self-attention of one stack, in every layer over the same tokens or over merged
+        only: patterns of names. Choose the self-attention of one stack; all its layers must see the same tokens, or merged
             squares of them.
 
     Returns:

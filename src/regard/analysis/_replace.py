@@ -168,11 +168,11 @@ def replace_heads(
 
     The rows of the grid's queries are replaced. The row of a class token stays, and each head still gives prefix tokens
     their mean share. This works in every model that ``regard.capture`` recognizes, for inputs of any length, and in
-    ``generate``: a Gaussian has a place for every offset. The model itself is not changed.
+    ``generate``: a Gaussian has a weight for every offset. The model itself is not changed.
 
     Args:
-        heads: the result of ``regard.locality``, or a part: ``found.best(12)``, ``found.where(overlap=0.9)``.
-        grid, prefix: how the tokens lie, for heads without a layout; then inputs must have this size.
+        heads: the result of ``regard.locality``, or a part of it: ``found.best(12)``, ``found.where(overlap=0.9)``.
+        grid, prefix: the layout of the tokens, for heads without one; inputs must then have this size.
 
     Use it as a context manager, call it with the input, or measure its cost::
 

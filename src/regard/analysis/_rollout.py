@@ -98,17 +98,17 @@ def rollout(
 
     Args:
         maps: self-attention of every layer of one stack, over the same tokens or over merged squares of them, or an
-            encoder and a decoder. Of the model's latest run all calls count, in the order in which they were computed.
-            Other stacks (the two towers of CLIP) do not belong together: choose one with ``maps["text_model.*"]``. Or
-            tensors ``(batch, heads, tokens, tokens)``, all over the same tokens.
+            encoder and a decoder. All calls of the model's latest run count, in the order in which they were computed.
+            Separate stacks (the two towers of CLIP) cannot be combined: choose one with ``maps["text_model.*"]``. Tensors
+            ``(batch, heads, tokens, tokens)``, all over the same tokens, work as well.
         fusion: how to combine the heads: ``"mean"``, ``"max"`` or ``"min"``.
-        discard: the fraction of the smallest weights of each row to leave out, in [0, 1).
+        discard: the fraction of the smallest weights of each row to set to zero, in [0, 1).
         identity: ι, the share of the skip connection, in [0, 1).
-        segments: what the inputs consist of, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. Then the result is
-            one tensor for each: ``(batch, outputs, 12)``, ``(batch, outputs, 24, 24)``, …
+        segments: the parts of the input, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. The result is then
+            one tensor for each part: ``(batch, outputs, 12)``, ``(batch, outputs, 24, 24)``, …
 
-    The result is on the maps' device: a row for each token of the last layer, a column for each of the first. For a model
-    with a class token, ``R[:, 0, prefix:]`` is the usual picture.
+    The result is on the maps' device: a row for each token of the last layer, a column for each token of the first layer.
+    For a model with a class token, ``R[:, 0, prefix:]`` is the usual heat map.
 
     >>> regard.rollout([torch.eye(3).expand(1, 2, 3, 3)] * 4)
     tensor([[[1., 0., 0.],

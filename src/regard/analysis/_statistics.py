@@ -14,8 +14,8 @@ def entropy(maps: Maps | Sequence[Map]) -> dict[str, Float[Tensor, " heads"]]:
 
     .. math:: H = -\tfrac{1}{|q|} \sum_q \sum_k A_{qk} \log A_{qk}
 
-    Averaged over the batch and over the queries that attend to something. Rows that do not sum to 1, as those of a
-    sigmoid, are normalized first.
+    It is averaged over the batch and over the queries that attend to anything. Rows that do not sum to 1, such as those of
+    sigmoid attention, are normalized first.
 
     >>> from regard.analysis import entropy
     >>> from regard.maps import AttentionRecord, Map, Maps
@@ -37,7 +37,7 @@ def distance(
     Only queries and keys on the grid count, and each row's weights on the grid are normalized to sum to 1.
 
     Args:
-        grid, prefix: how the tokens lie, for models that do not state it.
+        grid, prefix: the layout of the tokens, for models that do not state it.
     """
     maps = check_maps(maps)
     check_over_tokens(maps, "distance")

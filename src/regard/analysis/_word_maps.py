@@ -17,12 +17,12 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True)
 class WordMaps:
-    """A heat map over the picture for each word; ``regard.show(words, image=…)`` shows them.
+    """A heat map over the image for each word; ``regard.show(words, image=…)`` shows them.
 
     Attributes:
-        heat: the share of each place's attention that goes to each word, averaged over layers, heads and steps.
-        tokens: the words; numbers if they were not given.
-        maps: how many maps were added up, layers times steps.
+        heat: the share of attention that each image position gives to each word, averaged over layers, heads and steps.
+        tokens: the words; numbers if no words were passed.
+        maps: how many maps were combined, layers times steps.
     """
 
     heat: Float[Tensor, "words rows columns"]
@@ -56,20 +56,20 @@ def word_maps(
     segments: Sequence[tuple[str, Any]] | None = None,
     sample: int = -1,
 ) -> WordMaps:
-    r"""Add up cross-attention from the places of a picture to the words of its prompt.
+    r"""Combine the cross-attention of a text-to-image model into one heat map over the image for each word of the prompt.
 
     .. math:: H_w = \operatorname{mean}_{\text{layers, steps, heads}} \; \uparrow A_{\cdot w}
 
-    where ↑ brings each map to the size of the largest. Every call of every layer counts: capture all steps in one block.
+    where ↑ scales each map to the size of the largest. Every call of every layer counts: capture all steps in one block.
 
     Args:
-        maps: of a denoising network with cross-attention (the U-Net of Stable Diffusion), in which places of the picture
-            ask and words are read; other maps are left out. With ``segments``, of one whose blocks attend over picture
-            and words together (SD3, Flux).
-        grid: rows and columns of the picture in tokens, at its largest: of the latent picture for a U-Net, of the
+        maps: maps of a denoising network with cross-attention (the U-Net of Stable Diffusion), in which image positions
+            are the queries and words are the keys; other maps are ignored. With ``segments``, maps of a network whose
+            blocks attend over image and words jointly (SD3, Flux).
+        grid: rows and columns of the image in tokens, at its largest: of the latent image for a U-Net, of the
             patches for a transformer.
         tokens: the words.
-        segments: for joint attention, the order of the two, as in ``[("image", (64, 64)), ("text", 77)]`` (SD3) or
+        segments: for joint attention, the order of image and text, as in ``[("image", (64, 64)), ("text", 77)]`` (SD3) or
             ``[("text", 512), ("image", (64, 64))]`` (Flux).
         sample: the index in the batch; pipelines put the prompt after the empty one, so the default is the last.
 

@@ -1,4 +1,4 @@
-"""Executable theory: statements about attention, each decided by evidence, with corrections.
+"""Executable theory: statements about attention, each decided by a check, with corrections.
 
 >>> from regard.claims import select
 >>> claim = select("hw4-beta-zero")[0]

@@ -27,12 +27,12 @@ class Evidence:
     """The result of a check of one variant of a statement.
 
     Attributes:
-        accepted: whether the evidence supports it.
+        accepted: whether the evidence supports the variant.
         line: the evidence in one line.
         numbers: the measurements, by name.
-        counterexample: the smallest counterexample, if it is not accepted.
+        counterexample: the smallest counterexample, if the variant is not accepted.
         draw: draws the figure.
-        broke: whether the check raised an error; then it says nothing about the statement.
+        broke: whether the check raised an error; the result then says nothing about the statement.
     """
 
     accepted: bool
@@ -53,12 +53,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a source, and how it is decided.
+    """One statement of a source, and the check that decides it.
 
     Attributes:
         id: the source and a short name.
         topic: one of :data:`TOPICS`.
-        place: where in the source.
+        place: its place in the source.
         verdict: the recorded verdict, which is compared with the evidence.
         statement: the statement in our words, Markdown with LaTeX.
         derivation: why the verdict is what it is, Markdown with LaTeX.

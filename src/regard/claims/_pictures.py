@@ -24,7 +24,7 @@ head_paths = lazily(figures.head_paths)
 
 
 def picture(row: Row) -> Figure | None:
-    """The claim's own figure, or one of how far each variant is from what was measured; None where nothing was.
+    """The claim's own figure, or one of how far each variant is from the measurement; None if nothing was measured.
 
     >>> from regard.claims import picture, verify
     >>> picture(verify("hw4-beta-zero")[0]).axes[0].get_ylabel()

@@ -12,12 +12,12 @@ class Theorem:
     """A machine-checked theorem of ``proofs/``.
 
     Attributes:
-        name: as in the Coq file.
+        name: its name in the Coq file.
         file: the file in ``proofs/``.
         says: the theorem in a sentence.
-        proves: ids of claims of which it proves a part or the whole, or what is true instead.
+        proves: ids of claims that it proves wholly or in part, or whose correction it proves.
         refutes: ids of claims that it refutes as they are stated.
-        functions: what computes the thing that it is about, by full names.
+        functions: full names of the functions that the theorem is about.
     """
 
     name: str

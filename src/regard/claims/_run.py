@@ -84,7 +84,7 @@ def select(what: str | Sequence[str] | None = None) -> tuple[Claim, ...]:
 def verify(
     what: str | Sequence[str] | None = None, *, slow: bool = False, smoke: bool = False, report: Report | None = None
 ) -> Verification:
-    """Decide statements about attention by evidence, and compare with the recorded verdicts.
+    """Check statements about attention, and compare the evidence with the recorded verdicts.
 
     Args:
         what: a source (``"c182"``), a topic (``"temperature"``), the id of a claim, or a list of these; default: all.

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from regard.support.processes import end_with_parent
 
 COMMANDS = {
-    "demo": "train on the embedded data, evaluate, convert, verify; writes runs/demo with a report",
-    "train": "train a network by a recipe (--list shows them)",
+    "demo": "train on the embedded data, evaluate, convert, verify; write runs/demo with a report",
+    "train": "train a network from a recipe (--list shows all recipes)",
     "evaluate": "measure a run's network on the test set",
-    "verify": "verify claims about attention by evidence",
+    "verify": "check claims about attention, and show the evidence",
     "convert": "convert convolution to attention, or attention to convolution",
     "report": "show what a run's network attends to, as a page or a figure",
-    "studio": "look at runs and their networks in the browser",
+    "studio": "inspect runs and their networks in the browser",
     "bench": "run the benchmarks on this machine",
     "data": "list and download data sets",
 }
@@ -104,11 +104,11 @@ def _help() -> str:
     lines = [f"  {name:<{width}}  {what}" for name, what in commands().items()]
     return "\n".join(
         [
-            "usage: regard COMMAND …      (regard COMMAND --help describes one)",
+            "usage: regard COMMAND …      (regard COMMAND --help describes a command)",
             "",
             *lines,
             "",
-            "--import my_package.module (or a .py file) makes your own tasks and networks known to any command.",
+            "--import my_package.module (or a .py file) loads your own tasks and networks, for any command.",
             "REGARD_TRACEBACK=1 shows the stack trace of an error.",
         ]
     )

@@ -1,4 +1,4 @@
-"""``regard bench``: run a benchmark on this machine. The benchmarks are part of a checkout of regard."""
+"""Run a benchmark on this machine. The benchmarks are part of a checkout of regard, not of the installed package."""
 
 import argparse
 import runpy
@@ -19,14 +19,14 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     found = benchmarks()
     if not found:
-        raise FileNotFoundError("benchmarks run from a checkout of regard; this one is an installed package")
+        raise FileNotFoundError("benchmarks run from a checkout of regard; this is an installed package")
     parser = argparse.ArgumentParser(prog="regard bench", description=__doc__)
-    parser.add_argument("name", choices=[*found, "list"], help="the benchmark, or list")
+    parser.add_argument("name", choices=[*found, "list"], help="the benchmark, or list to show all")
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark; --help describes them")
     chosen = parser.parse_args(list(arguments))
     if chosen.name == "list":
         for name, path in found.items():
-            print(f"{name:<12}{_first_line(path)}")
+            print(f"{name:<18}{_first_line(path)}")
         return 0
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(found[chosen.name]), *chosen.rest], [str(found[chosen.name].parent), *sys.path]

@@ -16,17 +16,23 @@ from regard.support.checks import UnusableInputError
 def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="regard convert",
-        description="Convert a network in closed form and print, for every layer, the result, its error bound, error and cost.",
+        description="Convert a network in closed form. Print each layer's conversion, error bound, measured error and cost.",
     )
-    parser.add_argument("checkpoint", type=Path, help="a folder written by save_pretrained, or by training")
+    parser.add_argument("checkpoint", type=Path, help="a folder written by save_pretrained or by training")
     parser.add_argument("--to", choices=("attention", "convolution"), default="attention")
     parser.add_argument(
-        "--tolerance", type=float, help="largest leak of a head (default 1e-9 to attention, 1e-3 to convolution)"
+        "--tolerance", type=float, help="largest leak of a layer (default 1e-9 to attention, 1e-3 to convolution)"
     )
     parser.add_argument(
-        "--input", type=int, nargs="+", metavar="SIZE", help="measure on a random input of this shape, such as 3 32 32"
+        "--input",
+        type=int,
+        nargs="+",
+        metavar="SIZE",
+        help="measure errors on a random input of this shape, such as 3 32 32",
     )
-    parser.add_argument("--output", type=Path, help="save the converted network here (regard.convert.load_converted)")
+    parser.add_argument(
+        "--output", type=Path, help="save the converted network here (load it with regard.convert.load_converted)"
+    )
     parser.add_argument("--json", type=Path, help="write the report here as JSON")
     options = parser.parse_args(arguments)
     try:
@@ -56,9 +62,7 @@ def run(arguments: list[str]) -> int:
 def load(folder: Path) -> Pretrained:
     """The model in a folder of save_pretrained, or the trained network of a run."""
     if not folder.is_dir():
-        raise FileNotFoundError(
-            f"{folder} is not a folder; a folder written by save_pretrained or by training would fit"
-        )
+        raise FileNotFoundError(f"{folder} is not a folder; pass a folder written by save_pretrained or by training")
     if (folder / "config.json").is_file():
         return Pretrained.from_pretrained(folder)
     from regard.training import load_run

@@ -1,4 +1,4 @@
-"""``regard data``: list and download data sets."""
+"""List and download data sets."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code: 0, or 1 where a data set could not be downloaded."""
     parser = argparse.ArgumentParser(prog="regard data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="all data sets with their state, size and folder; verifies checksums")
+    commands.add_parser("list", help="list all data sets with their state, size and folder; verify checksums")
     fetch = commands.add_parser("fetch", help="download data sets to the data folder")
     fetch.add_argument("names", nargs="+", metavar="NAME", help="a data set's name, or 'all'")
     commands.add_parser("path", help="print the data folder (set REGARD_DATA to choose another)")
@@ -62,7 +62,7 @@ def fetch_data(wanted: Sequence[str]) -> int:
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
     if unknown:
-        print(f"unknown data set {', '.join(unknown)}; known are {', '.join(names())}, all", file=sys.stderr)
+        print(f"unknown data set {', '.join(unknown)}; choose from {', '.join(names())}, all", file=sys.stderr)
         return 2
     failed = False
     for name in names() if "all" in wanted else dict.fromkeys(wanted):

@@ -1,4 +1,4 @@
-"""``regard demo``: attention by hand, a network trained on the embedded data and converted, and claims verified."""
+"""Compute attention by hand, train a network on the embedded data, convert it to convolution, and check claims."""
 
 import argparse
 import itertools
@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--folder",
         type=Path,
-        help="where the run and its report go; default runs/demo, with a number where that exists",
+        help="folder of the run and its report; default runs/demo, with a number if that is taken",
     )
     parser.add_argument("--smoke", action="store_true", help="a few steps only, to check that everything works")
     chosen = parser.parse_args(list(arguments))
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     ]
     report = folder / "report.html"
     report.write_text(page.story(story(trained), "regard demo", sections, "The run in numbers"), encoding="utf-8")
-    print(f"\n{time.perf_counter() - begin:.0f} s in all. Open {report}")
+    print(f"\n{time.perf_counter() - begin:.0f} s in total. Open {report}")
     return 0
 
 
@@ -148,7 +148,7 @@ def convolution_of(trained: Any) -> tuple[str, list[tuple[str, ...]], list[str]]
         same = (network(batch).argmax(-1) == convolutional(batch).argmax(-1)).float().mean().item()
     words = [
         str(report).splitlines()[-1],
-        f"{sharp} of {heads} converted heads look at a single position; the others at a few around it.",
+        f"{sharp} of {heads} converted heads look at a single position; the others look at a few around it.",
         f"Validation accuracy: {before:.1%} as attention, {after:.1%} as convolution; both agree on {same:.0%} of images.",
     ]
     brief = [line for row in report.rows for line in _layer(row)]
@@ -176,7 +176,7 @@ def verify_claims(seconds: float) -> tuple[str, list[Any]]:
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("holds", "holds under", "fails")}
     words = {"holds": "hold", "holds under": "hold under a condition", "fails": "fail"}
     verdicts = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
-    left = f" ({len(quick) - len(rows)} more quick ones were left out to save time)" if len(rows) < len(quick) else ""
+    left = f" ({len(quick) - len(rows)} more quick claims were skipped to save time)" if len(rows) < len(quick) else ""
     lines = [f"{len(rows)} claims verified in {math.ceil(time.perf_counter() - begin)} s: {verdicts}{left}."]
     if wrong := [row.claim.id for row in rows if not row.agrees]:
         lines.append(f"Evidence and record DISAGREE on {', '.join(wrong)}.")

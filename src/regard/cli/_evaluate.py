@@ -1,4 +1,4 @@
-"""``regard evaluate RUN``: measure a run's network on the test set, which nothing else uses."""
+"""Measure a run's network on the test set, which training never uses."""
 
 import argparse
 import json
@@ -17,7 +17,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--accelerator", default="auto", choices=("auto", "cpu", "cuda", "mps"))
     parser.add_argument(
-        "--lengths", type=int, nargs="+", metavar="N", help="case conversion: also for sentences of these lengths"
+        "--lengths",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="case conversion: also measure on sentences of these lengths",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(list(arguments))

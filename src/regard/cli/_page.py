@@ -68,8 +68,8 @@ def needed_heads(run: Run, samples: int) -> Section | None:
     least = min(point.heads for point in points if point.accuracy >= whole - 0.02)
     error = (whole * (1 - whole) / len(numbers)) ** 0.5
     text = (
-        f"Of {total} heads, the {least} most important are enough to stay within two points of {whole:.1%}, the accuracy "
-        f"of all, on {len(numbers)} {split} {task.target_name} (standard error {error:.1%}). The importance of a head is "
+        f"Of {total} heads, the {least} most important ones keep the accuracy within two points of {whole:.1%}, the accuracy "
+        f"of all heads, on {len(numbers)} {split} {task.target_name} (standard error {error:.1%}). The importance of a head is "
         "the gradient of the loss at a gate on its output. regard.prune_heads removes heads from a network, with the same "
         "outputs as here."
     )

@@ -1,4 +1,4 @@
-"""``regard report RUN``: what a run's network attends to, as one HTML file; ``--image`` for an image of your own."""
+"""Write one HTML file that shows what a run's network attends to; --image shows it on an image of your own."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,10 +28,17 @@ def run(arguments: Sequence[str]) -> int:
         "--query", type=int, nargs=2, metavar=("ROW", "COLUMN"), help="with --image: the token whose attention is shown"
     )
     parser.add_argument(
-        "--lengths", type=int, nargs="+", metavar="N", help="case conversion: accuracy at these lengths"
+        "--lengths",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="case conversion: show the accuracy on sentences of these lengths",
     )
     parser.add_argument(
-        "--samples", type=int, default=200, help="samples for accuracy against the number of heads; 0 omits it"
+        "--samples",
+        type=int,
+        default=200,
+        help="samples for the curve of accuracy against the number of heads; 0 omits the curve",
     )
     parser.add_argument(
         "--output",
@@ -42,11 +49,11 @@ def run(arguments: Sequence[str]) -> int:
     if chosen.lengths and chosen.image is not None:
         raise ValueError("--image and --lengths are two reports: choose one")
     if chosen.query is not None and chosen.image is None:
-        raise ValueError("--query is a token of an image: choose the image by --image")
+        raise ValueError("--query is a token of an image: pass the image with --image")
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
-        raise ValueError("several runs can be compared with --lengths; otherwise give one")
+        raise ValueError("several runs can be compared with --lengths; otherwise pass one run")
     elif chosen.image is not None:
         written = image_report(chosen.runs[0], chosen.image, chosen.query, chosen.output)
     else:

@@ -1,4 +1,4 @@
-"""``regard studio``: look at runs and their networks in the browser."""
+"""Inspect runs and their networks in the browser."""
 
 import argparse
 import os
@@ -13,26 +13,33 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="regard studio", description=__doc__)
     parser.add_argument(
-        "folder", type=Path, nargs="?", help="the folder whose runs are shown, new ones included; default runs"
+        "folder",
+        type=Path,
+        nargs="?",
+        help="the folder of the runs to show, including runs that start later; default runs",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; by default other machines cannot reach the studio"
     )
-    parser.add_argument("--port", type=int, help="default 8642, or the next free one")
+    parser.add_argument("--port", type=int, help="default 8642, or the next free port")
     parser.add_argument(
-        "--name", action="append", default=[], help="another host name that requests may use (can be repeated)"
+        "--name",
+        action="append",
+        default=[],
+        help="a further host name under which the studio can be reached (can be repeated)",
     )
     parser.add_argument(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="a function that returns (model, read), as package.module:function or file.py:function, or saved maps",
+        help="your own model: a function that returns (model, read), as package.module:function or file.py:function; "
+        "or a file of saved maps",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     chosen = parser.parse_args(list(arguments))
     if chosen.port is not None and not 0 <= chosen.port < 65536:
         parser.error(f"--port must be 0 to 65535, got {chosen.port}")
     if chosen.folder is not None and not chosen.folder.is_dir():
-        raise NotADirectoryError(f"{chosen.folder} is not a folder; a folder that contains runs would fit")
+        raise NotADirectoryError(f"{chosen.folder} is not a folder; pass a folder that contains runs")
     from regard.studio import open_model, serve
 
     if chosen.model is not None:

@@ -1,4 +1,4 @@
-"""``regard train NAME``: train a network by a recipe. Every field of it can be set on the command line."""
+"""``regard train NAME``: train a network from a recipe. Every field of the recipe can be set on the command line."""
 
 import shlex
 import sys
@@ -30,21 +30,21 @@ USAGE = """usage: regard train NAME [--smoke] [--field value …]      (regard t
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How and where to train; the result depends on the recipe alone (docs/guides/machines.md has three exceptions).
+    """How and where to train; only the recipe changes the result (docs/guides/machines.md has three exceptions).
 
     Args:
-        folder: the run's folder; by default runs/NAME, with a number where that exists.
-        resume: false, true (resume from the folder's last checkpoint), auto (the same where there is one), or the path
-            of a run or checkpoint to resume from.
-        seeds: number of seeds to train with, starting at the recipe's own, each in its own folder; the others continue
-            if one fails.
+        folder: the run's folder; by default runs/NAME, with a number if that exists.
+        resume: false, true (resume from the folder's last checkpoint), auto (resume if there is a checkpoint, otherwise
+            start), or the path of a run or checkpoint to resume from.
+        seeds: number of seeds to train with, starting at the recipe's own seed, each in its own folder. If one seed
+            fails, the others continue.
         result: measure on the test set at the end, and write this result file.
         accelerator: the kind of device.
-        devices: number of devices on each node, where neither torchrun nor SLURM sets it.
-        nodes: number of nodes, where neither torchrun nor SLURM sets it.
-        log_every: steps between reads of the device's numbers.
-        save_every: steps between checkpoints; by default one is saved with each evaluation.
-        keep: number of latest checkpoints that are kept, besides the best.
+        devices: number of devices on each node, if neither torchrun nor SLURM sets it.
+        nodes: number of nodes, if neither torchrun nor SLURM sets it.
+        log_every: steps between reads of numbers from the device; all steps are logged.
+        save_every: steps between checkpoints; by default each evaluation saves one.
+        keep: number of latest checkpoints to keep, besides the best one.
         tensorboard: whether to write TensorBoard files.
         progress: whether to show a progress bar; auto shows it on a terminal.
     """

@@ -1,4 +1,4 @@
-"""``regard verify``: check claims about attention by evidence, and compare with the recorded verdicts."""
+"""Check claims about attention, and compare the evidence with the recorded verdicts."""
 
 import argparse
 import json
@@ -48,23 +48,24 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="regard verify", description=__doc__)
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="sources, topics or ids; default all")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="sources, topics or ids of claims; default all")
     parser.add_argument("--id", action="append", default=[], help="one claim, with its derivation, numbers and figure")
-    parser.add_argument("--topic", action="append", default=[], help="only claims on a topic")
-    parser.add_argument("--source", action="append", default=[], help="only claims of a source")
+    parser.add_argument("--topic", action="append", default=[], help="only claims on this topic")
+    parser.add_argument("--source", action="append", default=[], help="only claims of this source")
     parser.add_argument("--slow", action="store_true", help="also check claims that train a network (minutes)")
-    parser.add_argument(
-        "--smoke", action="store_true", help="run the slow checks on a tiny scale, as a test of their code"
-    )
+    parser.add_argument("--smoke", action="store_true", help="run the slow checks at a tiny scale, to test their code")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as one self-contained HTML page")
     parser.add_argument(
         "--misconceptions", type=Path, metavar="FILE", help="write the page of misconceptions (Markdown)"
     )
     parser.add_argument(
-        "--answers", type=Path, metavar="FOLDER", help="write a page of questions and answers per source (Markdown)"
+        "--answers",
+        type=Path,
+        metavar="FOLDER",
+        help="write a page of questions and answers for each source (Markdown)",
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: where to save its figure")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: save its figure here")
     return parser
 
 

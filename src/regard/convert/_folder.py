@@ -24,7 +24,7 @@ def save_converted(
     """Write a converted network to a folder that :func:`load_converted` reads. Nothing is pickled.
 
     The folder holds the source as ``save_pretrained`` writes it, ``conversion.json`` (what was done, and the report) and
-    the converted network's own weights, which may have been trained on since.
+    the converted network's own weights, which may have been trained further.
     """
     from safetensors.torch import save
 

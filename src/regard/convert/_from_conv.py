@@ -51,27 +51,28 @@ def conv_to_attention(conv: nn.Module, *, trainable: Literal[True]) -> Trainable
 def conv_to_attention(
     conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: bool = False
 ) -> "ConvolutionalAttention | TrainableConvolutionalAttention":
-    r"""The convolution as a multi-head attention layer, called exactly like it. Closed form, nothing is trained.
+    r"""Convert a convolution to a multi-head attention layer in closed form. The result is called like the convolution.
 
-    Tap t becomes a head that looks at the offset the tap reads, :math:`\Delta = t\cdot\mathrm{dilation} -
-    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`; its sharpness is chosen so that its rows of weights are
-    at most ``tolerance`` from the exact shift in L1; its value and output weights are the tap's. Padding is
-    attended too, then dropped (zeros) or brought home (reflect, replicate, circular).
+    Tap t becomes a head that looks at the tap's offset, :math:`\Delta = t\cdot\mathrm{dilation} -
+    \mathrm{pad}`, from the query :math:`o\cdot\mathrm{stride}`. Its sharpness is chosen so that its rows of weights are
+    at most ``tolerance`` from the exact shift in L1. Its value and output weights are those of the tap. The head also
+    attends to padding; that weight is dropped (zeros) or added to the pixel that the padding copies (reflect, replicate,
+    circular).
 
-    It compiles to one graph. ``torch.export`` takes it with sizes of ``Dim.AUTO``, and with sizes that have names where
+    The layer compiles to one graph. ``torch.export`` works with sizes of ``Dim.AUTO``, and with named sizes if
     ``strict=True`` and the stride is 1.
 
     Args:
-        conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``: any kernel (even ones too), stride, dilation, groups,
-            padding (``"same"`` too) and padding mode. It is left as it is; its weights are copied. One with hooks, a
-            ``forward`` of its own or a weight that is computed from others (weight norm, pruning) is refused.
-        tolerance: how far a head's rows may be from a shift, in L1 (twice the attention that lies elsewhere).
-        plan: how it is computed. ``"attention"`` mixes values with every head's map. ``"taps"`` takes each head for the
-            shift that it is but for its leak, and all heads together are a convolution with the layer's weights:
-            ``error_bound`` holds for it as well. ``"auto"`` takes taps where the leak is below half a unit in the last
-            place of the dtype, so that no result can tell. A call that is captured always computes the attention.
-        trainable: whether centers and sharpness become parameters (:class:`TrainableConvolutionalAttention`). It then starts
-            softer, at a sharpness whose gradient can move a center; ``tolerance`` and ``plan`` do not apply.
+        conv: an ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d`` with any kernel (even ones, too), stride, dilation, groups,
+            padding (``"same"``, too) and padding mode. It is not changed; its weights are copied. A convolution with hooks,
+            a ``forward`` of its own or a weight that is computed from others (weight norm, pruning) raises an error.
+        tolerance: the largest L1 distance of a head's rows from a shift (twice the weight on other keys).
+        plan: how the layer is computed. ``"attention"`` mixes values with every head's map. ``"taps"`` replaces each head
+            by an exact shift, so that all heads together are one convolution with the layer's weights; ``error_bound``
+            holds for it as well. ``"auto"`` chooses ``"taps"`` if the leak is below half a unit in the last place of the
+            dtype, so that rounding hides the difference. Inside ``regard.capture`` the attention is always computed.
+        trainable: whether centers and sharpness become parameters (:class:`TrainableConvolutionalAttention`). The layer then
+            starts softer, at a sharpness whose gradient can move a center; ``tolerance`` and ``plan`` do not apply.
 
     >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
     >>> attention, image = conv_to_attention(conv), torch.randn(2, 3, 9, 9)
@@ -113,8 +114,8 @@ def why_not(conv: object) -> str | None:
 
 class ConvolutionalAttention(nn.Module):
     """What :func:`conv_to_attention` returns. ``weight`` and ``bias`` are the given convolution's parameters, under the
-    same names; ``plan`` may be set at any time. A converted network computes the attention, so that its report measures
-    what it says."""
+    same names; ``plan`` may be set at any time. In a network of :func:`convert_network` it is ``"attention"``, so that the
+    report measures attention."""
 
     bias: nn.Parameter | None
 
@@ -150,7 +151,7 @@ class ConvolutionalAttention(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The L1 distance of a row of weights from the exact shift, at most; half of it is attention that lies elsewhere."""
+        """The largest L1 distance of a row of weights from the exact shift; half of it is weight on other keys."""
         return shift_leak([self.alpha] * self.axes)
 
     def offsets(self) -> list[Tensor]:
@@ -245,7 +246,7 @@ class ConvolutionalAttention(nn.Module):
         return "taps" if self.leak <= torch.finfo(dtype).eps / 2 else "attention"
 
     def convolve(self, x: Tensor) -> Tensor:
-        """All heads at once, each as the shift that it is but for its leak."""
+        """All heads as one convolution: each head as an exact shift, without its leak."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             x = F.pad(x, [side for pair in reversed(self.pads) for side in pair], mode=self.padding_mode)
@@ -254,7 +255,7 @@ class ConvolutionalAttention(nn.Module):
         return CONVOLVE[self.axes](x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
-        """The map, for looking at; the forward pass never forms it."""
+        """The map, to inspect it; the forward pass never forms it."""
         whole, *rest = self.axis_matrices(grid, self.weight if like is None else like)
         for matrix in rest:
             whole = torch.einsum("son,tpm->stopnm", whole, matrix).flatten(4, 5).flatten(2, 3).flatten(0, 1)
@@ -262,13 +263,13 @@ class ConvolutionalAttention(nn.Module):
 
     @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:
-        """No output differs by more than this from the convolution's, for this input.
+        """An upper bound on the largest difference from the convolution's output, for this input.
 
-        A head's weights are ``leak`` from the shift in L1, which inputs of at most max|x| and the absolute weights of
-        one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: of sums, relative
-        to the convolution of |x| with the absolute weights; of what is stored, relative to itself. It holds for calls on the
-        CPU under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a
-        sum on the way may overflow.
+        A head's weights are ``leak`` from the shift in L1, which gives an error of at most leak · Σ|w| · max|x|, with the
+        absolute weights of one output channel. To this the bound adds the rounding of both layers: of sums, relative
+        to the convolution of |x| with the absolute weights; of stored values, relative to themselves. It holds for calls on
+        the CPU under the autocast that is active during this call; elsewhere it raises ``ValueError``. It is infinite if an
+        intermediate sum may overflow.
         """
         dims = self.weight.ndim - 2
         check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))

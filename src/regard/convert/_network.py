@@ -29,22 +29,23 @@ def convert_network(
     tolerance: float | None = None,
     example: Tensor | tuple[Any, ...] | None = None,
 ) -> tuple[nn.Module, ConversionReport]:
-    """A new network in which every convolution is attention, or every Gaussian layer convolution; and a report.
+    """Convert every convolution of a network to attention, or every Gaussian layer to convolution. Also return a report.
 
-    To attention: each ``nn.Conv1d/2d/3d`` becomes the attention that computes the same (:func:`conv_to_attention`), so
-    that a CIFAR ResNet-18 is attention-only and gives the same logits. The state_dict keeps its names and values. To
-    convolution: what came from a convolution becomes that convolution again, bit for bit, and each
-    :class:`regard.GaussianAttention` becomes convolutions (:func:`attention_to_conv`) where it can. Layers that cannot
-    be converted are kept, with the reason in the report; so are those with hooks, a ``forward`` of their own or weights
-    that are computed from others. A measured error above its certified bound is a ``RuntimeWarning``.
+    To attention: each ``nn.Conv1d/2d/3d`` becomes the attention that computes the same function
+    (:func:`conv_to_attention`). A CIFAR ResNet-18, for example, becomes attention-only and gives the same logits. The
+    state_dict keeps its names and values. To convolution: a layer that came from a convolution becomes that convolution
+    again, bit for bit, and each :class:`regard.GaussianAttention` becomes convolutions (:func:`attention_to_conv`) where
+    possible. Layers that cannot be converted are kept, with the reason in the report; so are layers with hooks, a
+    ``forward`` of their own or weights that are computed from others. A measured error above its certified bound gives a
+    ``RuntimeWarning``.
 
     Args:
-        model: left as it was; the new network has copies of its weights.
+        model: it is not changed; the new network has copies of its weights.
         to: ``"attention"`` or ``"convolution"``.
-        tolerance: the largest ``leak`` (L1 distance of a row of weights) of a layer; by default 1e-9 to attention (beyond
-            float32) and 1e-3 to convolution.
-        example: an input of the model (or a tuple of inputs): the report's errors and costs are then measured on what
-            each layer sees. Without it each layer is measured on random input of its own.
+        tolerance: the largest ``leak`` (L1 distance of a row of weights) of a layer; by default 1e-9 to attention (below
+            the precision of float32) and 1e-3 to convolution.
+        example: an input of the model (or a tuple of inputs). The report then measures errors and costs on the actual
+            input of each layer. Without it, each layer is measured on random input.
 
     >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU())
     >>> attention, report = convert_network(network, example=torch.randn(1, 3, 8, 8))

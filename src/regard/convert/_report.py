@@ -23,14 +23,14 @@ class LayerReport:
 
     @property
     def within(self) -> bool:
-        """False where the measured error is above the bound (or not a number): the conversion did not do what it says."""
+        """False if the measured error is above the bound (or NaN): the conversion is not what it claims to be."""
         return self.bound is None or self.error is None or self.error <= self.bound
 
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Prints as a table. ``rows`` has one :class:`LayerReport` for every layer that was looked at; ``other_way`` is the number
-    of layers that a conversion in the other direction would look at."""
+    """What was converted, as a table when printed. ``rows`` has one :class:`LayerReport` for every candidate layer;
+    ``other_way`` is the number of candidates for a conversion in the other direction."""
 
     to: str
     tolerance: float
@@ -62,7 +62,7 @@ class ConversionReport:
 
     @property
     def share(self) -> float:
-        """The share of the layers looked at that were converted."""
+        """The share of the candidate layers that were converted."""
         return len(self.converted) / len(self.rows) if self.rows else 0.0
 
     def to_dict(self) -> dict[str, Any]:

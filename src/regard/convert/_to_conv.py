@@ -37,19 +37,19 @@ from regard.support.checks import check_grid, check_width, describe
 def attention_to_conv(
     layer: nn.Module, *, tolerance: float = 1e-3, grid: Sequence[int] | None = None
 ) -> "GaussianConvolution":
-    """A trained :class:`regard.GaussianAttention` as convolutions, with a certified error.
+    """Convert a trained :class:`regard.GaussianAttention` to convolutions, with a certified error.
 
-    Inside the grid a Gaussian head's map is the same for every query, so it is a convolution; its taps beyond a window
-    that holds all but ``tolerance`` of its attention are cut. Sharp heads become taps of one dense kernel. A soft head
-    becomes a chain (1×1, a blur along each axis, 1×1) or taps of the dense kernel too, whichever costs fewer
-    multiply-adds. Near the border the layer attends to what exists; the convolution repeats the edge instead. So the
-    bound holds on ``.interior(grid)``, and ``.border_leak(grid)`` says how far the border is off.
+    Inside the grid a Gaussian head has the same map for every query, so it is a convolution. Its kernel is cut to a window
+    that holds all but ``tolerance`` of the attention. Sharp heads become taps of one dense kernel. A soft head
+    becomes a chain (1×1, a blur along each axis, 1×1) or taps of the dense kernel, whichever costs fewer
+    multiply-adds. Near the border the layer attends only to tokens that exist, while the convolution repeats the edge. So
+    the bound holds on ``.interior(grid)``, and ``.border_leak(grid)`` measures the difference at the border.
 
     Args:
-        layer: a :class:`regard.GaussianAttention`; it is left as it is. One with hooks or a ``forward`` of its own is
-            refused.
+        layer: a :class:`regard.GaussianAttention`; it is not changed. A layer with hooks or a ``forward`` of its own raises
+            an error.
         tolerance: the largest share of a head's attention, in L1, that may be cut.
-        grid: refuse the layer where no query of this grid is in the interior.
+        grid: raise an error if no query of this grid is in the interior.
 
     >>> layer = regard.GaussianAttention(8, 4, init="grid", sharpness=9.0)
     >>> conv, image = attention_to_conv(layer), torch.randn(1, 12, 12, 8)
@@ -178,7 +178,7 @@ class GaussianConvolution(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The L1 distance of a row of weights from its kernel, at most, over all heads, in the interior."""
+        """The largest L1 distance of a row of weights from its kernel, over all heads, in the interior."""
         return max(kernel.leak for kernel in self.kernels)
 
     @property
@@ -187,7 +187,7 @@ class GaussianConvolution(nn.Module):
         return tuple((low, high - 1) for low, high in box(self.kernels))
 
     def interior(self, grid: Sequence[int]) -> tuple[slice, ...]:
-        """Slices of the grid whose windows fit: where the bound holds. Empty where the grid is too small."""
+        """Slices of the grid where every window fits, so that the bound holds. Empty if the grid is too small."""
         grid = check_grid(grid)
         if len(grid) != self.axes:
             raise ValueError(f"grid {grid} has {len(grid)} axes but the layer has {self.axes}")
@@ -199,12 +199,12 @@ class GaussianConvolution(nn.Module):
 
     @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:
-        """No output in the interior differs by more than this from the layer's, for this input.
+        """An upper bound on the largest difference from the layer's output in the interior, for this input.
 
         Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers: the
-        smaller of one bound by max|x| alone and one that follows the values of this input. It holds for calls on the CPU
-        under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a sum
-        on the way may overflow.
+        smaller of a bound by max|x| alone and a bound that follows the values of this input. It holds for calls on the CPU
+        under the autocast that is active during this call; elsewhere it raises ``ValueError``. It is infinite if an
+        intermediate sum may overflow.
         """
         check_width("x", x, self.dim)
         rules = arithmetic(x)
@@ -263,7 +263,7 @@ class GaussianConvolution(nn.Module):
         return max(taps, chains) + 2 * rules.parameter + 3 * rules.cast + made + exact.product(len(self.kernels) + 8)
 
     def border_leak(self, grid: Sequence[int]) -> float:
-        """Outside the interior: the most attention, in L1, by which any head's row differs from the layer's."""
+        """Outside the interior: the largest L1 distance of a head's row of weights from the layer's."""
         grid = check_grid(grid)
         center, sharpness = self._center.double().cpu(), self._sharpness.double().cpu()
         worst = 0.0

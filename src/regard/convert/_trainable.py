@@ -22,10 +22,10 @@ class TrainableConvolutionalAttention(nn.Module):
     .. math:: y_o = b + \sum_t W_t \sum_i A^t_{o i}\, x_i, \qquad
               A^t_{o i} = \prod_a \mathrm{softmax}_{i_a}\bigl(-\alpha_t (i_a - s_a o_a - \Delta_{t a})^2\bigr)
 
-    It starts at α = 3, where ``leak`` is 0.35 in two axes: a sixth of the attention lies elsewhere. At the much sharper heads of
-    the exact conversion the gradient of a center vanishes. Padding, stride, dilation and groups are the convolution's;
-    ``weight`` and ``bias`` are copies of its parameters. Every head has its own matrices, so it costs more than the exact
-    conversion, whose taps share theirs.
+    It starts at α = 3, where ``leak`` is 0.35 in two axes: a sixth of the weight is on other keys. The heads of the exact
+    conversion are much sharper, and the gradient of their centers vanishes. Padding, stride, dilation and groups are those of
+    the convolution; ``weight`` and ``bias`` are copies of its parameters. Every head has its own matrices, so this layer
+    costs more than the exact conversion, whose taps share matrices.
 
     >>> layer = regard.conv_to_attention(torch.nn.Conv2d(3, 8, 3, padding=1), trainable=True)
     >>> layer(torch.randn(2, 3, 8, 8)).shape, layer.center.shape, round(layer.leak, 2)
@@ -56,7 +56,7 @@ class TrainableConvolutionalAttention(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The L1 distance of the softest head's rows from a shift, at most, while its center is on a token."""
+        """The largest L1 distance of the softest head's rows from a shift, while its center is on a token."""
         return shift_leak([float(self.sharpness.detach().min())] * self.axes)
 
     def no_weight_decay(self) -> set[str]:
@@ -102,7 +102,7 @@ class TrainableConvolutionalAttention(nn.Module):
         return out if input.ndim == self.axes + 2 else out[0]
 
     def weights(self, grid: Sequence[int], like: Tensor | None = None) -> Float[Tensor, "1 heads outputs inputs"]:
-        """The map, for looking at; the forward pass never forms it."""
+        """The map, to inspect it; the forward pass never forms it."""
         whole, *rest = self.axis_matrices(grid, self.weight if like is None else like)
         for matrix in rest:
             whole = torch.einsum("hoi,hpj->hopij", whole, matrix).flatten(3, 4).flatten(1, 2)

@@ -84,16 +84,16 @@ class Answer:
 
 
 def by_hand(answer: Any, *, without: str | Iterable[str] = (), draws: bool = False) -> Answer:
-    """The answer, to be called as before; but if it reaches for a ready-made function, the call fails and says so.
+    """Wrap an answer so that a call of a ready-made function raises an error. The wrapper is called like the answer.
 
-    Refused are always this library's own functions and layers, torch's fused attention, and a detour through NumPy.
-    Functions are recognized while they run, so that neither an alias nor an import under another name helps.
+    Always rejected are this library's own functions and layers, torch's fused attention, and a detour through NumPy.
+    Functions are recognized while they run, so an alias or an import under another name is rejected as well.
 
     Args:
         answer: a function or a class.
-        without: further kinds to refuse: ``"softmax"``, ``"layer_norm"``, ``"gelu"``, ``"convolution"``,
+        without: further kinds to reject: ``"softmax"``, ``"layer_norm"``, ``"gelu"``, ``"convolution"``,
             ``"recurrence"``, ``"kron"``, ``"variance"``.
-        draws: whether it draws a figure, for which tensors may become arrays.
+        draws: whether the answer draws a figure, for which tensors may become arrays.
 
     >>> import regard.course
     >>> regard.course.by_hand(lambda x: x.exp())(torch.zeros(1))

@@ -19,8 +19,8 @@ def notebooks() -> tuple[str, ...]:
 def public_checks(notebook: str) -> dict[str, str]:
     """By question, the source of its public checks.
 
-    A folder ``tests/<notebook>`` in the working directory goes first: that is how a teacher hands out checks of their
-    own. A notebook that came alone, as in Colab, gets those of the package.
+    A folder ``tests/<notebook>`` in the working directory takes precedence, so that teachers can hand out checks of their
+    own. Without it, as in Colab, the checks of the package are used.
 
     >>> import regard.course
     >>> "scores" in regard.course.public_checks("1-attention-by-hand")

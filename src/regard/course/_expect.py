@@ -10,7 +10,7 @@ Number = int | float
 
 
 class Advice(AssertionError):
-    """What is wrong, in words that are the same for every seed: it may be told after a hidden check, too."""
+    """What is wrong, in words that are the same for every seed, so that hidden checks may show it, too."""
 
 
 class NotThere(Advice):
@@ -60,15 +60,14 @@ def expect(
     of: str = "your result",
     tolerance: float = 1e-4,
 ) -> None:
-    """Nothing if ``got`` is ``right``; otherwise an AssertionError that says what is wrong.
+    """Raise an AssertionError that explains what is wrong, unless ``got`` equals ``right``.
 
     Args:
         got: the answer.
-        right: what it should be.
-        mistakes: by advice, what comes out if one makes the mistake it is about. If that is what the answer is, the
-            advice is the message.
-        of: what the answer is called in messages.
-        tolerance: how far off, relative to the largest number in ``right`` (or 1), still counts as equal.
+        right: the correct result.
+        mistakes: the results of known mistakes, by advice. If the answer equals one of them, the advice is the message.
+        of: the name of the answer in messages.
+        tolerance: the largest difference, relative to the largest number in ``right`` (or 1), that counts as equal.
 
     >>> import regard.course
     >>> right = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -100,7 +99,7 @@ def expect(
 
 
 def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
-    """So many numbers, in a tuple, a list or a tensor; as a tensor. Anything else is an error that says what would fit.
+    """Return this many numbers, given in a tuple, a list or a tensor, as a tensor. Anything else raises an error.
 
     >>> import regard.course
     >>> regard.course.expect_numbers((1, 2.5), 2)
@@ -118,12 +117,12 @@ def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
 
 
 def expect_choice(got: Any, right: set[str] | None, offered: Mapping[str, str]) -> None:
-    """Nothing if the chosen names are the right ones; otherwise what to think about again.
+    """Raise an error with a hint, unless the chosen names are the correct ones.
 
     Args:
         got: a set (or another collection) of names.
-        right: the right ones; None asks only whether they are names at all.
-        offered: all names, each with a thought that helps whoever got it wrong.
+        right: the correct names; None checks only that the answer consists of offered names.
+        offered: all names, each with a hint for a wrong choice.
 
     >>> import regard.course
     >>> regard.course.expect_choice({"a", "b"}, {"a"}, {"a": "it is", "b": "b has no beard"})
@@ -143,7 +142,7 @@ def expect_choice(got: Any, right: set[str] | None, offered: Mapping[str, str]) 
 
 
 def pictures_of(figure: Any, count: int) -> list[Tensor]:
-    """The first picture (``imshow``) in each panel of a figure; so many there must be."""
+    """The first picture (``imshow``) in each panel of a figure; checks the number of panels."""
     found = [panel["images"] for panel in _panels(figure, count)]
     if not all(found):
         raise AssertionError("a panel has no picture: draw it with imshow")
@@ -151,7 +150,7 @@ def pictures_of(figure: Any, count: int) -> list[Tensor]:
 
 
 def lines_of(figure: Any, count: int) -> list[list[Tensor]]:
-    """The lines (``plot``) in each panel of a figure, as points (n, 2); so many panels there must be."""
+    """The lines (``plot``) in each panel of a figure, as points (n, 2); checks the number of panels."""
     return [panel["lines"] for panel in _panels(figure, count)]
 
 

@@ -16,7 +16,7 @@ class Notebook:
 
     Args:
         name: the notebook.
-        numbers: what the numbers in its statements were drawn from; 0 for the published ones.
+        numbers: the seed of the numbers in its exercises; 0 for the published ones.
 
     >>> import regard.course
     >>> grader = regard.course.Notebook("1-attention-by-hand")

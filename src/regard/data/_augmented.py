@@ -92,7 +92,7 @@ class AugmentedImages:
         return TOGETHER // size if self.device.type == "cuda" and not self.reads_ahead else 1
 
     def announce(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> None:
-        """Start to read a batch that will be wanted soon, where images are streamed. No batch depends on it."""
+        """Start to read a batch that will be needed soon, if images are streamed. It never changes a batch."""
         if isinstance(self.set, StreamedSet):
             self.set.read_ahead(index)
             if self.augmentation.mixes:

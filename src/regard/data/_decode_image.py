@@ -19,7 +19,7 @@ _WORKER = Path(__file__).with_name("_decode_worker.py")
 
 
 class ImageRefusedError(ValueError):
-    """Bytes that are no image that can be read. ``too_large`` says that it might be one, of too many pixels or bytes."""
+    """Bytes that are not a readable image. ``too_large`` says that the image has too many pixels or bytes."""
 
     def __init__(self, message: str, too_large: bool = False) -> None:
         super().__init__(message)
@@ -29,18 +29,18 @@ class ImageRefusedError(ValueError):
 def decode_image(
     content: bytes, *, seconds: int = SECONDS, memory: int = MEMORY, most_pixels: int = MOST_PIXELS
 ) -> UInt8[Tensor, "3 height width"]:
-    """The first frame of an image file, upright, in RGB, on white where it is transparent.
+    """The first frame of an image file, rotated upright, in RGB, with transparent pixels on white.
 
     The file is decoded in a separate process with limited memory and time and without network (on Windows, with limited
     time). PNG, JPEG, WEBP, BMP and GIF are read, of limited size; the size that the header claims is checked first.
 
     Args:
         content: the bytes of the file.
-        seconds: time for it.
-        memory: bytes that the process may take.
+        seconds: time limit of the process.
+        memory: memory limit of the process in bytes.
         most_pixels: largest number of pixels.
 
-    Raises :class:`ImageRefusedError` for anything else.
+    Raises :class:`ImageRefusedError` if the image cannot be decoded within these limits.
     """
     if not content:
         raise ImageRefusedError("the file is empty")

@@ -64,7 +64,7 @@ class ImageSet:
 @dataclass(frozen=True, eq=False)
 class DataSet:
     """A data set: ``train`` and ``validation``, two parts of the official training set, and the official test set. The
-    test set is a method, :meth:`test`, so that nobody uses it by accident.
+    test set is a method, :meth:`test`, to prevent its use by accident.
 
     Files are read when they are first needed.
     """

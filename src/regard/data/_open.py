@@ -43,9 +43,9 @@ def open_data(
     Args:
         data: ``"cifar10"``, ``"fashion-mnist"``, ``"fashion-mini"``, or a path.
         validation: the size of the validation set, as a number of images or a share of the training set.
-        image_size: the side of your images in pixels: the short side is scaled to it and the middle is cut out. By
-            default the size that all images have.
-        download: whether to download missing files of a data set that has a name.
+        image_size: the side of your images in pixels: the short side is scaled to it and the center is cropped. By
+            default the common size of all images.
+        download: whether to download missing files of a named data set.
 
     >>> import tempfile; from PIL import Image
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ class RepeatedPieces:
     """Windows made of a few pieces of random letters, in random order, again and again.
 
     A model has to predict the next character wherever the piece occurred before and its first two characters have been
-    read again; other targets are −100. Pieces are new in every window, so that nothing can be learned by heart: a model
+    read again; other targets are −100. Pieces are new in every window, so that a model cannot memorize them: it
     must find the place where the piece occurred, and read what followed. Heads that do so are called induction heads.
 
     Args:

@@ -1,8 +1,8 @@
 """Static figures: every function returns a matplotlib ``Figure`` and saves it if ``path`` is given.
 
 They need matplotlib (``pip install 'regard[train]'``), open no window and do not touch pyplot's state. The colors suit
-readers with color vision deficiency, and no information is in the color alone. :mod:`regard.figures.style` has what the
-figures share, for figures of your own.
+readers with color vision deficiency, and color never carries information alone. :mod:`regard.figures.style` has the
+shared parts, for figures of your own.
 """
 
 from regard.figures._attention_map import attention as attention

@@ -1,4 +1,4 @@
-"""The colors of weights: each weight against uniform attention, on one scale, with a color bar in per cent."""
+"""The colors of weights: each weight against uniform attention, on one scale, with a color bar in percent."""
 
 import math
 from typing import Any

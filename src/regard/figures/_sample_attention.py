@@ -28,13 +28,12 @@ def image_attention(
     All heads share one scale of colors, each weight against uniform attention over the tokens of its layer.
 
     Args:
-        maps: of one pass over the image. Maps that do not lie on a grid are left out; where none does, there is no
-            figure and None is returned.
-        image: as a person sees it.
-        query: (row, column) of the query, on the grid of the first layer; the middle one by default. Layers with fewer
-            tokens show the token at the same place. Layers with a class token show where that one looks instead, since
-            the class is computed from it.
-        grid: the grid of tokens, where the maps do not know it themselves.
+        maps: the maps of one pass over the image. Maps without a grid are omitted; if none has a grid, the result is None.
+        image: the image as a person sees it.
+        query: (row, column) of the query, on the grid of the first layer; the center by default. Layers with fewer
+            tokens show the token at the same place. Layers with a class token show where the class token looks instead,
+            since the class is computed from it.
+        grid: the grid of tokens, if the maps do not know it themselves.
         path: where to save the figure.
 
     >>> model = regard.models.VisionTransformer(16, 4, 3, dim=8, depth=2, heads=2, pool="average")

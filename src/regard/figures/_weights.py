@@ -1,4 +1,4 @@
-"""Attention weights as a figure for a paper: colors against uniform attention, with a color bar in per cent."""
+"""Attention weights as a figure for a paper: colors against uniform attention, with a color bar in percent."""
 
 import math
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ def weight_map(
     """A map, (queries, keys), with a label for each token and a color bar.
 
     Args:
-        weights: the weights, with a sign or without.
-        visible: how many keys each query may see, ``(queries,)``: uniform attention is one over it.
+        weights: the weights, signed or not.
+        visible: how many keys each query may see, ``(queries,)``: uniform attention is one over this number.
         queries, keys: labels; default: numbers.
-        title: above the map.
-        width: of the figure, in inches.
+        title: the title of the map.
+        width: the width of the figure, in inches.
     """
     lift = pooled(plain(weights) * plain(visible)[:, None])
     figure, (panel,) = new_figure(1, 1, width=width, height=width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1]))
@@ -56,11 +56,11 @@ def weight_maps(
     """Maps side by side, on one scale of colors: two, and their difference.
 
     Args:
-        maps: (queries, keys) each.
-        titles: one for each.
-        labels: of the queries and of the keys, for each map; None for numbers.
-        title: above all.
-        width: of the figure, in inches.
+        maps: maps of (queries, keys).
+        titles: a title for each map.
+        labels: labels of the queries and of the keys, for each map; None for numbers.
+        title: the title of the figure.
+        width: the width of the figure, in inches.
     """
     tall = max(weights.shape[0] / max(1, weights.shape[1]) for weights in maps)
     figure, panels = new_figure(1, len(maps), width=width / len(maps), height=width / len(maps) * min(1.6, 0.4 + tall))
@@ -122,9 +122,9 @@ def weight_segments(
         pictures: weights of the patches of each image, (rows, columns).
         text: words and their weights; the ``most`` with the largest weights are shown, in the order of the text.
         visible: how many keys the query may see.
-        images: the pictures themselves, to lie under the weights.
-        title: above all.
-        width: of the figure, in inches.
+        images: the pictures themselves, drawn below the weights.
+        title: the title of the figure.
+        width: the width of the figure, in inches.
     """
     panels = len(pictures) + bool(text)
     figure, found = new_figure(1, panels, width=width / panels, height=width / panels + 0.6)

@@ -76,27 +76,27 @@ def attention(
     dropout: float = 0.0,
     return_weights: bool = False,
 ) -> Float[Tensor, "*batch_q queries dv"] | tuple[Float[Tensor, "*batch_q queries dv"], Float[Tensor, "..."]]:
-    r"""Every query averages the values, weighted by how well its key matches.
+    r"""Dot-product attention: every query averages the values, weighted by how well their keys match it.
 
     .. math:: \mathrm{out} = A V, \qquad A = \mathrm{softmax}(\beta\, Q K^\top + \mathrm{bias})
         \ \text{over the kept keys}
 
     Args:
-        query, key, value: ``(batch, heads, tokens, width)``; leading axes may be left out. Fewer key/value heads than
-            query heads are shared between neighboring query heads (grouped heads), where they divide them.
+        query, key, value: ``(batch, heads, tokens, width)``; leading axes may be left out. Keys and values may have fewer
+            heads than queries, a divisor of their number; neighboring query heads then share them (grouped heads).
         beta: inverse temperature in [0, ∞] (torch calls it ``scale``); default ``1/√width``. ``0`` ignores the scores,
-            ``math.inf`` attends to the best key alone (ties share, by ``bias`` where one is given). A tensor of
-            temperatures broadcasts against ``(batch, heads, queries, 1)`` and is finite.
+            ``math.inf`` attends only to the best key (ties share the weight, by softmax(bias) if there is a ``bias``). A
+            tensor must be finite and broadcasts against ``(batch, heads, queries, 1)``.
         keep: True = attend. ``(queries, keys)``, or with as many axes as the scores, each of the same size or 1.
         bias: added to the scores; same shapes as ``keep``; differentiable; −∞ hides a key.
         causal: query i sees key j where ``j ≤ i + keys − queries``: aligned at the end, so that a cache works.
-        dropout: probability of dropping a weight (the map that is returned is the one before dropout).
+        dropout: probability of dropping a weight (the returned map is before dropout).
         return_weights: also return A. Without it the fused kernel runs and A is never stored.
 
-    A query with nothing to attend to gives zeros, and finite gradients. On the CPU, in eager mode, inputs at the edge of
-    their dtype have results, too, with and without the map: scores may lie beyond the dtype's range; infinite entries of
-    queries and keys count as its largest number; keys of infinite score share the weight; what a hidden key or value
-    holds has no effect, be it infinite or NaN. On other devices this would cost a wait and is not looked for.
+    A query with nothing to attend to gives zeros, and finite gradients. On the CPU, in eager mode, extreme inputs also have
+    defined results, with and without the map: scores may exceed the dtype's range; infinite entries of queries and keys
+    count as its largest number; keys with an infinite score share the weight; hidden keys and values have no effect, even
+    if they are infinite or NaN. On other devices this check would need a synchronization, so it is omitted.
 
     >>> q, k, v = torch.eye(2), torch.eye(2), torch.tensor([[1.0], [3.0]])
     >>> attention(q, k, v, beta=math.inf)

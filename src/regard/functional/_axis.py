@@ -29,7 +29,7 @@ def axis_matrix(
     border: Border = "native",
     padding: tuple[int, int] = (0, 0),
 ) -> Float[Tensor, "heads outputs {size}"]:
-    r"""Which inputs of one axis each output attends to, for heads with Gaussian encoding.
+    r"""The attention weights along one axis (outputs × inputs), for heads with Gaussian encoding.
 
     .. math:: A_{oj} = \frac{e^{-\alpha (j - t_o)^2}}{\sum_{j'} e^{-\alpha (j' - t_o)^2}}
 
@@ -38,12 +38,12 @@ def axis_matrix(
         sharpness: :math:`\alpha \ge 0` per head.
         size: the number of inputs of the axis.
         border: ``native`` attends to the inputs that exist. The others attend over the padded coordinates
-            ``-before … size-1+after`` and then bring what fell on padding home: ``zeros`` drops it; ``reflect``,
-            ``replicate`` and ``circular`` add it onto the input that the padding copies.
+            ``-before … size-1+after``, and then fold the weight on padding back: ``zeros`` drops it; ``reflect``,
+            ``replicate`` and ``circular`` add it to the input that the padding copies.
         padding: ``(before, after)``, for every border but ``native``.
 
-    The matrix is built in float32 or better, whatever the dtype of the arguments, and is never NaN: the scores are
-    taken relative to the key nearest to the target, so that nothing cancels and the largest is exactly zero.
+    The matrix is built in float32 or better, whatever the dtype of the arguments, and is never NaN: scores are
+    computed relative to the key nearest to the target, so that nothing cancels and the largest score is exactly zero.
 
     >>> axis_matrix(torch.tensor([[0.0, 1.0, 2.0]]) + 1, torch.tensor([50.0]), 3).round()
     tensor([[[0., 1., 0.],

@@ -41,22 +41,22 @@ def gaussian_attention(
               A_{qk} = \mathrm{softmax}_k\bigl(-\alpha \lVert (k - q) - \Delta \rVert^2\bigr)
 
     Over a grid A is exactly the Kronecker product of one small matrix per axis (:func:`axis_matrix`), borders
-    included, so the N×N map is never formed. In any number of axes: text has one, images two, video three.
+    included, so the N×N map is never formed. The number of axes is free: text has one, images two, video three.
 
     Args:
-        value: ``(batch, heads, tokens, width)``; tokens of the grid in row-major order. One head is shared by all.
-        center: Δ, key − query in (row, column, …) order: where the head looks, as a convolution's kernel offset.
+        value: ``(batch, heads, tokens, width)``; tokens of the grid in row-major order. A single head is shared by all.
+        center: Δ, key − query in (row, column, …) order: where the head looks, like the kernel offset of a convolution.
         sharpness: α ≥ 0: ``(heads,)``, ``(heads, axes)``, or ``(heads, axes, axes)``, a full symmetric positive
             semi-definite matrix S with the score :math:`-(\delta-\Delta)^\top S (\delta-\Delta)`. A full matrix does not
-            factorize: small grids form its N×N map, large ones run on the fused kernel in memory linear in tokens
-            (:func:`regard.functional.placed_attention`), in time N×N both.
+            factorize: on small grids its N×N map is formed, on large grids the fused kernel runs in memory linear in tokens
+            (:func:`regard.functional.placed_attention`). Both take O(N²) time.
         grid: the size of each axis, such as ``(rows, columns)``.
         queries: one 1-D tensor of coordinates per axis, the grid's own by default; they may be fractional or outside.
         border: see :func:`axis_matrix`; every border but ``native`` needs ``padding``.
         padding: ``(before, after)`` per axis.
-        plan: ``"auto"`` chooses by shapes, and finds local heads where that costs no wait: on the CPU from their values,
-            on a GPU inside the kernels. They take time linear in tokens, like a convolution. ``"dense"`` and
-            ``"separable"`` force a way; a plan from :func:`plan_for` is frozen. Every way gives the same result.
+        plan: ``"auto"`` chooses by shapes, and finds local heads without a synchronization: on the CPU from their values,
+            on a GPU inside the kernels. Local heads take time linear in tokens, like a convolution. ``"dense"`` and
+            ``"separable"`` force a method; a plan from :func:`plan_for` is frozen. Every method gives the same result.
         dropout: probability of dropping an entry of the axis matrices, for training.
 
     >>> image = torch.eye(3).reshape(1, 1, 9, 1)                    # a diagonal line, one head, width 1
@@ -145,7 +145,7 @@ def gaussian_weights(
     border: Border = "native",
     padding: Sequence[tuple[int, int]] | None = None,
 ) -> Float[Tensor, "heads outputs inputs"]:
-    """The map itself, for looking at: (heads, queries, keys). :func:`gaussian_attention` never forms it.
+    """The map itself, to inspect it: (heads, queries, keys). :func:`gaussian_attention` never forms it.
 
     >>> gaussian_weights(torch.zeros(1, 2), torch.zeros(1), (2, 2))[0, 0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500])

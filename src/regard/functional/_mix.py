@@ -62,11 +62,11 @@ def mix(
     groups: Sequence[HeadGroup],
     matrices: Sequence[Matrices],
 ) -> Float[Tensor, "batch heads outputs width"]:
-    """Every head's values mixed along every axis. ``value`` may have one head that all share.
+    """Mix every head's values along every axis. ``value`` may have one head that all heads share.
 
     On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
     intermediates stay in cache and no axis matrix is copied; small grids are one product per axis for the whole batch.
-    On a GPU a plane of up to 128 × 128 tokens is handed to :mod:`regard.functional.kernels`. Elsewhere the same product
+    On a GPU :mod:`regard.functional.kernels` computes planes of up to 128 × 128 tokens. Otherwise the same product
     is written in plain tensor operations, which compilers, exporters and transforms understand.
     """
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]

@@ -49,27 +49,29 @@ def placed_attention(
 
     .. math:: s_{qk} = \beta\, q^\top k - (\delta - \Delta)^\top S\, (\delta - \Delta), \qquad \delta = k_{pos} - q_{pos}
 
-    With t = q_pos + Δ the position's part is :math:`2 (S t)^\top k_{pos} - k_{pos}^\top S k_{pos} - t^\top S t`: products
-    of something of the query and something of the key, so they are columns beside the content's, and the kernel that
-    everyone has computes the sum. Class tokens before the grid have no position: their columns are zero, and the pair's
-    score is its content alone. In half precision coordinates are whole numbers counted from the grid's middle, in digits
-    that the dtype holds, and each coefficient is a sum of three numbers. There, where float32 is multiplied as TF32, and in
-    float32 on axes of more than 32 places, gradients of center and sharpness are taken beside the kernel, from scores made
-    again, for its own would be lost to rounding (with dropout, of which it alone knows what it dropped, in ``torch.func``'s
-    transforms, and on short axes in TF32 under a compiler they still are). The sums of the fused kernel are float32, in which a
-    score on an axis of n places is known to about S n² 2⁻²⁴. Float16 holds S n² / (4 β) up to 10⁷; beyond, it is refused on the
-    CPU and NaN elsewhere.
+    With t = q_pos + Δ the position's part is :math:`2 (S t)^\top k_{pos} - k_{pos}^\top S k_{pos} - t^\top S t`. Each term
+    is a product of a function of the query and a function of the key. So the position adds a few columns to queries and
+    keys, and an ordinary fused kernel computes the sum. Class tokens before the grid have no position: their columns are
+    zero, and their scores are content only.
+
+    Precision: in half precision, coordinates are integers counted from the grid's center, in digits that the dtype holds,
+    and each coefficient is a sum of three numbers. The gradients of center and sharpness that come through the fused kernel
+    would be lost to rounding in half precision, where float32 is multiplied as TF32, and in float32 on axes longer than 32.
+    There they are computed outside of the kernel, from recomputed scores. (Not with dropout, because only the kernel knows
+    what it dropped, nor in ``torch.func``'s transforms, nor on short axes in TF32 under a compiler.) The fused kernel
+    accumulates in float32, in which a score on an axis of length n is accurate to about S n² 2⁻²⁴. Float16 holds
+    S n² / (4 β) up to 10⁷; beyond that, the CPU raises an error and other devices give NaN.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
         center, sharpness: as for :func:`regard.gaussian_attention`, the full matrix S included.
         grid: the size of each axis.
         prefix: how many tokens without a position come first.
-        beta: of the content, ``1/√width`` by default; positive.
-        keep: ``(batch, tokens)``, True = attend: keys that exist. A query that sees none gives zeros.
-        causal: in the order of tokens, which on a grid is raster order.
+        beta: inverse temperature of the content, ``1/√width`` by default; positive.
+        keep: ``(batch, tokens)``, True = attend to this key. A query that sees no key gives zeros.
+        causal: a token sees itself and earlier tokens, which on a grid is raster order.
         dropout: probability of dropping a weight.
-        return_weights: also return the map, which then is formed.
+        return_weights: also return the map, which is then formed.
 
     >>> q, k, v = (torch.randn(1, 2, 13, 4) for _ in range(3))                  # a class token and a 3 × 4 grid
     >>> placed_attention(q, k, v, torch.zeros(2, 2), torch.ones(2), (3, 4), prefix=1).shape

@@ -47,11 +47,12 @@ class HeadPlan(NamedTuple):
 
 
 class GaussianPlan(NamedTuple):
-    """A frozen choice per head, made by :func:`plan_for` from the heads' values.
+    """A frozen method per head, chosen by :func:`plan_for` from the heads' values.
 
-    A banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall below what
-    the plan was made for; on the CPU, in eager mode, a plan that no longer holds is refused. Heads that are taps are computed
-    as shifts, while centers and sharpness need no gradient: their rows of weights are at most ``leak`` from one, in L1.
+    The result for a banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall
+    below the value at planning. On the CPU, in eager mode, a plan that no longer holds raises an error. Heads that are
+    *taps* are computed as exact shifts while centers and sharpness need no gradient: their rows of weights are at most
+    ``leak`` from a shift, in L1.
     """
 
     heads: tuple[HeadPlan, ...]
@@ -96,22 +97,22 @@ def plan_for(
     slack: float = 0.0,
     tolerance: float = 0.0,
 ) -> GaussianPlan:
-    """Look at the heads' values once and freeze the cheapest exact way for each.
+    """Inspect the heads' values once and freeze the cheapest exact method for each head.
 
     Pass the result as ``plan=`` to :func:`regard.gaussian_attention`: local heads then cost time linear in tokens, like
-    a convolution. It runs eagerly and reads values (on a GPU it waits for them); the frozen plan is plain Python, so that
-    ``torch.compile(fullgraph=True)`` and ``torch.export`` take it as a constant.
+    a convolution. ``plan_for`` runs eagerly and reads values (on a GPU it synchronizes). The frozen plan is plain Python, so
+    ``torch.compile(fullgraph=True)`` and ``torch.export`` treat it as a constant.
 
     Args:
         center, sharpness, grid, queries, border, padding: as for :func:`regard.gaussian_attention`.
-        dtype: the dtype of the values: it decides which weights are too small to matter. By default float32, or float64 where
-            ``center`` has it.
+        dtype: the dtype of the values, which decides which weights are too small to matter. By default float32, or float64
+            if ``center`` is float64.
         slack: how far a center may move before the plan must be made again.
-        tolerance: how far from a shift a head's rows of weights may be, in L1, for the plan to take it as one. Heads are
-            ``taps`` where all of them have whole centers and are so sharp that they leak no more than this, or than half a unit
-            in the last place of ``dtype``, which no result can tell. They are shifts then; a full-width
-            :class:`regard.GaussianAttention` of them is a convolution with the composed weights, and computed as one. The plan
-            says what it accepted: ``plan.leak``.
+        tolerance: the largest L1 distance of a head's rows of weights from a shift at which the plan replaces heads by
+            shifts. It does so if all heads have integer centers and leak no more than this, or than half a unit in the
+            last place of ``dtype``, which rounding hides. Such heads are called ``taps``. A full-width
+            :class:`regard.GaussianAttention` whose heads are all taps is computed as one convolution with the composed
+            weights. ``plan.leak`` is the leak that the plan accepted.
 
     >>> center, sharpness = torch.zeros(2, 2), torch.tensor([2.0, 0.001])
     >>> print(plan_for(center, sharpness, (256, 256)))

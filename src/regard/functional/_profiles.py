@@ -53,12 +53,12 @@ class GaussianProfile(NamedTuple):
 class DecayProfile(NamedTuple):
     r"""Exponential decay with distance: :math:`f(\delta) = -\lambda |\delta|`, on both sides or on one.
 
-    With one axis and ``side="before"`` this is causal attention with ALiBi's bias. Over a plane the distance is the L1
-    one, and one-sided axes make a quadrant (keys above *and* to the left), not raster order.
+    With one axis and ``side="before"`` this is causal attention with ALiBi's bias. On a plane the distance is the L1
+    distance, and one-sided axes restrict a head to a quadrant (keys above *and* to the left), not to raster order.
 
     Attributes:
         rate: λ ≥ 0, ``(heads,)``.
-        side: which keys are seen: ``both``, those ``before`` the query (itself included), or those ``after`` it.
+        side: which keys a query sees: ``both`` sides, only keys ``before`` it (itself included), or only keys ``after`` it.
     """
 
     rate: Float[Tensor, " heads"]

@@ -35,10 +35,10 @@ def separable_attention(
     :class:`GaussianProfile` on every axis (and offers queries off the grid and other borders besides).
 
     Args:
-        value: ``(batch, heads, tokens, width)``; tokens of the grid in row-major order. One head is shared by all.
+        value: ``(batch, heads, tokens, width)``; tokens of the grid in row-major order. A single head is shared by all.
         profiles: one per axis: :class:`GaussianProfile`, :class:`DecayProfile` or :class:`TableProfile`.
         grid: the size of each axis.
-        plan: ``"matrices"`` mixes along each axis with its matrix, O(tokens · size); ``"scans"`` takes the decaying axes
+        plan: ``"matrices"`` mixes along each axis with its matrix, O(tokens · size); ``"scans"`` computes decaying axes
             by recurrences, O(tokens); ``"auto"`` chooses by the size of each axis. The result is the same.
 
     >>> value = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 1, 3, 1)
@@ -92,7 +92,7 @@ def along_axis(x: Tensor, profile: Profile, grid: tuple[int, ...], axis: int, si
 
 
 def separable_weights(profiles: Sequence[Profile], grid: Sequence[int]) -> Float[Tensor, "heads tokens tokens"]:
-    """The map itself, for looking at: :func:`separable_attention` never forms it.
+    """The map itself, to inspect it. :func:`separable_attention` never forms it.
 
     >>> separable_weights([DecayProfile(torch.zeros(1))], (2,))[0]
     tensor([[0.5000, 0.5000],

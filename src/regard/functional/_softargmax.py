@@ -25,13 +25,13 @@ def softargmax(
         scores: any shape.
         beta: inverse temperature in [0, ∞], a number or a tensor that broadcasts against ``scores``, with size 1
             along ``dim``.
-            ``0`` ignores the scores (uniform over what is kept), ``math.inf`` is hard: all weight on the largest
+            ``0`` ignores the scores (uniform over the kept entries), ``math.inf`` is hard: all weight on the largest
             score, ties share evenly.
-        keep: True where attention may go; as many axes as ``scores``, each of the same size or 1.
+        keep: True where an entry may get weight; as many axes as ``scores``, each of the same size or 1.
         dim: the axis that sums to one.
 
-    A score of −∞ counts as not kept, whatever β. Scores of +∞ share all the weight, unless β is 0. A slice with nothing
-    to keep gives zeros, and finite gradients.
+    A score of −∞ counts as not kept, whatever β is. Scores of +∞ share all the weight, unless β is 0. A slice without any
+    kept entry gives zeros, and finite gradients.
 
     >>> softargmax(torch.tensor([1.0, 2.0, 2.0]), beta=math.inf)
     tensor([0.0000, 0.5000, 0.5000])

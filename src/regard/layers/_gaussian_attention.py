@@ -97,8 +97,8 @@ class GaussianAttention(nn.Module):
         """Fix the cheapest exact method for each head, for its present center and sharpness on this grid.
 
         Use it for inference, or while heads move by at most ``slack``. ``layer.plan = "auto"`` undoes it. A layer with
-        ``full_width`` whose heads are taps in this plan (:func:`regard.plan_for` says when, and what ``tolerance`` accepts) is
-        computed as one convolution, while no gradient of center and sharpness is asked for.
+        ``full_width`` whose heads are taps in this plan (:func:`regard.plan_for` explains when, and what ``tolerance``
+        accepts) is computed as one convolution while center and sharpness need no gradient.
         """
         self.plan = plan_for(self.center, self.sharpness, grid, dtype, slack=slack, tolerance=tolerance)
         return self.plan
@@ -108,7 +108,7 @@ class GaussianAttention(nn.Module):
         return gaussian_weights(self.center, self.sharpness, grid)
 
     def attend(self, value: Float[Tensor, "batch _ tokens _"], grid: tuple[int, ...]) -> Tensor:
-        """The outputs of the heads, ``(batch, heads, tokens, head_dim)``, from their values (one head is shared by all)."""
+        """The outputs of the heads, ``(batch, heads, tokens, head_dim)``, from their values (a single head is shared)."""
         dropout = self.dropout if self.training else 0.0
 
         def mix(dropout: float) -> Tensor:

@@ -59,7 +59,7 @@ class GaussianHeads(nn.Module):
         self.reset_parameters()
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that weight decay should leave out (timm asks for them by this name)."""
+        """Parameters that weight decay should exclude (timm calls a method of this name)."""
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     @torch.no_grad()

@@ -12,9 +12,9 @@ from regard.support.checks import check_floating, check_grid, check_width, stati
 def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) -> tuple[Tensor, tuple[int, ...]]:
     """``(batch, tokens, width)`` in row-major order, and the grid.
 
-    Without ``grid``, x is (batch, *grid, width) or, as convolutions have it, (batch, width, *grid); the axis that is
-    ``width`` wide tells which. Where both are, x is refused (along one axis it is (batch, tokens, width)). With
-    ``grid``, x is (batch, tokens, width) or (batch, *grid, width).
+    Without ``grid``, x is (batch, *grid, width) or, as for convolutions, (batch, width, *grid); the axis of size ``width``
+    tells which. If both axes have this size, the layout is ambiguous and raises an error (with a single grid axis it is
+    (batch, tokens, width)). With ``grid``, x is (batch, tokens, width) or (batch, *grid, width).
 
     >>> [flat_tokens(torch.randn(shape), None, axes=2, width=12)[1] for shape in ((2, 8, 5, 12), (2, 12, 8, 5))]
     [(8, 5), (8, 5)]

@@ -25,16 +25,16 @@ class PlacedAttention(nn.Module):
 
     .. math:: s_{qk} = \beta\, q^\top k - (\delta - \Delta)^\top S\, (\delta - \Delta), \qquad \delta = k_{pos} - q_{pos}
 
-    Every head has a center Δ and a sharpness S besides its projections. The score is computed by the fused kernel that
-    content attention runs on (:func:`regard.functional.placed_attention`), in memory linear in tokens; class tokens, key
-    masks and causality work as there.
+    Every head has a center Δ and a sharpness S besides its projections. The fused kernel of content attention computes the
+    score (:func:`regard.functional.placed_attention`), in memory linear in tokens, with class tokens, key masks and
+    causality.
 
     Args:
         dim: width of input and output.
         heads: the number of heads, which divides ``dim``.
         axes, covariance, init, sharpness: see :class:`GaussianHeads`; heads start soft, at a sharpness of 0.05.
         dropout: on the attention weights, in training.
-        bias: whether the linear layers have one.
+        bias: whether the linear layers have a bias.
 
     >>> layer = PlacedAttention(16, heads=4)
     >>> layer(torch.randn(2, 1 + 20, 16), grid=(4, 5), prefix=1).shape          # a class token and a 4 × 5 grid

@@ -21,17 +21,17 @@ class SeparableAttention(nn.Module):
               A_{h,qk} = \mathrm{softmax}_k\Bigl(\sum_a f_{h,a}(k_a - q_a)\Bigr)
 
     Without ``extent`` the scores decay, :math:`f(\delta) = -\lambda|\delta|`, with a learned rate per head and axis that
-    starts at ALiBi's slopes :math:`2^{-8(h+1)/H}`; any size at call time, and long axes cost time linear in them. With
-    ``extent`` every offset has a learned score.
+    starts at ALiBi's slopes :math:`2^{-8(h+1)/H}`. Such a layer takes grids of any size, and long axes cost time linear in
+    their length. With ``extent`` every offset has a learned score.
 
     Args:
         dim: width of input and output.
         heads: the number of heads, which divides ``dim``.
         axes: 1 for sequences, 2 for images, 3 for volumes.
-        side: ``both``, or which keys are seen along every axis: those ``before`` the query or those ``after`` it. With
-            one axis ``before`` is causal; with two it is a quadrant, not raster order.
-        extent: the largest grid that will be seen, one size per axis, for learned tables.
-        bias: whether the linear layers have one.
+        side: which keys a query sees along every axis: ``both`` sides, only keys ``before`` it, or only keys ``after`` it.
+            With one axis ``before`` is causal; with two it is a quadrant, not raster order.
+        extent: the largest grid of any input, one size per axis, for learned tables.
+        bias: whether the linear layers have a bias.
 
     >>> SeparableAttention(12, heads=4, axes=1, side="before")(torch.randn(2, 9, 12)).shape
     torch.Size([2, 9, 12])

@@ -1,8 +1,8 @@
 """Models that are trained, compared or converted here.
 
-All of them name their arguments alike, and take them in the same order: first what goes in and what comes out
+All models use the same argument names in the same order: first the input and output
 (``image_size``, ``patch_size``, ``num_classes``, as timm calls them; ``vocab_size`` for text), then ``channels`` or
-``length``, then the size of the network (``dim``, ``depth``, ``heads``, ``hidden``), then the model's own choices, and
+``length``, then the size of the network (``dim``, ``depth``, ``heads``, ``hidden``), then the options of that model, and
 ``dropout`` last.
 """
 

@@ -30,7 +30,7 @@ Levels = list[Float[Tensor, "batch _ _"]]  # tokens after each block: fewer and 
 
 
 class ImageEncoder(Pretrained):
-    r"""Tokens are squares of pixels; blocks of attention and feed-forward networks; the average predicts the class.
+    r"""An image classifier: patches as tokens, blocks of attention and feed-forward networks, and average pooling.
 
     .. math:: z_{r,c} = W (x_{\cdot,\, rp \dots rp+p-1,\, cp \dots cp+p-1}) + b, \qquad z \leftarrow \text{block}_l(z), \qquad
         y = W' \operatorname{mean}(z) + b'

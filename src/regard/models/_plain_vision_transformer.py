@@ -40,7 +40,7 @@ class PlainVisionTransformer(Pretrained):
 
     The sheet gives a depth of 5, a width of 64 and 140,618 parameters on 32 × 32 images. This network has exactly as
     many: 3,072 for 4 × 4 patches without a bias, 4,096 for positions, five times 12,288 + 12,480 for the blocks, and
-    9,610 for a head of two linear layers. The sheet's own code is not public, so its parts may have been others.
+    9,610 for a head of two linear layers. The sheet's own code is not public, so its parts may differ.
 
     Args:
         image_size: height and width of the images, or one number for both.

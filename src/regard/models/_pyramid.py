@@ -93,9 +93,9 @@ class PyramidBlock(nn.Module):
 class AttentionPyramid(Pretrained):
     r"""Whitened patches, then stages of full-width Gaussian heads, each stage with a quarter of the tokens.
 
-    The first block of a stage works on the grid of the stage before it and ends with 2×2 max pooling. The class is read
-    from the maximum over all tokens. Heads start on a 3×3 grid, with the middle head passing features on unchanged: at
-    initialization this is a convolutional network, since K² sharp heads are a K×K convolution. In training they move.
+    The first block of a stage works on the grid of the stage before it and ends with 2×2 max pooling. A maximum over all
+    tokens predicts the class. Heads start on a 3×3 grid, and the center head passes features on unchanged: at
+    initialization this is a convolutional network, since K² sharp heads are a K×K convolution. In training the heads move.
 
     Args:
         image_size: height and width of the images, or one number for both. The network also takes other sizes.

@@ -49,7 +49,7 @@ class DotAttention(nn.Module):
 
 
 class Seq2SeqRNN(Pretrained):
-    r"""One recurrent network reads the source; another writes the target and starts from the last state of the first.
+    r"""A recurrent encoder reads the source; a recurrent decoder starts from its last state and writes the target.
 
     .. math:: h_j = \mathrm{cell}(x_j, h_{j-1}), \quad h'_0 = h_n, \quad h'_i = \mathrm{cell}'(y_i, h'_{i-1}), \qquad
         \mathrm{scores}_i = W u_i + b

@@ -12,15 +12,15 @@ from regard.layers import GaussianAttention
 class TimmGaussianAttention(nn.Module):
     """:class:`regard.GaussianAttention` with the constructor and the call of timm's ``Attention``.
 
-    Heads start on a grid of shifts where their number is a square (4, 9, 16), else at random. Tokens are taken for a square
-    grid unless ``grid`` is set. The model must have no class token and no registers (``class_token=False, reg_tokens=0,
-    global_pool="avg"``): they have no place on the grid.
+    Heads start on a grid of shifts if their number is a square (4, 9, 16), otherwise at random. Tokens are assumed to form a
+    square grid unless ``grid`` is set. The model must have no class token and no registers (``class_token=False,
+    reg_tokens=0, global_pool="avg"``), because they have no place on the grid.
 
     Args:
         dim: width of the tokens.
         num_heads: the number of heads.
         attn_drop: dropout of the attention weights, in training.
-        unused: timm's other arguments, which are about queries and keys.
+        unused: timm's other arguments, which concern queries and keys.
 
     >>> layer = TimmGaussianAttention(12, num_heads=4)
     >>> layer(torch.randn(2, 49, 12)).shape

@@ -26,8 +26,8 @@ def ex05_vit() -> Recipe:
 
     The sheet reports 71.51 % after 50 epochs at learning rate 1e-3, in about 15 minutes, on hardware it does not name.
     Here: as many layers, the same width and learning rate, with tokens of 2×2 pixels and heads that each learn a gate
-    between content and position (:class:`regard.layers.GatedPositionalAttention`); the feed-forward networks are
-    narrower in return. Augmentation, label smoothing, warm-up and cosine decay. 138,090 parameters.
+    between content and position (:class:`regard.layers.GatedPositionalAttention`), but narrower feed-forward networks.
+    Augmentation, label smoothing, warm-up and cosine decay. 138,090 parameters.
 
     Expected: test accuracy 86.0 % (87.0 % with flip averaging) after 311 s of training on one NVIDIA H200 that other
     runs shared (benchmarks/results/ex05-vit-h200-2026-11-15.json).
@@ -57,11 +57,11 @@ def ex05_vit() -> Recipe:
 def ex05_vit_plain() -> Recipe:
     """The exercise sheet's network itself: 5 layers, width 64, one head, no norms, 140,618 parameters, 50 epochs.
 
-    The sheet reports 71.51 % at learning rate 1e-3. It names neither batch size nor optimizer: Adam and 128 images are
-    assumed, without augmentation, decay or regularization. ``ex05-vit`` is what the same size can do.
+    The sheet reports 71.51 % at learning rate 1e-3. It names neither batch size nor optimizer: we assume Adam and 128
+    images, without augmentation, decay or regularization. ``ex05-vit`` shows what a network of this size can reach.
 
-    Expected: test accuracy 67.6 %, one seed (benchmarks/results/ex05-vit-plain-h200-2026-11-16.json). So the sheet's
-    figure does not come back with these assumptions: validation accuracy is highest, 69.7 %, after about 26 of the 50
+    Expected: test accuracy 67.6 %, one seed (benchmarks/results/ex05-vit-plain-h200-2026-11-16.json). So we could not
+    reproduce the sheet's number with these assumptions: validation accuracy is highest, 69.7 %, after about 26 of the 50
     epochs; then the network only memorizes its training images.
     Command: ``regard train ex05-vit-plain``
     """

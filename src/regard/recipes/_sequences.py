@@ -69,7 +69,7 @@ def case_transformer() -> Recipe:
 def text_mlm() -> Recipe:
     """The text encoder predicts masked words of the embedded text.
 
-    Expected: test accuracy 76.9 % (234 masked words, of which 12.4 % are the most frequent word); 72 s of processor
+    Expected: test accuracy 76.9 % (234 masked words; 12.4 % of them are the most frequent word); 72 s of processor
     time, on one thread of an AMD EPYC (benchmarks/results/text-mlm-cpu-2026-11-15.json).
     Command: ``regard train text-mlm``
     """
@@ -88,10 +88,10 @@ def text_mlm() -> Recipe:
 
 @recipe
 def induction() -> Recipe:
-    """A language model of two layers that learns to look back: its text is random letters in which pieces come again.
+    """A language model of two layers that learns induction heads, on random letters in which pieces are repeated.
 
-    What follows can only be looked up: a head of the first layer reads the letter before, one of the second goes to where
-    that pair occurred, and reads what followed (an induction head). 18,241 parameters.
+    The next letter can only be looked up: a head of the first layer reads the previous letter; a head of the second layer
+    finds where that pair occurred before, and reads what followed (an induction head). 18,241 parameters.
 
     Expected: test accuracy 99.3 % of the letters that can be looked up; 69 s of processor time, on one thread of an AMD
     EPYC (benchmarks/results/induction-cpu-2026-11-16.json).

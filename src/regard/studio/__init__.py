@@ -1,7 +1,7 @@
 """The studio: runs, and what their networks attend to, on a local web page (``regard studio``).
 
-A typed HTTP API (``/api/openapi.json``) and one page that uses it. By default the server listens on this machine alone.
-It reads nothing outside the folder it is opened on, and unpickles nothing.
+It has a typed HTTP API (``/api/openapi.json``) and one page that uses it. By default other machines cannot reach the
+server. It reads nothing outside the folder that you open, and unpickles nothing.
 """
 
 try:

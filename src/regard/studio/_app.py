@@ -34,7 +34,7 @@ def create_app(
     """The studio's server as an ASGI application.
 
     Args:
-        folder: the folder whose runs are shown, new ones included. Nothing outside it is read, except the example.
+        folder: the folder of the runs to show, including new ones. Nothing outside it is read, except the example.
         names, addresses, token: which requests are allowed (see :class:`regard.studio._guard.Guard`).
         example: the folder of an example run, by default the one that comes with the package; None shows none.
         model: a model of the user's own, from :func:`regard.studio.open_model`.

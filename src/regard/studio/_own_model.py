@@ -27,13 +27,13 @@ FITS = (
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A model to look at.
+    """A user's model in the studio.
 
     Attributes:
-        name: what it was opened as.
-        takes: what a person gives it; saved maps take nothing.
-        suggestion: a first text.
-        look: from a text, an image ``(3, height, width)`` as bytes, or None, to the view.
+        name: the name under which it was opened.
+        takes: the kind of its input; saved maps take none.
+        suggestion: a text to start with.
+        look: returns the view for a text, an image ``(3, height, width)`` as bytes, or None.
     """
 
     name: str

@@ -39,13 +39,13 @@ def serve(
     """Serve the studio until it is stopped.
 
     Args:
-        folder: the folder whose runs are shown.
-        host: the address to listen on, by default this machine's own, which other machines cannot reach.
-        port: by default 8642, or the next free one; 0 uses any free one.
-        names: further host names that requests may use, such as one in a local network.
+        folder: the folder of the runs to show.
+        host: the address to listen on; by default other machines cannot reach the studio.
+        port: by default 8642, or the next free port; 0 uses any free port.
+        names: further host names under which the studio can be reached, such as one in a local network.
         model: a model of the user's own (see :func:`regard.studio.open_model`), shown first.
         browser: whether to open a browser.
-        say: is called with each line for the user.
+        say: called with each line for the user.
     """
     import uvicorn
 

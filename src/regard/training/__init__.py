@@ -1,7 +1,7 @@
 """Training: from a recipe to a trained network, resumable and observable.
 
-A recipe is built from a task and settings. A class of settings is called after what it sets: ``AdamWSettings`` build
-:class:`torch.optim.AdamW`, ``ImageEncoderSettings`` build :class:`regard.models.ImageEncoder`.
+A recipe is built from a task and settings. A settings class is named after what it builds: ``AdamWSettings`` builds
+:class:`torch.optim.AdamW`, ``ImageEncoderSettings`` builds :class:`regard.models.ImageEncoder`.
 
 >>> from regard.training import AdamWSettings, ImageEncoderSettings, ImageTask, Recipe
 >>> task = ImageTask("fashion-mini", validation=60, limit=64)

@@ -48,7 +48,7 @@ class Checkpoints:
 
     Args:
         folder: the folder.
-        keep: number of latest checkpoints that are kept, besides the best.
+        keep: number of latest checkpoints to keep, besides the best one.
 
     >>> import tempfile
     >>> from regard.training import Checkpoints
@@ -70,7 +70,7 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
-        """Of the checkpoints there are, oldest first."""
+        """The steps of the existing checkpoints, oldest first."""
         if not self.folder.is_dir():
             return []
         found = (_STEP.fullmatch(path.name) for path in self.folder.iterdir())

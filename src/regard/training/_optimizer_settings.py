@@ -22,7 +22,7 @@ PEAK = "peak"
 class OptimizerSettings:
     """Base class of the optimizers' settings.
 
-    Weight decay leaves out the centers and sharpness of heads, norms, biases and every other parameter of at most one
+    Weight decay excludes the centers and sharpness of heads, norms, biases and every other parameter of at most one
     axis: shrinking those does not make the network simpler (it would pull a center to the query).
 
     Args:
@@ -118,7 +118,7 @@ class MuonSettings(AdamWSettings):
             matrix, whose scale then does not matter.
         convolutions: whether Muon also trains filters, as matrices (out, in · height · width); never those of depthwise
             convolutions.
-        apart: patterns of names of matrices that AdamW trains instead.
+        apart: name patterns of matrices that AdamW trains instead.
 
     >>> from regard.training import MuonSettings
     >>> network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
@@ -177,14 +177,14 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for any optimizer of torch, for a training loop of your own.
 
-    Weight decay leaves out the centers and sharpness of heads, norms, biases, every other parameter of at most one axis, and
-    what a module names in ``no_weight_decay()``. Centers learn at their own rate.
+    Weight decay excludes the centers and sharpness of heads, norms, biases, every other parameter of at most one axis, and
+    parameters that a module names in ``no_weight_decay()``. Centers learn at their own rate.
 
     Args:
         model: the network, with regard's layers in it or not.
         learning_rate: the learning rate.
         weight_decay: weight decay of the parameters it applies to.
-        center_factor: centers of heads learn at this multiple of the learning rate (5 is what our recipes use): they move by
+        center_factor: centers of heads learn at this multiple of the learning rate (our recipes use 5): they move by
             whole tokens, other parameters by hundredths.
 
     >>> from regard.training import parameter_groups

@@ -51,8 +51,8 @@ def import_code(source: str) -> ModuleType:
 
 
 def load_recipe(source: str) -> Recipe:
-    """The recipe of ``my_recipe.py``, which has one function that returns a :class:`Recipe`; ``my_recipe.py:name`` is one of
-    several. Underscores and dashes in the name are the same."""
+    """Load a recipe from a file: ``my_recipe.py`` if one function there returns a :class:`Recipe`, ``my_recipe.py:name`` if
+    several do. Underscores and dashes in the name are the same."""
     check_path("source", source)
     path, _, name = os.fspath(source).partition(".py")
     path, name = f"{path}.py", name.removeprefix(":")

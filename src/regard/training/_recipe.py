@@ -26,12 +26,12 @@ class Recipe:
         schedule: the factor on the learning rates at each step.
         epochs: passes over the training set.
         batch_size: samples in a step, over all processes together.
-        accumulate: parts that each process cuts its share of a batch into, one after the other. The step is the same
-            up to rounding, but dropout draws differ and BatchNorm takes its statistics from each part.
+        accumulate: number of parts into which each process divides its share of a batch (gradient accumulation). The step
+            is the same up to rounding, but dropout draws differ and BatchNorm computes its statistics from each part.
         clip: largest norm of the gradient of all parameters together; None does not clip.
         average: decay of an exponential moving average of the parameters, which is then evaluated and kept; 0 does not
             average.
-        precision: ``"fp32"``, ``"tf32"`` (fp32 whose products may round as NVIDIA's TF32 does) or ``"bf16"``
+        precision: ``"fp32"``, ``"tf32"`` (fp32 whose products may be rounded like NVIDIA's TF32) or ``"bf16"``
             (products in bfloat16, parameters in float32).
         compile: whether to use ``torch.compile``; the time it takes is reported separately.
         non_finite: ``"stop"`` at a loss or gradient that is not finite, or ``"skip"`` such steps (which synchronizes

@@ -29,13 +29,13 @@ LENGTHS = (8, 12, 16, 20, 24, 32, 40, 56, 72)
 def evaluate_run(
     run: Run | str | PathLike[str], *, which: int | str = "last", accelerator: str = "auto", batch_size: int = 500
 ) -> dict[str, Any]:
-    """Measure a run's network on the test set, which nothing else uses. Also written to ``evaluation.json`` there.
+    """Measure a run's network on the test set, which training never uses. Also write ``evaluation.json`` to the run's folder.
 
     Args:
         run: the run, or its folder.
         which: the checkpoint: ``"last"``, ``"best"`` (by validation accuracy) or a step.
         accelerator: ``"auto"``, ``"cpu"``, ``"cuda"`` …
-        batch_size: samples at a time; the result depends on it by rounding only.
+        batch_size: samples at a time; it changes the result only by rounding.
 
     Returns ``{"accuracy", "loss", "targets", …}`` and the task's own metrics (:meth:`Task.metrics`): for images
     ``"accuracy_flip"``, the accuracy of the mean over an image and its mirror image; for case conversion
@@ -118,15 +118,16 @@ def train_seeds(
     after_each: Callable[[SeedRuns], None] | None = None,
     **options: Any,
 ) -> SeedRuns:
-    """Train the same recipe with several seeds, each in ``folder/seed-N``. The others continue if one fails.
+    """Train the same recipe with several seeds, each in ``folder/seed-N``. If one seed fails, the others continue.
 
     Args:
         recipe: its own seed is replaced.
         seeds: the seeds.
         folder: contains the folders of the runs.
         resume: as for :func:`train`; ``"auto"`` does not repeat finished runs.
-        evaluate: whether to measure each on the test set at the end, unless it was measured before.
-        after_each: called after each seed with the runs so far; a result file written there survives what comes later.
+        evaluate: whether to measure each run on the test set at the end, unless it was measured before.
+        after_each: called after each seed with the runs so far, for example to write a result file that survives a later
+            interruption.
         options: passed on to :func:`train`.
     """
     if not is_iterable(seeds):
@@ -182,7 +183,7 @@ def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None 
     """Write the result file of evaluated runs: accuracies in the order of their seeds, hardware, command and commit.
 
     ``"process_seconds"`` is the processor time in the same steps as ``"train_seconds"``: the cost of training on a CPU
-    that others use, too. ``name`` replaces the recipe's name, where fields of it were changed. Seeds that failed are
+    that other programs share. ``name`` replaces the recipe's name, if fields of it were changed. Seeds that failed are
     listed under ``"failed"``, with the reason.
     """
     if not runs.runs or runs.evaluations.keys() != runs.runs.keys():

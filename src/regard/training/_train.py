@@ -42,20 +42,20 @@ def train(
     progress: bool | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Run:
-    """Train a network by a recipe. The result depends on the recipe alone; the other arguments say how and where.
+    """Train a network from a recipe. Only the recipe changes the result; the other arguments say how and where to train.
 
     Args:
-        recipe: what to do, as ``regard.recipes.get("demo")`` returns it.
-        folder: of the run; by default ``runs/NAME``, with a number where that exists.
-        resume: ``False`` starts a new run; ``True`` resumes from the folder's last checkpoint; ``"auto"`` does so where
-            there is one. The path of another run, or of one of its checkpoints, resumes from there in ``folder``
-            (by default in that run's own).
+        recipe: what to train, such as ``regard.recipes.get("demo")``.
+        folder: folder of the run; by default ``runs/NAME``, with a number if that exists.
+        resume: ``False`` starts a new run; ``True`` resumes from the folder's last checkpoint; ``"auto"`` resumes if there
+            is a checkpoint, and otherwise starts. The path of another run, or of one of its checkpoints, resumes from there
+            and writes to ``folder`` (by default to that run's own folder).
         accelerator: ``"auto"``, ``"cpu"``, ``"cuda"`` …
-        devices, nodes: how many, where neither ``torchrun`` nor SLURM sets it.
-        log_every: steps between reads of the device's numbers. All steps are logged, whatever it is.
-        save_every: steps between checkpoints; by default one is saved with each evaluation.
-        keep: number of latest checkpoints that are kept, besides the best.
-        tensorboard: whether to write TensorBoard files; by default where it is installed.
+        devices, nodes: their number, if neither ``torchrun`` nor SLURM sets it.
+        log_every: steps between reads of numbers from the device. All steps are logged, whatever its value.
+        save_every: steps between checkpoints; by default each evaluation saves one.
+        keep: number of latest checkpoints to keep, besides the best one.
+        tensorboard: whether to write TensorBoard files; by default if TensorBoard is installed.
         progress: whether to show a progress bar; by default on a terminal.
         listeners: functions called with each event of the first process (see :mod:`regard.training.events`).
 

@@ -18,8 +18,8 @@ MEASURED = ("loss", "accuracy", "validation_loss", "validation_accuracy")
 
 
 def training_view(run: Run) -> Payload:
-    """Loss and accuracy against steps. Of a long training some lines stand for all; what was measured on held-out samples
-    is shown in full."""
+    """Loss and accuracy against steps. For a long training the training curves are subsampled; evaluations on held-out
+    samples are shown in full."""
     lines = run.metrics
     every = max(1, math.ceil(len(lines) / MOST_LINES))
     kept = [
@@ -45,7 +45,7 @@ def run_views(run: Run) -> dict[str, Payload]:
 
 
 def attention_view(seen: SampleAttention) -> Payload | None:
-    """The view of what a network attends to in a sample; None where it attends to nothing that can be shown."""
+    """The view of what a network attends to in a sample; None if it has no attention that can be shown."""
     if not len(seen.maps):
         return None
     if seen.image is not None:

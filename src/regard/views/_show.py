@@ -155,19 +155,19 @@ def show(
     Args:
         what: maps from ``regard.capture`` (or tensors of weights, ``(heads, queries, keys)`` with or without a batch, one
             or one per layer); a run, its folder or its heads; a trajectory or a locality; verified claims; or the name of a view.
-        other: maps to compare with: those of the same names (or in the same order) are shown side by side, with the
+        other: maps to compare with. Maps of the same name (or in the same order) are shown side by side, with the
             difference ``other − what`` over the tokens that both have.
         image: the model's input: a tensor, an array or a PIL image, normalized or not.
         tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
-            be one longer than the maps: the last token was written and not read.
+            be one longer than the maps, because the model never read the last token.
         grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
         sample: the index in the batch.
-        tokenizer, ids: the tokens by their numbers, ``(tokens,)`` or ``(batch, tokens)``, and who spells them.
-        segments: what the sequence consists of, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. By default it
-            is found from ``ids`` and the image token of the model's configuration. ``image`` is one for each image.
+        tokenizer, ids: the token ids, ``(tokens,)`` or ``(batch, tokens)``, and the tokenizer that decodes them.
+        segments: the parts of the sequence, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. By default they
+            are found from ``ids`` and the image token of the model's configuration. Pass one ``image`` for each image part.
         words: merge subwords into words: weights are summed over keys and averaged over queries.
-        names: of the two sides of a comparison; then ``tokens`` is one text for both, or a pair.
-        options: the options of a view that is given by its name.
+        names: names of the two sides of a comparison; ``tokens`` is then one text for both sides, or a pair.
+        options: options of a view that is selected by its name.
 
     >>> weights = torch.rand(2, 4, 4).softmax(-1)
     >>> regard.show(weights, tokens=["so", "it", "goes", "."])

@@ -87,7 +87,7 @@ class _Shipped(_Source):
 
 
 def story(run: Run | None = None) -> Payload:
-    """The data of the page: of ``run`` where it has what a section shows, else of the networks that come with the package.
+    """The data of the page: from ``run`` if it has data for a section, otherwise from the networks in the package.
 
     >>> from regard.views import story
     >>> sorted(story().meta["parts"])

@@ -65,10 +65,10 @@ def dilation(place: Callable[[int, int], int]) -> Evidence:
     r"""Yes: $K^2$ heads express a convolution with any dilation $D$, by looking at $D \, \delta$ instead of $\delta$,
     as long as those places are inside the image.
 
-    Nothing in the construction needs neighboring shifts: $\Delta$ can be any vector. The number of heads stays
-    $K^2$, and one layer can even have a dilation of its own for each head. What limits it is the image: a shift that
-    leaves it from every query never finds its pixel. The check compares sharp heads with dilated convolutions inside
-    the image, and `conv_to_attention` everywhere.
+    Nothing in the construction needs neighboring shifts: $\Delta$ can be any vector. The number of heads stays $K^2$,
+    and one layer can even have a dilation of its own for each head. Only the image size limits it: a shift that
+    leaves the image from every query never finds its pixel. The check compares sharp heads with dilated convolutions
+    inside the image, and `conv_to_attention` everywhere.
     """
     found = Comparison()
     for trial in trials(8):
@@ -109,10 +109,10 @@ def stride(where: Stride) -> Evidence:
     r"""Self-attention by itself has one output per pixel and cannot skip any; with queries at every $s$-th pixel (or
     the other outputs thrown away) it is the convolution with stride $s$.
 
-    A strided convolution is the plain one, of which every $s$-th output is kept. Attention computes each query's
-    output by itself, so the others need not be computed: only the *queries* are thinned out, and every key stays.
+    A strided convolution keeps every $s$-th output of the plain convolution. Attention computes each query's output
+    separately, so the other outputs need not be computed: only the *queries* are subsampled, and every key stays.
     That is attention from a coarser grid to a finer one, no longer self-attention in the strict sense. (A following
-    layer can learn to ignore outputs, but the layer itself cannot leave them out.)
+    layer can learn to ignore outputs, but the layer itself cannot omit them.)
     """
     found = Comparison()
     for trial in trials(8):

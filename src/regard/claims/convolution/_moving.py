@@ -175,15 +175,15 @@ def heads_move(movement: Movement, effort: Effort = "full") -> Evidence:
     The main theorem needs nine heads at the nine shifts of a 3×3 kernel, each sharp enough to be one pixel. The check
     lets all heads start near the query and follows them. Trained to imitate a random 3×3 convolution, with a small
     penalty on the weights, they end on the nine shifts, to a fifth of a pixel on average, and several times as sharp:
-    what the theorem says can be expressed is also found by gradients. (Without the penalty they cover the shifts, too,
-    but need not come to rest on whole pixels, for nine different bumps span the same kernels.)
+    gradient descent finds what the theorem says can be expressed. (Without the penalty they also cover the shifts,
+    but need not end on whole pixels, because nine different bumps span the same kernels.)
 
-    On image classes there are two runs: a short one here, on pictures of clothing, and one that is on record, 40 epochs
-    of the recipe `cifar10-small`, an encoder of six layers on CIFAR-10. What they show is half of the statement. The
-    nine heads of every layer on record end at nine different pixels, though some had begun at the same one. In the
-    first layers some come near the query, close to whole pixels, and grow sharp: a part of a kernel. In the deeper
-    layers they move outwards and stay broad. In no layer do they form a kernel's grid, which image classes do not ask
-    for.
+    On image classes there are two runs: a short one here, on pictures of clothing, and a recorded one, 40 epochs of
+    the recipe `cifar10-small`, an encoder of six layers on CIFAR-10. They support half of the statement. In the
+    recorded run the nine heads of every layer end at nine different pixels, though some started at the same one. In
+    the first layers some heads come near the query, close to whole pixels, and become sharp: a part of a kernel. In
+    the deeper layers they move outwards and stay broad. In no layer do they form the grid of a kernel, and
+    classification does not require one.
     """
     courses = run_classes(effort) if movement.task == "classes" else run_imitation(effort)
     longer = tuple(recorded(CIFAR10).values()) if movement.task == "classes" else ()

@@ -37,12 +37,12 @@ def conv_from_beta(scores: ScoreKind) -> Evidence:
     r"""A $\beta$ that is neither very large nor very small makes self-attention a convolution with a kernel larger
     than 1.
 
-    A convolution is linear in its input and commutes with shifts. Attention by content is not linear at any $\beta >
-    0$: its weights change with the input. It does commute with (cyclic) shifts as long as it has no positions, as it
-    does with every permutation; absolute positions end that. If the score is a function of $k - q$ alone, the weights are the
+    A convolution is linear in its input and commutes with shifts. Content attention is not linear at any $\beta > 0$:
+    its weights change with the input. Without positions it does commute with (cyclic) shifts, as with every
+    permutation; with absolute positions it does not. If the score is a function of $k - q$ alone, the weights are the
     same for every query (away from the ends), and attention *is* a convolution, whose kernel is $\softargmax_\beta$
     of that function: one tap at $\beta = \infty$, a global mean at $\beta = 0$, and in between a kernel larger than
-    1. A kernel of one head is positive and sums to one; several heads make any kernel (a6-main-theorem).
+    1. The kernel of one head is positive and sums to one; several heads can form any kernel (a6-main-theorem).
     """
     found = Comparison()
     n, margin, dim = 41, 10, 3
@@ -170,8 +170,8 @@ def limit(answer: Limit) -> Evidence:
     The constant $c$ cancels. With $r_k = \|\delta_k - \Delta\|$ the weight is $e^{-\alpha r_k^2} / \sum_j e^{-\alpha
     r_j^2}$. Divide by the largest term: if one key has $r = 0$, it is $1 / (1 + \sum_{j \ne k} e^{-\alpha r_j^2}) \to
     1$, and every other one is below $e^{-\alpha r_k^2} \le e^{-\alpha} \to 0$: equation 10. If $q - \Delta$ is
-    outside the image or a fraction, the $m$ nearest pixels tend to $1/m$. The check finds the limits of a grid
-    symbolically, and measures library weights against the limit and the rate.
+    outside the image or between pixels, the weights of the $m$ nearest pixels tend to $1/m$. The check finds the
+    limits of a grid symbolically, and measures library weights against the limit and the rate.
     """
     sympy = symbols()
     alpha = sympy.Symbol("alpha", positive=True)
@@ -265,12 +265,13 @@ def main_theorem(heads: ImitatingHeads) -> Evidence:
 
     By construction: head $h$ looks at shift $h$ of the kernel ($\Delta$ = the shift, $\alpha$ large), and $W_v^{(h)}
     W_{out}^{(h)}$ is the kernel's matrix at that shift, whose rank is at most $\min(D_{in}, D_{out})$: narrower heads
-    cannot hold it. On one axis the target weighs 1 before the softmax divides and all others together $T$ at most, so
-    $T/(1+T)$ of the weight or less lies elsewhere; the row is then at most $2T/(1+T)$ from the one-hot row in $L_1$
-    (what is missing at the target is found elsewhere), and that distance is what `.leak` returns. The check builds
-    the library's Gaussian layer that way, and `conv_to_attention` for every size, stride, dilation and padding, whose
-    error must stay below its own bound; sharper heads must have a smaller one; and weights of the library, at many
-    sharpnesses, must keep both bounds. At the border the nearest pixel takes the place of a missing one (a6-padding).
+    cannot represent it. On one axis, before normalization, the target has the weight 1 and all other keys together at
+    most $T$. So at most $T/(1+T)$ of the weight is on other keys. The row is then at most $2T/(1+T)$ from the one-hot
+    row in $L_1$ (the weight missing at the target is on the others), and `.leak` returns that distance. The check
+    builds the library's Gaussian layer that way. It also builds `conv_to_attention` for every size, stride, dilation
+    and padding, whose error must stay below its own bound; sharper heads must have a smaller bound; and weights of
+    the library, at many sharpnesses, must keep both bounds. At the border the nearest pixel replaces a missing one
+    (a6-padding).
     """
     found = Comparison()
     for trial in trials(8):

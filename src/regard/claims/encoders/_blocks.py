@@ -21,11 +21,10 @@ from regard.claims._trials import Comparison, Trial, trials
 def feed_forward(formula: Callable[..., Tensor]) -> Evidence:
     r"""The feed-forward network computes $\max(0, x W_1 + b_1) W_2 + b_2$ with the same weights at every position.
 
-    Two linear maps with a ReLU between them, applied to each token by itself. Attention averages values, so between
-    tokens it is linear once the weights are given; this network is where each token is changed by itself, and
-    nonlinearly. (BERT has a GELU instead of the ReLU.) The check compares the library's layer
-    with the formula, computes the tokens one by one, and changes one token, which must leave the others' outputs
-    alone.
+    Two linear maps with a ReLU between them, applied to each token by itself. Attention averages values, so it is
+    linear in the values once the weights are given; this network changes each token separately, and nonlinearly.
+    (BERT has a GELU instead of the ReLU.) The check compares the library's layer with the formula, computes the
+    tokens one by one, and changes one token, which must leave the others' outputs alone.
     """
     found = Comparison()
     for trial in trials(16):
@@ -51,8 +50,8 @@ def feed_forward(formula: Callable[..., Tensor]) -> Evidence:
 def post_norm(place: str) -> Evidence:
     r"""Each sub-layer of the Transformer is $h \mapsto \text{layernorm}(h + f(h))$.
 
-    So it is in the original: the residual is added, then the sum is normalized (post-norm). Layer norm works on each
-    token by itself, over its features:
+    This is the order in the original: the residual is added, then the sum is normalized (post-norm). Layer norm works
+    on each token separately, over its features:
 
     $$\text{layernorm}(x) = \frac{x - \bar{x}}{\sqrt{\frac{1}{d} \sum_i (x_i - \bar{x})^2 + \varepsilon}} \odot w + b, \qquad
     \bar{x} = \frac{1}{d} \sum_i x_i,$$
@@ -114,9 +113,9 @@ def residual(updates: Updates) -> Evidence:
 
     Through $l$ updates $x_l = x_0 + \sum_i f_i(x_{i-1})$: the input is a term of the result. The Jacobian of one
     update is $I + J_f$, whose smallest singular value is at least $1 - \|J_f\|$, so with $\|J_f\| \le L < 1$ a
-    gradient shrinks by $(1 - L)^l$ at most, and by a fixed-point iteration the input can be got back from the output.
-    Without the path it shrinks at least like $L^l$. But $f(x) = -x$ is an update too, and leaves nothing. The check
-    measures Jacobians of attention scaled to $L = 1/2$, and recovers inputs.
+    gradient shrinks by $(1 - L)^l$ at most, and a fixed-point iteration recovers the input from the output. Without
+    the residual path a gradient shrinks at least like $L^l$. But $f(x) = -x$ is also an update, and leaves nothing.
+    The check measures Jacobians of attention scaled to $L = 1/2$, and recovers inputs.
     """
     depth, found = 5, Comparison()
     smallest: list[float] = []

@@ -144,8 +144,8 @@ def data_scale(ratio: Ratio) -> Evidence:
     r"""JFT-300M is 20 times larger than ImageNet.
 
     The vision transformer's paper counts 303 million images in JFT. ImageNet-21k has 14.2 million and the ImageNet of
-    the benchmark 1.28 million. So JFT is 21 times the one and 237 times the other, and the paper's
-    sentence on mid-sized data, quoted there, is about the latter. The check allows 10 %.
+    the benchmark 1.28 million. So JFT is 21 times the one and 237 times the other in size. The paper's sentence on
+    mid-sized data, which the source quotes, is about the latter. The check allows 10 %.
     """
     found = Comparison(tolerance=0.1, unit="relative")
     for name in ratio.against:

@@ -76,11 +76,11 @@ def accuracies(effort: Effort) -> dict[str, dict[int, list[float]]]:
 def cnn_bias(winner: str, effort: Effort = "full") -> Evidence:
     r"""On little data, convolution's inductive bias makes it better than attention.
 
-    A convolution looks at neighbors, and in the same way everywhere; attention has to learn both. To compare nothing
-    else, the check trains one network twice: patches, four blocks and an average, with a grouped 3×3 convolution
-    between tokens or with four heads of self-attention and learned positions (which has the more parameters). On 50
-    and 200 images of ten kinds of clothing convolution is ahead by more than two points with every seed. The curve
-    shows how the distance changes with more images.
+    A convolution looks at neighbors, and in the same way everywhere; attention has to learn both. To compare only
+    this difference, the check trains one network twice: patches, four blocks and an average, with a grouped 3×3
+    convolution between tokens or with four heads of self-attention and learned positions (which has the more
+    parameters). On 50 and 200 images of ten kinds of clothing convolution is ahead by more than two points with every
+    seed. The curve shows how the distance changes with more images.
     """
     found, loser = accuracies(effort), "attention" if winner == "convolution" else "convolution"
     sizes = list(found[winner])

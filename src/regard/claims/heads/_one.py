@@ -33,7 +33,7 @@ def matrix_form_columns(shapes: Shapes) -> Evidence:
 
     Column $j$ of $K^\top Q$ holds the scores of query $j$, so column $j$ of $H$ is the average of the values with
     that query's weights. It is the library's form, transposed. The product $V A$ with $A \in \mathbb{R}^{m \times n}$
-    needs $M = m$; the capital letter is no doubt a slip of the question's.
+    needs $M = m$; the capital letter in the question is probably a typo.
     """
     found = Comparison()
     for trial in trials():
@@ -142,8 +142,8 @@ def attention_map(dim: int) -> Evidence:
     r"""The attention map of a sequence of $d_{seq}$ elements is a $d_{seq} \times d_{seq}$ matrix per item, and every
     row, the weights of one query, sums to one.
 
-    One score for each pair of positions, and the softmax normalizes over the keys, along a row. Columns have no such
-    sum: a key may be popular or not. With several heads there is one such map per head.
+    There is one score for each pair of positions, and the softmax normalizes over the keys, along a row. Columns need
+    not sum to one: a key may get much attention or little. With several heads there is one such map per head.
     """
     found = Comparison()
     shown: dict[str, Tensor] = {}

@@ -28,11 +28,12 @@ def multihead(side: str) -> Evidence:
     r"""With tokens as columns, the heads are $O_i = (V W_i^V) \softargmax_\beta((K W_i^K)^\top (Q W_i^Q))$, and the
     output is $O W^O$ for the stacked $O$.
 
-    That the output is a linear map of the stacked heads is right. The sides are not: $V \in \mathbb{R}^{t \times m}$
-    has one column per token, so $V W_i^V$ mixes *tokens* and not features, and it needs another weight for another
-    number of tokens: the order of the keys then matters, as it never does in attention. From the left, $W_i^V V$
-    projects each token. (The same answer's next part has the products on the left, but gives $Q_i = W_i^Q C$ the
-    shape $d' h \times e$; it is $d' \times n$.) The check compares with the library.
+    The output is indeed a linear map of the stacked heads. But the projections are on the wrong side: $V \in
+    \mathbb{R}^{t \times m}$ has one column per token, so $V W_i^V$ mixes *tokens* instead of features. It would need
+    another weight for another number of tokens, and the order of the keys would matter, which it never does in
+    attention. From the left, $W_i^V V$ projects each token. (The next part of the same answer has the products on the
+    left, but gives $Q_i = W_i^Q C$ the shape $d' h \times e$; it is $d' \times n$.) The check compares with the
+    library.
     """
     found = Comparison()
     for trial in trials(16):
@@ -102,8 +103,8 @@ def heads_like_kernels(combined: str) -> Evidence:
 
     A convolution with kernels $w_1, \dots, w_c$ is the stack of the convolutions with one kernel each, and attention
     with $h$ heads, before the output matrix mixes them, is the stack of $h$ attentions. The check takes both apart.
-    What the likeness leaves out: attention's weights depend on the input. And for a head that looks at a fixed place
-    the closer counterpart is one *tap* of a kernel (see a6-theorem-1).
+    The analogy ignores that attention's weights depend on the input. And for a head that looks at a fixed offset the
+    closer counterpart is one *tap* of a kernel (see a6-theorem-1).
     """
     found = Comparison()
     for trial in trials(16):
@@ -182,11 +183,11 @@ def split_heads(slices: Slices) -> Evidence:
 def many_heads(heads: int) -> Evidence:
     r"""Several heads keep features that a single softmax would mute.
 
-    The weights of one softmax sum to one, so of $F$ features at different tokens the least has at most $1/F$; and where one
-    score is ahead by $g$, the next weight is at most $e^{-\beta g}$ of it. With a head for each feature every one of
-    them can have a weight close to 1. The check builds such a layer from tokens that carry one feature each, with
-    scores that differ, and asks for a weight of 0.9 on every feature. (As the source says, one head *can* pass on
-    several, diluted.)
+    The weights of one softmax sum to one, so among $F$ features at different tokens the smallest weight is at most
+    $1/F$; and if one score is ahead by $g$, the next weight is at most $e^{-\beta g}$ times the largest. With a head
+    for each feature, every feature can have a weight close to 1. The check builds such a layer from tokens that carry
+    one feature each, with scores that differ, and asks for a weight of 0.9 on every feature. (As the source says, one
+    head *can* pass on several, diluted.)
     """
     features, found = 3, Comparison()
     shown: dict[str, Tensor] = {}

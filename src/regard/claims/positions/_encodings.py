@@ -37,8 +37,8 @@ def one_hot(positions: OneHot) -> Evidence:
 
     With a linear layer after it, $W (x_t, e_t) = W_x x_t + w_t$ where $w_t$ is a column of $W$: a vector for each
     position that training adjusts like any weight. That *is* the learned position embedding, and the check finds the
-    same outputs and the same gradients. What is fixed is only that position $t$ has its own column. The second part
-    is right: $T$ different unit vectors need $T$ numbers each.
+    same outputs and the same gradients. Only one thing is fixed: position $t$ has its own column. The second part is
+    right: $T$ different unit vectors need $T$ numbers each.
     """
     found = Comparison()
     for trial in trials(12):

@@ -28,9 +28,9 @@ class Order(NamedTuple):
 def ignores_order(order: Order) -> Evidence:
     r"""Without positional encoding self-attention ignores the order of its tokens.
 
-    Scores and values are functions of the tokens alone, and a sum over keys does not depend on their order: tokens
-    that change places take their outputs with them, unchanged. A *causal* mask does depend on the place: the first
-    token sees one key and the last one all, so decoders know something of the order without any encoding.
+    Scores and values depend only on the tokens, and a sum over keys does not depend on their order: if tokens change
+    places, their outputs move with them, unchanged. A *causal* mask does depend on the position: the first token sees
+    one key and the last token sees all, so decoders have some information about the order without any encoding.
     """
     found = Comparison()
     for trial in trials(16):
@@ -63,7 +63,7 @@ def permutation(predicts: Callable[[Tensor, Tensor], Tensor]) -> Evidence:
 
     Invariant would mean $f(\Pi Z) = f(Z)$. But $\softmax(\Pi Z W_q W_k^\top Z^\top \Pi^\top) \Pi Z W_v = \Pi
     \softmax(Z W_q W_k^\top Z^\top) \Pi^\top \Pi Z W_v$, and $\Pi^\top \Pi = I$: the outputs move along with the
-    tokens. What attention cannot see is the order; what it does give is one output for each token.
+    tokens. Attention cannot see the order, but it gives one output for each token.
     """
     found = Comparison()
     for trial in trials(16):

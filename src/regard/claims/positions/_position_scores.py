@@ -40,9 +40,9 @@ def absolute(terms: Terms) -> Evidence:
     + P_q W_q W_k^\top Z_k + P_q W_q W_k^\top P_k^\top$.
 
     Multiplying $(Z_q + P_q) W_q W_k^\top (Z_k + P_k)^\top$ out gives content with content, content with position,
-    position with content and position with position: four terms, as the source says. In its third one a transposition
-    was lost, and a row times a row does not exist. The check multiplies as printed and compares with the score and
-    the reference.
+    position with content and position with position: four terms, as the source says. Its third term lacks a
+    transposition, and a row times a row is not defined. The check multiplies the terms as printed and compares with
+    the score and the reference.
     """
     found = Comparison()
     for trial in trials(16):
@@ -79,8 +79,8 @@ def relative(terms: Terms) -> Evidence:
 
     It is the absolute form with $W_k^\top P_k^\top$ replaced by $\widetilde{W}_k r_\delta$ and $P_q W_q$ by the
     learned $u^\top$ and $v^\top$, so the third term is $u^\top$ times the key $W_k^\top Z_k^\top$. As printed ($W_k$
-    of $D_i \times D_{hid}$, $Z_k$ a row) its shapes do not fit. The check multiplies as printed, compares with the
-    reference, and moves a pair of tokens together, which must change nothing.
+    of $D_i \times D_{hid}$, $Z_k$ a row) its shapes do not fit. The check multiplies the terms as printed, compares
+    with the reference, and shifts a pair of tokens together, which must not change the score.
     """
     found = Comparison()
     for trial in trials(12):

@@ -54,10 +54,10 @@ def cost(formula: CostFormula) -> Evidence:
     the bottleneck.
 
     Queries and keys take $n d d_q$ each, values $n d d_v$, scores $n^2 d_q$ and averages $n^2 d_v$. The count is
-    exact: torch's counter finds the same number in the library's run. (It is for rows times columns times what is
-    summed; the rule that the exercise states, a product of the two matrices' numbers of elements, would give
-    another.) The part with $n^2$ is the larger one from $n (d_q + d_v) > d (2 d_q + d_v)$ on. A vision transformer
-    with 197 tokens of width 768 is far below that.
+    exact: torch's counter finds the same number in the library's run. (A product counts as rows times columns times
+    the length of the sum. The rule that the exercise states, the product of the two matrices' numbers of elements,
+    would give another count.) The part with $n^2$ is larger if $n (d_q + d_v) > d (2 d_q + d_v)$. A vision
+    transformer with 197 tokens of width 768 is far below that.
     """
     found = Comparison()
     for trial in trials(16):

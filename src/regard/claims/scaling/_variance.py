@@ -41,9 +41,9 @@ def beta_scale(growth: Growth) -> Evidence:
     For independent entries of mean 0 and variance $\sigma^2$ the $d$ products have mean 0 and variance $\sigma^4$, so
     $\mathbb{E}[(q \cdot k)^2] = d \, \sigma^4$: typical scores grow like $\sqrt{d}$, and $\beta = 1/\sqrt{d}$ keeps
     them at $\sigma^2$. With mean $\mu$ the expected score is $d \, \mu^2$, which grows like $d$. (That part is common
-    to all keys and drops out of the softmax; with correlated entries scores grow like $d$ where it matters, too. And
-    uncorrelated is not enough between query and key: for $k = \pm q$ with a random sign every $q_i k_i$ has mean zero,
-    but $|q \cdot k| = \|q\|^2$ grows like $d$.)
+    to all keys and drops out of the softmax; with correlated entries, however, the differences between scores grow
+    like $d$, too. Between query and key it is not enough to be uncorrelated: for $k = \pm q$ with a random sign every
+    $q_i k_i$ has mean zero, but $|q \cdot k| = \|q\|^2$ grows like $d$.)
 
     The check draws normal queries and keys and tests the mean of $(q \cdot k)^2$ against $d^{2p}$ times its value at
     $d = 1$, at 5 standard errors: a right formula is rejected in 6 of 10 million tests.
@@ -131,7 +131,7 @@ def variance_product(formula: Callable[[Any, Any], Any]) -> Evidence:
 
     $\Var[q k] = \mathbb{E}[q^2] \mathbb{E}[k^2] - \mathbb{E}[q]^2 \mathbb{E}[k]^2 = (\mu^2 + \sigma^2)^2 - \mu^4 = 2
     \sigma^2 \mu^2 + \sigma^4$. The mean of each factor moves the other, so $\mu^2$ counts twice; the two formulas
-    agree only at $\mu = 0$. The same text's exact formula has the 2.
+    agree only at $\mu = 0$. The exact formula later in the same text has the 2.
     """
     mu, sigma, right = _variance_of_product()
     proved = proof({"Var[qk]": formula(mu, sigma) - right})
@@ -219,9 +219,9 @@ def variance_exact(formula: Callable[[Any, Any, Any], Any]) -> Evidence:
     r"""The variance of $q^\top k$ is $2 d \sigma^2 \mu^\top \mu + d \sigma^4$.
 
     The products are independent, so $$\Var(q^\top k) = \sum_{i=1}^d (2 \sigma^2 \mu_i^2 + \sigma^4) = 2 \sigma^2
-    \mu^\top \mu + d \, \sigma^4.$$ The sum over $i$ is already inside $\mu^\top \mu$; a further factor $d$ comes in
-    between the last two lines of the source's derivation, whose other lines are right. The two
-    agree at $d = 1$ and where $\mu = 0$.
+    \mu^\top \mu + d \, \sigma^4.$$ The sum over $i$ is already inside $\mu^\top \mu$. The source's derivation is
+    right up to its last line, where a further factor $d$ appears. The two formulas agree at $d = 1$ and where $\mu =
+    0$.
     """
     return _exact(
         formula,
@@ -290,10 +290,9 @@ class Divisor(NamedTuple):
 def divided_by(divisor: Divisor) -> Evidence:
     r"""Scores are divided by $\sqrt{d_{model}}$.
 
-    What is summed in a score is the width of a *head's* queries and keys, $d_{head} = d_{model}/h$, so unit variance
-    needs $\sqrt{d_{head}}$. The equation has one head without saying so, and there the two are the same. With more
-    heads $\sqrt{d_{model}}$ would leave a variance of $1/h$. The check compares with the library's layer and with
-    torch's.
+    A score is a sum over the width of a *head's* queries and keys, $d_{head} = d_{model}/h$, so unit variance needs
+    $\sqrt{d_{head}}$. The equation implicitly has one head, and for one head the two are the same. With more heads
+    $\sqrt{d_{model}}$ would leave a variance of $1/h$. The check compares with the library's layer and with torch's.
     """
     found = Comparison()
     for trial in trials(12):

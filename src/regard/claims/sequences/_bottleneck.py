@@ -93,10 +93,10 @@ def bottleneck(attention: str, effort: Effort = "full") -> Evidence:
     grow.
 
     The decoder starts from $h_T$ and sees nothing else of the source (e182-gradient-path). The state has a fixed
-    width, the sentence has not, and each step of the encoder overwrites part of it. The check trains a model for each
-    length, on changing the case of sentences, with the same budget, and decodes freely: nearly all letters are right
-    at length 2, and no more than a fifth at the greatest length. (How far one state reaches depends on its width and
-    on the training, which are the same for all lengths here.)
+    width, but the sentence does not have a fixed length, and each step of the encoder overwrites part of the state.
+    The check trains a model for each length, on changing the case of sentences, with the same budget, and decodes
+    freely: nearly all letters are right at length 2, and no more than a fifth at the greatest length. (How far one
+    state reaches depends on its width and on the training, which are the same for all lengths here.)
     """
     found = read(attention, effort)
     lengths = list(found)
@@ -125,7 +125,7 @@ def attention_bypass(shift: int, effort: Effort = "full") -> Evidence:
     With attention the decoder mixes the encoder's states with weights of its own at every step, so no state has to
     hold more than its own letter and place. The check trains the same models with dot-product attention: at lengths
     where one state fails, most letters are right, and while saying letter $t$ most weight lies on the source's letter
-    $t$. (Learning the alignment takes the longer the longer the sentences are; the budget is the same for all.)
+    $t$. (Longer sentences need longer training to learn the alignment; the budget is the same for all.)
     """
     found, without = read("dot", effort), read("none", effort)
     lengths = list(found)

@@ -30,8 +30,8 @@ def inference_fixed(changing: set[str]) -> Evidence:
     r"""During inference the weights of encoder and decoder stay as they are; input, states and output change.
 
     Weights are adjusted in training, by gradients, and then frozen: a model is a function with fixed parameters. The
-    states are what it computes of each input. The check runs a recurrent encoder–decoder on different sentences and
-    looks which of its parts differ.
+    states are computed from each input. The check runs a recurrent encoder–decoder on different sentences and
+    compares which of its parts differ.
     """
     found = Comparison()
     for trial in trials(8):
@@ -109,11 +109,11 @@ def position_and_counter(needed: set[str]) -> Evidence:
     what it has said.
 
     Take the words $a^i b \, a^{n - 1 - i}$, which are $n - 1$ letters a and one b. At step $t$ the answer is b
-    exactly if $t = i$. A decoder that does not count has, before the b, said only a's and looks the same at every
-    such step. Keys that carry letters but no position make up the same set for every $i$, so attention returns the
-    same. With both, the query "place $t$" finds the key "place $t$" and the value is the letter. The check runs hard
-    attention on all those words, for each selection of the two, and asks whether equal observations ever need
-    different answers.
+    exactly if $t = i$. A decoder that does not count has written only a's before the b, so its state is the same at
+    every such step. Keys that carry letters but no position form the same set for every $i$, so attention returns the
+    same output. With both, the query "place $t$" finds the key "place $t$" and the value is the letter. The check
+    runs hard attention on all those words, for each selection of the two, and asks whether equal observations ever
+    need different answers.
     """
     found = Comparison()
     shown: dict[str, Tensor] = {}

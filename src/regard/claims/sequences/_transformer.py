@@ -30,7 +30,8 @@ def cross_attention(allowed: Callable[[int, int, int, int], bool]) -> Evidence:
     $Q = X W_q$ with $W_q$ of $d \times d_k$ and $K = C W_k$, $V = C W_v$ with $W_k$ of $e \times d_k$: the scores
     need $d_k$ twice, and nothing ties $d$ to $e$. An image encoder's tokens of width 768 can be read by a text
     decoder of width 512. The library's layer has `context_dim` for that, and the check runs it for all kinds of
-    lengths and widths and compares with the formula. (It is true where one shares $W_q$ and $W_k$, or has none.)
+    lengths and widths and compares with the formula. (The widths must match only if $W_q$ and $W_k$ are shared, or if
+    there are no projections.)
     """
     found = Comparison()
     for trial in trials(16):
@@ -81,8 +82,8 @@ def no_recurrence(parts: Parts) -> Evidence:
     r"""The Transformer uses neither recurrence nor convolution.
 
     Nothing in it hands a state from one position to the next, and no layer slides a window over positions. Strictly
-    speaking its feed-forward layers *are* convolutions, with a kernel of size 1, as its authors note. (In use the
-    decoder is called once per token, on what it has said so far; that loop is outside the network.) The check goes
+    speaking its feed-forward layers *are* convolutions, with a kernel of size 1, as its authors note. (In inference
+    the decoder is called once per token, on its own output so far; that loop is outside the network.) The check goes
     through all modules, and through all linear layers to see that each is a convolution with kernel size 1.
     """
     found = Comparison()
@@ -129,8 +130,8 @@ def decoder_attention(roles: Roles) -> Evidence:
 
     In an encoder layer queries, keys and values are projections of the previous layer's tokens. A decoder layer has
     self-attention, causal, on its own tokens, and then cross-attention: $Q$ from the decoder, $K$ and $V$ from the
-    encoder's output. The shapes show it: the cross map is target × source. And the encoder's tokens may change their
-    order without any effect, as keys and values may and queries may not. The check looks at a decoder block of the
+    encoder's output. The shapes show it: the cross map is target × source. And the order of the encoder's tokens has
+    no effect, which is true of keys and values, but not of queries. The check looks at a decoder block of the
     library.
     """
     found = Comparison()

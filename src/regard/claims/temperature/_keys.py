@@ -50,7 +50,7 @@ def key_noise(predicts: Callable[[Perturbed], bool]) -> Evidence:
 
     The key's score moves by $\epsilon \cdot q$, its exponential by the factor $e^{s}$, $s = \beta \, \epsilon \cdot
     q$, and the sum of all by $1 + w (e^{s} - 1)$. To first order $w' = w + w (1 - w) s$: up for one half of the
-    perturbations and down for the other. What is left on average is the second order,
+    perturbations and down for the other. On average the second order remains,
 
     $$\mathbb{E}[w'] \approx w + \frac{1}{2} w (1 - w)(1 - 2 w) \Var(s),$$
 
@@ -108,9 +108,9 @@ def key_stretch(multiplies: Callable[[Any, Any, Any, Any], tuple[Any, Any]]) -> 
 
     The score $z_a = q \cdot k_a$ becomes $\alpha z_a$, so only the exponential of key $a$ changes, by the factor $r =
     e^{\beta (\alpha - 1) z_a}$, and the sum of all by $1 + w_a (r - 1)$. The others share one common factor and the
-    weights still sum to one, which the quoted factors do not do in general. Whether the key gains or loses depends on
-    the sign of its score. The check proves both factors symbolically, for any number of keys, and stretches a key of
-    the library's attention.
+    weights still sum to one, which the quoted factors do not guarantee. Whether the key gains or loses depends on the
+    sign of its score. The check proves both factors symbolically, for any number of keys, and stretches a key of the
+    library's attention.
     """
     sympy = symbols()
     own, others, growth = sympy.symbols("E S r", positive=True)  # the key's exponential, the others' sum, and r

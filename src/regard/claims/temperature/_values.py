@@ -36,10 +36,10 @@ class Sums(NamedTuple):
 def doubly_stochastic(sums: Sums) -> Evidence:
     r"""When attention preserves values, the rows and the columns of $A$ all sum to one.
 
-    Softmax normalizes the weights of each query (the columns of $A = \softargmax(K^\top Q)$), and that is all. With
-    hard weights the row of key $j$ counts the queries that picked it, and two queries may pick the same key while
-    another is picked by none. Every output is still one of the values: preserving needs no such sum. Rows sum to one
-    exactly when the choice is a permutation.
+    Softmax normalizes only the weights of each query (the columns of $A = \softargmax(K^\top Q)$). With hard weights
+    the row of key $j$ counts the queries that picked it, and two queries may pick the same key while no query picks
+    another key. Every output is still one of the values, so preserving values does not need rows that sum to one.
+    Rows sum to one exactly when the choice is a permutation.
     """
     found = Comparison()
     example = None
@@ -129,8 +129,7 @@ def dense_equivalent(dense: Dense) -> Evidence:
 
     $H = V W$ with a $W$ that has a single 1 in each column copies values, and with $W = 1/m$ it averages them:
     exactly what hard attention and attention at $\beta = 0$ do. But $W$ is fixed, while attention chooses by content.
-    Two inputs whose queries pick different keys have no $W$ in common, and another number of tokens needs another
-    $W$.
+    Two inputs whose queries pick different keys need different $W$, and so does another number of tokens.
     """
     found = Comparison()
     for trial in trials():
@@ -170,10 +169,10 @@ def four_types(kinds: Kinds) -> Evidence:
     r"""Attention comes as self or cross, hard or soft; the hard kind preserves values, the soft kind dilutes them.
 
     The two distinctions are independent: the library computes all four combinations. Hard attention outputs one value
-    where one key is best. Soft weights are all positive, so an output is a mean of all values, and none comes out
-    unchanged that is not itself such a mean. At the edges the names part: keys that tie are averaged by hard attention
-    too, with a single key soft attention has nothing to mix, and of the values −1, 0 and 1 soft attention may well
-    return 0.
+    if one key is best. Soft weights are all positive, so an output is a mean of all values, and a value can come out
+    unchanged only if it is itself such a mean. There are exceptions at the edges: hard attention averages keys that
+    tie, soft attention has nothing to mix if there is a single key, and from the values −1, 0 and 1 soft attention
+    may return 0.
     """
     found = Comparison()
     for trial in trials():
@@ -221,11 +220,10 @@ class Tokens(NamedTuple):
 def identity(tokens: Tokens) -> Evidence:
     r"""A large $\beta$ makes self-attention a permutation of its input.
 
-    A large $\beta$ makes every output *one* of the values, but nothing stops two outputs from being the same one.
-    With $W_q = W_k = I$ the longest token is often everybody's best key. For distinct tokens of equal length $\ell$,
-    $x_i \cdot x_j < \ell^2 = x_i \cdot x_i$ for $j \ne i$ (Cauchy–Schwarz): each token picks itself, the identity.
-    With $W_q$ mapping token $i$ onto token $\pi(i)$, which linearly independent tokens allow, it is the permutation
-    $\pi$.
+    A large $\beta$ makes every output *one* of the values, but two outputs may be the same value. With $W_q = W_k =
+    I$ the longest token is often the best key of all queries. For distinct tokens of equal length $\ell$, $x_i \cdot
+    x_j < \ell^2 = x_i \cdot x_i$ for $j \ne i$ (Cauchy–Schwarz): each token picks itself, the identity. With $W_q$
+    mapping token $i$ onto token $\pi(i)$, which linearly independent tokens allow, it is the permutation $\pi$.
     """
     found = Comparison()
     shown: dict[str, Tensor] = {}
@@ -268,10 +266,10 @@ class Running(NamedTuple):
 def running_linear(running: Running) -> Evidence:
     r"""At $\beta = 0$ self-attention is a linear layer that runs over the tokens, applied at each place.
 
-    With $A = I$ the output at token $i$ is $W_o W_v x_i$: the same linear map at every place, whose proper name is a
-    convolution with a kernel of size 1 (a $1 \times 1$ convolution, or position-wise layer). That needs each token to
-    attend to itself, as a large $\beta$ gives for distinct tokens of equal length. At $\beta = 0$ the weights are
-    $1/n$ and every place gets the projection of the mean: global average pooling.
+    With $A = I$ the output at token $i$ is $W_o W_v x_i$: the same linear map at every position. This is called a
+    convolution with a kernel of size 1 (a $1 \times 1$ convolution, or position-wise layer). It requires that each
+    token attends to itself, which a large $\beta$ achieves for distinct tokens of equal length. At $\beta = 0$ the
+    weights are $1/n$ and every position gets the projection of the mean: global average pooling.
     """
     found = Comparison()
     for trial in trials():

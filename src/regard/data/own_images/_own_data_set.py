@@ -42,7 +42,7 @@ def on_cpu(function: Callable[P, Result]) -> Callable[P, Result]:
 
 @dataclass(frozen=True, eq=False)
 class OwnDataSet:
-    """Images from a folder or file of yours. Used like :class:`DataSet`; ``notes`` says what is wrong with the data.
+    """Images from your own folder or file. Used like :class:`DataSet`; ``notes`` lists problems of the data.
 
     Mean and standard deviation are those of the training images, validation included.
     """

@@ -10,7 +10,7 @@ from regard.data.own_images._read_ahead import ReadAhead
 
 @dataclass(frozen=True, eq=False)
 class StreamedSet:
-    """Like :class:`ImageSet`, for images that are read when they are needed. Nothing depends on what was read ahead.
+    """Like :class:`ImageSet`, but images are read when they are needed. Reading ahead never changes a result.
 
     Attributes:
         reader: reads the images of the whole collection.

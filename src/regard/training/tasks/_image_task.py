@@ -44,8 +44,8 @@ class ImageTask(Task):
         label_smoothing: s, in training.
         channels_last: memory layout of the images.
         limit: use at most this many images for training and for validation.
-        image_size: side of your own images in pixels: the short side is scaled to it and the middle is cut out. By
-            default the size that they all have.
+        image_size: side of your own images in pixels: the short side is scaled to it and the center is cropped. By
+            default the common size of all images.
 
     >>> from regard.training import ImageTask
     >>> task = ImageTask("fashion-mini", validation=100)

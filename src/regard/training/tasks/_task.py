@@ -63,10 +63,10 @@ class SampleAttention:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned: data, and how to judge a network's predictions.
+    """What a network learns: the data, and how to score its predictions.
 
     A task of your own is a frozen dataclass that defines :meth:`examples` and :meth:`outcome`. That is enough to train,
-    evaluate, report and list it in the studio. The other methods have defaults; override those that should say more.
+    evaluate, report and list it in the studio. The other methods have defaults; override those that should do more.
 
     >>> import torch.nn.functional as F
     >>> from dataclasses import dataclass
@@ -97,15 +97,15 @@ class Task:
     # Training and evaluation.
 
     def examples(self, split: Split, device: torch.device) -> Examples[Any] | None:
-        """The samples of a split, on the device; None where there are none for validation."""
+        """The samples of a split, on the device; None if there is no validation set."""
         raise TypeError(f"{type(self).__name__} must define examples(split, device)")
 
     def outcome(self, network: nn.Module, batch: Any) -> Outcome:
-        """Loss and correct predictions of the network on a batch. ``network.training`` tells training from evaluation."""
+        """Loss and correct predictions of the network on a batch. ``network.training`` is False in evaluation."""
         raise TypeError(f"{type(self).__name__} must define outcome(network, batch)")
 
     def targets(self, batch: Any) -> Tensor | int:
-        """The number of predictions that a batch asks for."""
+        """The number of predictions in a batch."""
         return len(batch.indices)
 
     def metrics(self, network: nn.Module, examples: Any, accuracy: Callable[[nn.Module], float]) -> dict[str, float]:
@@ -116,7 +116,7 @@ class Task:
         return {}
 
     def check(self) -> Sequence[str]:
-        """What is wrong with the data, a sentence each, said before training. Unusable data is refused."""
+        """Problems of the data, one sentence each, printed before training. Unusable data raises an error."""
         return ()
 
     def data_facts(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Task:
         return SampleAttention(captured(network, lambda: self.outcome(network, batch)))
 
     def count(self, split: Split) -> int:
-        """How many samples of a split can be looked at now, without a download."""
+        """How many samples of a split are available without a download."""
         try:
             return len(self.examples(split, torch.device("cpu")) or ())
         except (DataMissingError, OSError):
@@ -167,14 +167,14 @@ class Task:
 
     @property
     def shown_split(self) -> Split:
-        """The split that reports show samples of: validation, or training where nothing is held out."""
+        """The split whose samples reports show: validation, or training if nothing is held out."""
         return "train" if self.examples("validation", torch.device("cpu")) is None else "validation"
 
     # Images: tasks whose input is an image.
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
-        """(channels, height, width) of the images that the network takes; None where it takes none."""
+        """(channels, height, width) of the images that the network takes; None if it takes no images."""
         return None
 
     @property
@@ -186,14 +186,14 @@ class Task:
         raise ValueError(f"{type(self).__name__} does not take images")
 
     def labeled(self, batch: Any) -> tuple[Tensor, Tensor] | None:
-        """(inputs, labels) where the network's output for the inputs are class scores; None for other tasks."""
+        """(inputs, labels) if the network's output is class scores; None for other tasks."""
         return None
 
     # Text: tasks whose input is a sentence.
 
     @property
     def suggestion(self) -> str | None:
-        """A sentence to try the network on; None where it takes no text."""
+        """A sentence to try the network on; None if it takes no text."""
         return None
 
     def read_text(self, text: str, variant: str) -> Sample:
@@ -202,7 +202,7 @@ class Task:
 
     @property
     def trained_lengths(self) -> tuple[int, int] | None:
-        """The shortest and the longest sentence in training; None where length does not matter."""
+        """The shortest and the longest sentence in training; None if length does not matter."""
         return None
 
     def by_length(self, network: nn.Module, lengths: Sequence[int], samples: int = 200) -> dict[int, dict[str, float]]:
