@@ -271,7 +271,7 @@ class TestBadInput:
             gaussian_attention(
                 value, torch.zeros(1, 1), torch.ones(1), (100,), queries=[torch.arange(20.0) + 50], plan=some
             )
-        with pytest.raises(ValueError, match="queries elsewhere"):
+        with pytest.raises(ValueError, match="other queries"):
             gaussian_attention(
                 value, torch.zeros(1, 1), torch.ones(1), (100,), queries=[torch.arange(100.0) + 50], plan=plan
             )

@@ -312,10 +312,10 @@ class TestLayer:
     def test_what_cannot_be_exchanged_is_refused(self):
         with pytest.raises(ValueError, match="layer must be self-attention"):
             PlacedAttention.from_multi_head(MultiHeadAttention(16, 4, key_value_heads=2))
-        with pytest.raises(TypeError, match=r"layer must be a regard.MultiHeadAttention, .* got a MultiheadAttention"):
+        with pytest.raises(TypeError, match=r"layer must be a regard.MultiHeadAttention .*, got a MultiheadAttention"):
             PlacedAttention.from_multi_head(torch.nn.MultiheadAttention(16, 4))
         with pytest.raises(
-            ValueError, match=r"query and key have 12 and 12 tokens, but prefix 1 and grid \(3, 4\) make 13"
+            ValueError, match=r"query and key have 12 and 12 tokens, but prefix 1 and grid \(3, 4\) need 13"
         ):
             PlacedAttention(16, 4)(torch.randn(2, 12, 16), (3, 4), prefix=1)
 
@@ -333,7 +333,7 @@ def test_a_key_of_another_shape_than_the_query_is_refused(shape):
 def test_values_that_are_not_one_for_each_key_are_named_as_they_were_passed(shape):
     query = torch.randn(1, 2, 12, 8)
     with pytest.raises(
-        ValueError, match=rf"value must be .* with \(1, 2, 12\) as key has, got {re.escape(str(shape))}"
+        ValueError, match=rf"value must be .* starting with \(1, 2, 12\) like key, got {re.escape(str(shape))}"
     ):
         placed_attention(query, query, torch.randn(shape), torch.zeros(2, 2), torch.ones(2), (3, 4))
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: the fused kernel where no map is asked for, the same numbers with a map where it is."""
+"""Scaled dot-product attention: by the fused kernel if no map is requested, else the same result together with its map."""
 
 import math
 from contextlib import nullcontext
@@ -122,10 +122,10 @@ def attention(
         return careful_attention(query, key, value, beta, keep, bias, dropout, return_weights)
     by_hand = return_weights or keys == 0 or _is_differentiated_twice(query, key, value)
     if isinstance(beta, Tensor):
-        # Float16 has no room for queries times their temperature, which only the path by hand makes in float32.
+        # β · query may overflow in float16; only the unfused path computes it in float32.
         by_hand = by_hand or query.dtype == torch.float16 or _leaves_the_range(beta)
     elif beta < torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny:
-        # A kernel that masks with −∞ before it scales would make 0 · −∞.
+        # A kernel that masks with −∞ before it scales would compute 0 · −∞ = NaN.
         query, beta = query * 0.0, 1.0
     else:
         by_hand = by_hand or _leaves_the_range(beta)
@@ -136,7 +136,7 @@ def attention(
 
     if isinstance(beta, Tensor):
         query, beta = query * beta.to(query.dtype), 1.0
-    # torch aligns its own causal flag at the start, takes it only without a mask, and one last query sees everything.
+    # torch's is_causal aligns at the start and cannot be combined with a mask. A single query is the last and sees all keys.
     causal = causal and queries > 1
     flag = causal and queries == keys and keep is None and bias is None
     if causal and not flag:
@@ -162,7 +162,7 @@ def causal_keep(queries: int, keys: int, device: torch.device | None = None) -> 
 def _plain(
     query: Tensor, key: Tensor, value: Tensor, beta: Any, causal: bool, dropout: float, return_weights: bool
 ) -> Tensor | tuple[Tensor, Tensor] | None:
-    """Ordinary self-attention in the fewest steps; None where a step more is needed. The same products as below."""
+    """The fast path for ordinary self-attention, with the same result; None if the call needs the general path."""
     batch, heads, tokens, width = query.shape
     scale = width**-0.5 if beta is None else beta
     if not query.is_cuda and is_at_the_edge(query, key, value, scale, None, masked=False):
@@ -173,7 +173,7 @@ def _plain(
         return None
     shape = (batch * heads, tokens, width)
     rows, columns = query.reshape(shape), key.reshape(shape).mT
-    logits = torch.baddbmm(query.new_empty(()), rows, columns, beta=0, alpha=scale)  # beta=0: the empty one is unread
+    logits = torch.baddbmm(query.new_empty(()), rows, columns, beta=0, alpha=scale)  # beta=0: input 0 is not read
     weights = logits.softmax(-1) if logits.requires_grad else torch.softmax(logits, -1, out=logits)
     out = torch.bmm(weights, value.reshape(shape))
     return out.view(batch, heads, tokens, width), weights.view(batch, heads, tokens, tokens)
@@ -198,16 +198,16 @@ def _fused(
         mask = bias.to(query.dtype)
         if keep is not None:
             mask = mask.masked_fill(~keep, -math.inf)
-    # The CPU kernel gives zeros for a row with nothing to attend; we do not rely on this on other devices.
+    # The CPU kernel gives zeros for a row without any visible key; we do not rely on this on other devices.
     guard = None
     if mask is not None and query.device.type != "cpu":
         hidden = ~mask if mask.dtype is torch.bool else mask == -math.inf
         guard = hidden.all(-1, keepdim=True)
         mask = mask | guard if mask.dtype is torch.bool else mask.masked_fill(guard, 0.0)
     grouped = False
-    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:  # a plain answer, where sizes are symbols
+    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:  # a plain bool, even for symbolic sizes
         grouped = True
-    lead = 4 - query.ndim  # the fused kernels want four axes
+    lead = 4 - query.ndim  # the fused kernels need four axes
     if lead:
         query, key, value = (x[(None,) * lead] for x in (query, key, value))
     out = F.scaled_dot_product_attention(
@@ -242,7 +242,7 @@ def _with_weights(
         empty = ~keep.any(-1, keepdim=True)
     if empty is not None and _is_plain(empty) and values_are_readable(empty) and not bool(empty.any()):
         empty = None
-    # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
+    # The softmax of a row of −∞, and its gradient, would be NaN: use finite logits there and set the weights to zero.
     weights = _softmax(logits if empty is None else logits.masked_fill(empty, 0.0))
     if empty is not None:
         weights = weights.masked_fill(empty, 0.0)
@@ -254,7 +254,7 @@ def _with_weights(
 def _logits(
     query: Tensor, key: Tensor, beta: float | Tensor, keep: Tensor | None, bias: Tensor | None
 ) -> Float[Tensor, "*batch queries keys"]:
-    """β·q·kᵀ + bias, −∞ where a key is not kept."""
+    """β·q·kᵀ + bias, and −∞ for keys that are not kept."""
     if not isinstance(beta, Tensor) and beta == math.inf:
         return hard_logits(_scores(query, key, 1.0), bias, keep, -1)
     if _leaves_the_range(beta):
@@ -266,8 +266,8 @@ def _logits(
         logits = _scores(query.to(wide) * beta.to(wide), key.to(wide), 1.0)
     else:
         logits = _scores(query, key, beta)
-    # The map is the largest tensor here, and allocating another costs as much as computing it: change it in place. The
-    # backward pass needs nothing of it, because a product is differentiated by its factors.
+    # The map is the largest tensor here, and allocating a second one costs as much as computing it, so it is changed in
+    # place. That is safe: the backward pass of a product reads its factors, not its result.
     in_place = all(_is_plain(x) for x in (logits, bias, keep) if x is not None)
     if bias is not None:
         logits = logits.add_(bias) if in_place and bias.dtype == logits.dtype else logits + bias
@@ -277,21 +277,21 @@ def _logits(
 
 
 def _leaves_the_range(beta: float | Tensor) -> bool:
-    """A tensor is asked where that costs no wait for a device."""
+    """Whether β exceeds ``LARGEST_FUSED``. A tensor on another device is not read, to avoid a synchronization."""
     if isinstance(beta, Tensor):
         return values_are_readable(beta) and bool((beta > LARGEST_FUSED).any())
     return beta > LARGEST_FUSED
 
 
 def _scores(query: Tensor, key: Tensor, beta: float) -> Tensor:
-    """β·q·kᵀ as one product; query heads that share a key head are stacked as rows of it. Float16 has no room for sums
-    of products, which the fused kernels add up in float32, too."""
+    """β·q·kᵀ as one product; query heads that share a key head are stacked as its rows. Float16 is computed in float32,
+    as in the fused kernels, because sums of products may overflow."""
     autocast = under_autocast(query)
     if torch.float16 in (query.dtype, torch.get_autocast_dtype(query.device.type) if autocast else None):
         with torch.autocast(query.device.type, enabled=False) if autocast else nullcontext():
             return _scores(query.float(), key.float(), beta)
     rows, shared = _fold(query, _group(query, key)), _fold(key)
-    scores = torch.baddbmm(query.new_empty(()), rows, shared.mT, beta=0, alpha=beta)  # beta=0: the empty one is unread
+    scores = torch.baddbmm(query.new_empty(()), rows, shared.mT, beta=0, alpha=beta)  # beta=0: input 0 is not read
     return scores.view(*query.shape[:-1], key.shape[-2])
 
 
@@ -301,24 +301,24 @@ def _averages(weights: Tensor, value: Tensor) -> Tensor:
 
 
 def _group(left: Tensor, right: Tensor) -> int:
-    """How many neighboring heads of ``left`` share one of ``right``."""
+    """How many neighboring heads of ``left`` share one head of ``right``."""
     return 1 if left.ndim < 3 or not right.shape[-3] else left.shape[-3] // right.shape[-3]
 
 
 def _fold(x: Tensor, group: int = 1) -> Tensor:
-    """``(batch · heads / group, group · tokens, width)``, whichever of the leading axes there are."""
+    """Reshape to ``(batch · heads / group, group · tokens, width)``; batch and heads may be missing."""
     return x.reshape(math.prod(x.shape[:-2]) // group, group * x.shape[-2], x.shape[-1])
 
 
 def _softmax(logits: Tensor) -> Tensor:
-    """Over the last axis, into the logits' own memory where nothing will ask for them again."""
+    """Softmax over the last axis, in place if nothing reads the logits again."""
     if logits.requires_grad or under_autocast(logits) or not _is_plain(logits):
         return logits.softmax(-1)
     return torch.softmax(logits, -1, out=logits)
 
 
 def _is_differentiated_twice(*tensors: Tensor) -> bool:
-    """Whether gradients forward, or of gradients, are being taken, which the fused kernels do not have."""
+    """Whether forward-mode or second-order gradients are being computed, which the fused kernels do not support."""
     if torch.compiler.is_compiling():
         return False
     if torch._C._are_functorch_transforms_active():
@@ -329,7 +329,7 @@ def _is_differentiated_twice(*tensors: Tensor) -> bool:
 
 
 def _is_plain(x: Tensor) -> bool:
-    """No subclass, nor being traced or transformed (vmap, jvp): others are not written into, nor with."""
+    """Whether x may take part in in-place operations: no tensor subclass, not traced, not transformed (vmap, jvp)."""
     if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter):
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(x) and fwAD.unpack_dual(x).tangent is None

@@ -1,4 +1,4 @@
-"""What fits into attention: the checks of its arguments, and a quick test of the calls that need none of them."""
+"""The argument checks of attention, and a quick test for calls that need none of them."""
 
 from typing import Any
 
@@ -16,15 +16,15 @@ from regard.support.checks import (
     values_are_readable,
 )
 
-# Beyond this β, products that a fused kernel scales after making them may leave its range.
+# Beyond this β, a fused kernel that scales the scores after computing them may overflow.
 LARGEST_FUSED = 1e4
-# Dtypes that have room for a sum of products.
+# Dtypes in which a sum of products does not overflow.
 WIDE = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def is_plain_call(query: Any, key: Any, value: Any, beta: Any, dropout: Any) -> bool:
-    """Three tensors of one shape (batch, heads, tokens, width) and an ordinary temperature, in eager mode: nothing is left to
-    check. A layer on a GPU waits for the host at every call, so this looks at each thing once, the usual one first."""
+    """Whether no check is needed: three tensors of one shape (batch, heads, tokens, width), an ordinary temperature, eager
+    mode. Host time limits small layers on a GPU, so each condition is tested only once."""
     if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
         return False
     shape, dtype, device = query.shape, query.dtype, query.device
@@ -57,7 +57,7 @@ def check_attention(
     bias: Tensor | None,
     dropout: float,
 ) -> None:
-    """Refuse what does not fit together, saying which argument and what would fit. Autocast settles dtypes itself."""
+    """Raise an error for arguments that do not fit together. Under autocast dtypes may differ."""
     autocast = isinstance(query, Tensor) and under_autocast(query)
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_floating(name, x)

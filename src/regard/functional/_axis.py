@@ -60,11 +60,11 @@ def axis_matrix(
 
 
 class Targets(NamedTuple):
-    """Target coordinates as a whole number plus a fraction in [−½, ½], so that no sum of the two is ever rounded.
+    """Target coordinates, stored as an integer plus a fraction in [−½, ½], because their sum would be rounded.
 
-    A coordinate near 4,096 has only 11 bits left for its fraction in float32, and sharpness multiplies what is lost:
-    at α = 50 that would move weights by half a percent. Apart, both parts are exact: ``x − round(x)`` is exact in
-    floating point (Sterbenz), and whole numbers below 2²⁴ add up exactly.
+    In float32 a coordinate near 4,096 has only 11 bits left for its fraction, and sharpness multiplies the rounding error:
+    at α = 50 that would change weights by half a percent. Stored separately, both parts are exact: ``x − round(x)`` is
+    exact in floating point (Sterbenz), and sums of integers below 2²⁴ are exact.
     """
 
     whole: Float[Tensor, "heads outputs"]
@@ -77,13 +77,13 @@ class Targets(NamedTuple):
 
     @classmethod
     def of(cls, coordinates: Float[Tensor, " outputs"], center: Float[Tensor, " heads"]) -> "Targets":
-        """``coordinates + center``, for queries on whole coordinates exactly; fractions of both are added as such."""
+        """``coordinates + center``, exact for queries at integer coordinates; integers and fractions are added separately."""
         query, look = cls.split(coordinates[None]), cls.split(center[:, None])
         rest = cls.split(query.fraction + look.fraction)
         return cls(query.whole + look.whole + rest.whole, rest.fraction)
 
     def blocked(self, blocks: int, block: int) -> "Targets":
-        """(heads, blocks, block); the last block's unused rows repeat the last target, for any target will do."""
+        """Reshape to (heads, blocks, block). Unused rows of the last block repeat the last target; they are discarded."""
         missing = blocks * block - self.whole.shape[1]
 
         def cut(part: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Targets(NamedTuple):
 def matrix_of(
     targets: Targets, sharpness: Float[Tensor, " heads"], size: int, border: Border, padding: tuple[int, int]
 ) -> Float[Tensor, "heads outputs {size}"]:
-    """:func:`axis_matrix` of targets that were never rounded."""
+    """:func:`axis_matrix` for targets that are already split into integer and fraction."""
     before, after = padding
     coordinates = torch.arange(-before, size + after, device=sharpness.device, dtype=sharpness.dtype)
     scores = nearest_scores(targets, sharpness, coordinates, -before, size - 1 + after)
@@ -114,13 +114,13 @@ def build_dtype(*tensors: Tensor) -> torch.dtype:
 def nearest_scores(
     targets: Targets, sharpness: Float[Tensor, " heads"], coordinates: Float[Tensor, "..."], low: int, high: int
 ) -> Float[Tensor, "heads *outputs coordinates"]:
-    """−α((j − t)² − (c − t)²), with c the existing coordinate in ``low … high`` nearest to the target t.
+    """−α((j − t)² − (c − t)²), with c the coordinate in ``low … high`` nearest to the target t.
 
-    Written as −α·m·(m + 2e) with the step m = j − c and the shift e = c − t: softmax does not see the difference, and
-    rounding does not either. Where the target lies inside, e is minus its fraction, exactly. Then 2e is exact, m + 2e
-    is rounded once (|m| ≥ 1 and |2e| ≤ 1: no digits cancel that were not exact), and so are both products: a score has
-    a relative error of at most three roundings, however sharp the head and however far along the axis. Where the target
-    lies outside, e is a rounded sum of a whole number and a fraction, one rounding more, and m and e have one sign.
+    The term (c − t)² is constant in j, so softmax ignores it. The score is computed as −α·m·(m + 2e), with the step
+    m = j − c and the shift e = c − t. For a target inside the axis, e is minus its fraction, exactly. Then 2e is exact, and
+    m + 2e is rounded once (|m| ≥ 1 and |2e| ≤ 1, and both are exact), as are both products: the relative error of a score
+    is at most three roundings, for any sharpness and any position. For a target outside the axis, e is a rounded sum of an
+    integer and a fraction, which adds one rounding, and m and e have the same sign.
     """
     nearest = targets.whole.clamp(low, high)
     shift = (nearest - targets.whole - targets.fraction).unsqueeze(-1)
@@ -130,14 +130,14 @@ def nearest_scores(
 
 
 def fold(padded: Float[Tensor, "heads outputs padded"], size: int, border: Border, before: int) -> Tensor:
-    """Bring the columns that lie on padding home to the inputs."""
+    """Add each padding column to the column of the input that it copies."""
     inside = padded[..., before : before + size]
     if border in ("native", "zeros") or padded.shape[-1] == size:
         return inside
     outside = torch.cat([padded[..., :before], padded[..., before + size :]], -1)
     coordinates = torch.arange(-before, padded.shape[-1] - before, device=padded.device)
     away = torch.cat([coordinates[:before], coordinates[before + size :]])
-    # (padding, size), as one_hot would make it, which an exported program would fix to this size.
+    # A (padding, size) one-hot matrix. torch's one_hot would fix an exported program to this size.
     home = source_coordinate(away, size, border)[:, None] == torch.arange(size, device=padded.device)
     with torch.autocast(padded.device.type, enabled=False) if under_autocast(padded) else nullcontext():
         return inside + outside @ home.to(padded.dtype)

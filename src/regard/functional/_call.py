@@ -14,7 +14,7 @@ from regard.support.checks import TEXT, check_floating, check_grid, check_ndim, 
 
 
 class GaussianCall(NamedTuple):
-    """Gaussian heads on a grid. ``queries`` holds their coordinates, one 1-D tensor per axis; None for the grid's own."""
+    """Gaussian heads on a grid. ``queries``: one 1-D tensor of query coordinates per axis; None for those of the grid."""
 
     center: Tensor
     sharpness: Tensor
@@ -33,7 +33,7 @@ class GaussianCall(NamedTuple):
 
     @property
     def coordinates(self) -> tuple[Tensor, ...]:
-        """Of the queries, one 1-D tensor per axis."""
+        """Query coordinates, one 1-D tensor per axis."""
         if self.queries is not None:
             return self.queries
         dtype, device = build_dtype(self.center), self.center.device
@@ -41,7 +41,7 @@ class GaussianCall(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """A full sharpness matrix per head does not factorize over the axes."""
+        """Whether sharpness is a full matrix per head, which does not factorize over the axes."""
         return self.sharpness.ndim == 3
 
     @property
@@ -74,8 +74,8 @@ def resolve(
         queries is None and isinstance(border, str) and border == "native" and padding is None and type(grid) is tuple
     )
     if plain and isinstance(center, Tensor) and isinstance(sharpness, Tensor) and center.is_cuda:
-        # On a GPU values are not looked at: what was found right once is right for every call of these shapes. While a
-        # training step waits for the host this is a tenth of the time.
+        # On a GPU the checks read no values, so one check per combination of shapes, dtypes and devices is enough. Where
+        # host time limits a training step, this saves a tenth of it.
         key = (center.shape, sharpness.shape, grid, center.dtype, sharpness.dtype, center.device, sharpness.device)
         if torch.compiler.is_compiling() or key not in _checked:
             call = check_arguments(center, sharpness, grid, queries, border, padding)

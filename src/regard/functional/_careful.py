@@ -1,4 +1,4 @@
-"""Attention at the edge of its dtype: scores beyond its range, infinite inputs, hidden keys that hold anything."""
+"""Attention for extreme inputs: scores beyond the dtype's range, infinite entries, hidden keys that are infinite or NaN."""
 
 import math
 
@@ -9,14 +9,15 @@ from torch import Tensor
 from regard.functional._softargmax import below_best, hard_logits, masked_softmax
 from regard.support.checks import values_are_readable
 
-# Scores up to this fraction of the dtype's range are left to the fast paths.
+# The fast paths compute scores up to this fraction of the dtype's range.
 ROOM = 1e-3
 
 
 def is_at_the_edge(
     query: Tensor, key: Tensor, value: Tensor, beta: float | Tensor, bias: Tensor | None, *, masked: bool
 ) -> bool:
-    """Whether the fast paths may overflow or meet what a mask should hide. Read on the CPU alone, in eager mode."""
+    """Whether the fast paths may overflow, or spread infinite or NaN values that a mask hides. Values are read only on the
+    CPU in eager mode; elsewhere this is False."""
     if not (values_are_readable(query) and values_are_readable(key)) or not (query.numel() and key.numel()):
         return False
     scale = 1.0
@@ -25,12 +26,12 @@ def is_at_the_edge(
     elif beta != math.inf:
         scale = beta
     wide = torch.finfo(torch.promote_types(query.dtype, torch.float32))
-    # A bias may fill the range, as masks of the lowest number do: scores beside it must be lost in its last digit.
+    # A bias may be as large as the dtype allows (masks of finfo.min): adding a score to it must not overflow.
     room = (ROOM if bias is None else wide.eps / 8) * wide.max
-    # A β for each slice multiplies the queries first, which must stay in range whatever the keys are: 0 · ∞ would be NaN.
+    # A tensor β multiplies the queries first. They must not overflow even if the keys are zero: 0 · ∞ would be NaN.
     alone = max(scale, 1.0) if isinstance(beta, Tensor) else 1.0
     largest = _largest(query) * max(query.shape[-1] * _largest(key), alone)
-    # Negated, so that NaN is an edge, too. Large temperatures have a path of their own, which never makes β times a score.
+    # "not <" is also true for NaN. Larger β take a path of their own, which never computes β · score.
     if not largest * min(max(scale, 1.0), 1e4) < room:
         return True
     if bias is not None and values_are_readable(bias) and bias.numel() and not bias.max().item() < math.inf:
@@ -53,8 +54,8 @@ def careful_attention(
     dropout: float,
     return_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The formula in float64, with queries and keys scaled to 1 before they meet and temperatures applied to what lies
-    below the best score: nothing on the way can overflow."""
+    """The formula in float64. Queries and keys are scaled to 1 before their product, and β multiplies the differences to
+    the best score, so no intermediate result overflows."""
     dtype = value.dtype
     if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
@@ -84,7 +85,7 @@ def _logits(
     largest = math.sqrt(torch.finfo(torch.float64).max)
     below = below_best(scores, bias, keep, -1)
     factor = beta.double() if isinstance(beta, Tensor) else beta
-    # Products of large factors are made one by one and cut off where softmax has long lost everything but the best.
+    # Large factors are multiplied one by one, and the result is clamped where the weight is zero anyway.
     logits = below * factor
     for size in (query_size, key_size):
         logits = logits.clamp(min=-largest) * min(size, largest)
@@ -96,7 +97,8 @@ def _logits(
 
 
 def _averages(weights: Tensor, value: Tensor) -> Tensor:
-    """Weights of 0 hide what they weigh; infinite and NaN values reach the queries that look at them, and no others."""
+    """``weights @ value``, where a weight of 0 hides its value: infinite and NaN values affect only queries that give them
+    weight."""
     out = weights @ value.masked_fill(~value.isfinite(), 0.0)
     looks = (weights > 0).double()
     up, down = ((looks @ (value == sign * math.inf).double()) > 0 for sign in (1, -1))

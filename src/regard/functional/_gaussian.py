@@ -18,7 +18,8 @@ from regard.functional._taps import shifted
 from regard.observation import is_observed, observe, unobserved
 from regard.support.checks import check_probability
 
-# Tokens up to which one value for all heads meets whole maps on a GPU: the kernels' smallest blocks are 16 × 16.
+# Up to this many tokens, one value shared by all heads is multiplied by whole maps on a GPU (the kernels' smallest block
+# is 16 × 16).
 # Measured on an H200, 9 heads: forward and backward of (8, 8) take 0.5 ms instead of 1.3, of (16, 16) 1.3 instead of 0.8.
 WHOLE_MAPS = 64
 
@@ -90,16 +91,16 @@ def is_default(queries: object, border: object, padding: object, plan: object, d
 
 
 def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:
-    """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
+    """Compute a call by the method that the plan chooses. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
     check_plan(plan)
     if isinstance(plan, GaussianPlan) and plan.shifts is not None and value.device.type == "cpu" and not dropout:
-        # On a GPU the kernels read no more than shifts do.
+        # On the CPU alone: on a GPU the kernels already read no more than shifts do.
         check_plan_holds(plan, call)
         if not (torch.is_grad_enabled() and (call.center.requires_grad or call.sharpness.requires_grad)):
             return shifted(value, plan.shifts, call.grid)
     if plan != "dense" and not dropout and suits_kernel(value, call):
-        # The kernels find out on the device which heads are local: a frozen plan tells them nothing new.
+        # The kernels detect local heads on the device, so a frozen plan has no effect on them.
         if isinstance(plan, GaussianPlan):
             check_plan_holds(plan, call)
         if kernels.is_small_plane(call.grid):
@@ -108,13 +109,13 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     if plan == "auto" and takes_fused_kernel(value, call, dropout):
         return full_attention(value, call.center, call.sharpness, call.grid)
     if plan == "auto" and dropout and suits_kernel(value, call) and kernels.is_small_plane(call.grid):
-        plan = "separable"  # whose axis matrices, with dropped entries, the kernel of a plane applies
+        plan = "separable"  # then the plane kernel applies the axis matrices with their dropped entries
     groups = groups_for(call, plan, value.device.type, value.dtype)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
 
 
 def takes_fused_kernel(value: Tensor, call: GaussianCall, dropout: float) -> bool:
-    """Whether a full matrix per head goes through extra columns of the stock kernel: where N×N maps would be too large."""
+    """Whether heads with a full matrix are computed by torch's fused kernel, because their N×N maps would be too large."""
     return (
         call.is_full
         and call.queries is None
@@ -125,7 +126,7 @@ def takes_fused_kernel(value: Tensor, call: GaussianCall, dropout: float) -> boo
 
 
 def suits_kernel(value: Tensor, call: GaussianCall) -> bool:
-    """Whether one kernel makes the axis matrices and applies them: native heads with queries on the grid itself."""
+    """Whether the Gaussian kernels can compute this call: border "native", and queries at the grid's own coordinates."""
     return (
         call.queries is None
         and call.border == "native"

@@ -1,4 +1,4 @@
-"""The matrices that Gaussian heads mix values with: whole axes, bands of them, or the full map."""
+"""The weight matrices of Gaussian heads: whole axis matrices, bands of them, or the full N×N map."""
 
 import functools
 import math
@@ -25,8 +25,8 @@ def matrices_for(
     that a weight of the whole map, a product of one entry per axis, is kept with probability 1 − p and has its mean.
     """
     center, sharpness = call.center, call.axis_sharpness if not call.is_full else call.sharpness
-    # Without one nearest key to measure from, a full matrix' large scores cancel far from the grid: double keeps what
-    # is left.
+    # For a full matrix, no single key is nearest to the target, so large scores cancel for targets far outside the grid:
+    # float64 keeps enough digits.
     build = torch.float64 if call.is_full else build_dtype(center, sharpness, torch.empty((), dtype=dtype))
     if group.heads != tuple(range(call.heads)):
         index = constant(group.heads, center.device)
@@ -52,7 +52,7 @@ def matrices_for(
 
 
 def kronecker(matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Float[Tensor, "heads outputs inputs"]:
-    """Each head's whole map from its axis matrices, tokens in row-major order."""
+    """Each head's N×N map, the Kronecker product of its axis matrices (tokens in row-major order)."""
     whole, *rest = matrices
     for matrix in rest:
         whole = (whole[:, :, None, :, None] * matrix[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
@@ -62,7 +62,7 @@ def kronecker(matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Float[Tensor, "
 def band_matrix(
     targets: Targets, sharpness: Float[Tensor, " heads"], axis: AxisBlocks, padding: tuple[int, int] = (0, 0)
 ) -> Float[Tensor, "heads blocks block window"]:
-    """The blocks of an axis matrix that hold all its weight, without the rest of it."""
+    """Only the blocks of an axis matrix whose weights are not negligible."""
     blocked = targets.blocked(len(axis.starts[0]), axis.block)
     device, dtype = sharpness.device, sharpness.dtype
     before, after = padding
@@ -72,7 +72,7 @@ def band_matrix(
     scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
     if not (before or after):
         return scores.softmax(-1)
-    # Padding takes part in the sum although it carries no value: its share of the normalizer is added back.
+    # Padding has no value but takes part in the softmax, so its terms are added to the normalizer.
     reach = torch.arange(-axis.window, axis.window + 1, device=device, dtype=dtype)
     around = blocked.whole.clamp(low, high).unsqueeze(-1) + reach
     everything = nearest_scores(blocked, sharpness, around, low, high)
@@ -87,7 +87,7 @@ def full_matrix(
     border: Border,
     padding: Sequence[tuple[int, int]],
 ) -> Float[Tensor, "heads outputs inputs"]:
-    """The N×N map of heads with a full sharpness matrix, relative to the key nearest to each target."""
+    """The N×N map of heads with a full sharpness matrix S. Scores are relative to that of the key nearest to the target."""
     axes = len(grid)
     steps, shifts = [], []
     for axis, (target, n, (before, after)) in enumerate(zip(targets, grid, padding, strict=True)):
@@ -99,8 +99,8 @@ def full_matrix(
         )
         shift = nearest - target.whole - target.fraction
         shifts.append(shift.reshape(shift.shape[0], *_spread(shift.shape[1], axis, axes), *[1] * axes))
-    # (m + e)ᵀS(m + e) − eᵀSe = Σ_ab S_ab (m_a (m_b + e_b) + e_a m_b), for steps m from the nearest key, which lies
-    # e from the target: no large constant is there to cancel.
+    # (m + e)ᵀS(m + e) − eᵀSe = Σ_ab S_ab (m_a (m_b + e_b) + e_a m_b), with m = key − nearest key and e = nearest key −
+    # target. Without the constant eᵀSe, no large terms cancel.
     alpha = sharpness.reshape(*sharpness.shape, *[1] * (2 * axes))
     pairs = [(a, b) for a in range(axes) for b in range(axes)]
     terms = [alpha[:, a, b] * (steps[a] * (steps[b] + shifts[b]) + shifts[a] * steps[b]) for a, b in pairs]

@@ -1,7 +1,7 @@
-"""Mixing values along the axes of a grid with one small matrix per head and axis.
+"""Multiply the values along each axis of a grid by one small matrix per head and axis.
 
-A head's attention over a grid is a Kronecker product of axis matrices; this file multiplies values with it without
-ever forming it. Each axis is cut into blocks of outputs; a block reads one window of inputs. A full axis matrix is one
+A head's attention over a grid is a Kronecker product of axis matrices; this file multiplies values by it without ever
+forming it. Each axis is split into blocks of outputs; a block reads one window of inputs. A full axis matrix is one
 block whose window is the whole axis; a banded one has many blocks with narrow windows.
 """
 
@@ -19,8 +19,8 @@ from regard.support.kept import constant
 
 
 class AxisBlocks(NamedTuple):
-    """How one axis is cut, for every head of a group: block k of head h covers outputs ``k·block …`` and reads the
-    ``window`` inputs from ``starts[h][k]`` on."""
+    """How one axis is split, for every head of a group: block k of head h computes ``block`` outputs from ``k·block`` on
+    and reads ``window`` inputs from ``starts[h][k]`` on."""
 
     outputs: int
     inputs: int
@@ -37,7 +37,7 @@ class AxisBlocks(NamedTuple):
         return self.block == self.outputs and self.window == self.inputs
 
     def spans(self, head: int) -> list[tuple[int, int, int, int]]:
-        """(first output, last output, first input, last input) of every block, lasts excluded."""
+        """(first output, output stop, first input, input stop) of every block, as half-open ranges."""
         return [
             (k * self.block, min((k + 1) * self.block, self.outputs), start, start + self.window)
             for k, start in enumerate(self.starts[head])
@@ -45,13 +45,13 @@ class AxisBlocks(NamedTuple):
 
 
 class HeadGroup(NamedTuple):
-    """Heads that are computed the same way."""
+    """Heads that are computed together, with the same block sizes."""
 
     heads: tuple[int, ...]
     axes: tuple[AxisBlocks, ...]
 
 
-SMALL_ITEM_BYTES = 64 << 10  # from here on tiles are faster (measured on one core, forward and backward)
+SMALL_ITEM_BYTES = 64 << 10  # above this size tiles are faster (measured on one core, forward and backward)
 
 # (heads, blocks, block, window) for each axis
 Matrices = Sequence[Float[Tensor, "_ _ _ _"]]
@@ -62,12 +62,12 @@ def mix(
     groups: Sequence[HeadGroup],
     matrices: Sequence[Matrices],
 ) -> Float[Tensor, "batch heads outputs width"]:
-    """Mix every head's values along every axis. ``value`` may have one head that all heads share.
+    """Multiply every head's values by its matrix along every axis. ``value`` may have one head that all heads share.
 
     On the CPU, in eager mode, a hand-written forward and backward work head by head and tile by tile, so that
-    intermediates stay in cache and no axis matrix is copied; small grids are one product per axis for the whole batch.
-    On a GPU :mod:`regard.functional.kernels` computes planes of up to 128 × 128 tokens. Otherwise the same product
-    is written in plain tensor operations, which compilers, exporters and transforms understand.
+    intermediates stay in cache and no axis matrix is copied; small grids take one product per axis for the whole batch.
+    On a GPU :mod:`regard.functional.kernels` computes planes of up to 128 × 128 tokens. Otherwise plain tensor
+    operations compute the same product, because compilers, exporters and transforms understand them.
     """
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
     if len(groups) == 1 and _is_plane(value, groups[0]):
@@ -88,12 +88,12 @@ def _is_plane(value: Tensor, group: HeadGroup) -> bool:
 
 
 def _is_one_product(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
-    """One value for all heads, and maps so small that they are whole: a single product, which needs no tiles."""
+    """Whether the result is a single product, which needs no tiles: one value for all heads and whole maps."""
     return value.shape[1] == 1 and len(groups) == 1 and len(groups[0].axes) == 1 and groups[0].axes[0].is_whole
 
 
 def _is_small(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
-    """One head's values of one item are so few that a product for each would cost more to start than to compute."""
+    """Whether one head's values of one item are so few that launching a product for each costs more than computing it."""
     item = value.shape[2] * value.shape[3] * value.element_size()
     return item <= SMALL_ITEM_BYTES and all(axis.is_whole for group in groups for axis in group.axes)
 
@@ -103,7 +103,7 @@ def _can_tile(value: Tensor, matrices: Sequence[Matrices]) -> bool:
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not is_transformed()
-        and not under_autocast(value)  # whose products have another dtype than the tiles they go to
+        and not under_autocast(value)  # its products would have another dtype than the output tiles
         and value.dtype in (torch.float32, torch.float64)
         and all(type(x) in (Tensor, torch.nn.Parameter) for x in (value, *(m for group in matrices for m in group)))
     )
@@ -125,8 +125,8 @@ def _plain_mix(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequence[Ma
 def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
     batch, heads = value.shape[0], len(group.heads)
     if value.shape[1] == 1 and len(group.axes) == 1 and group.axes[0].is_whole:
-        # One product for all heads: (outputs·heads × inputs) @ (inputs × width), laid out so that
-        # "b h n d -> b n (h d)" afterwards is a view.
+        # One product for all heads: (outputs·heads × inputs) @ (inputs × width). With this layout a later
+        # "b h n d -> b n (h d)" is a view.
         value = kernels.as_autocast(value)
         folded = matrices[0][:, 0].transpose(0, 1).flatten(0, 1).to(value.dtype)
         plain = is_exporting() or is_transformed()
@@ -136,7 +136,7 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
     if value.shape[1] == 1:
         x = x.expand(-1, heads, *x.shape[2:])
     for i, (axis, matrix) in enumerate(zip(group.axes, matrices, strict=True)):
-        # Heads, then the axis, then all the rest in one: a product per head whose inner dimension stays the width.
+        # (heads, axis, everything else): one product per head, and the width stays the innermost dimension.
         x = x.movedim((1, 2 + i), (0, 1))
         rest = x.shape[2:]
         x = x.reshape(heads, axis.inputs, math.prod(rest))
@@ -153,8 +153,8 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
 
 
 class _SharedProduct(torch.autograd.Function):
-    """``matrix @ x[i]`` for every item i. Autograd alone would store one gradient of the matrix per item to add them up;
-    here it is one product over items and width."""
+    """``matrix @ x[i]`` for every item i. Autograd would store one gradient of the matrix per item and then add them;
+    here the gradient is one product over items and width."""
 
     @staticmethod
     def forward(ctx, matrix, x):  # type: ignore[no-untyped-def]
@@ -166,7 +166,7 @@ class _SharedProduct(torch.autograd.Function):
         matrix, x = ctx.saved_tensors
         rows, columns = matrix.shape
         if grad.device.type == "cuda" and columns <= x.shape[2]:
-            # One gradient for each item takes less room there than turning the values and their gradients.
+            # Here one gradient per item takes less memory than transposed copies of the values and their gradients.
             by_matrix = torch.bmm(grad, x.mT).sum(0, dtype=torch.float32).to(matrix.dtype)
             return by_matrix, _one_for_all(matrix.mT, grad)
         by_matrix = grad.transpose(0, 1).reshape(rows, -1) @ x.transpose(0, 1).reshape(columns, -1).mT
@@ -174,13 +174,13 @@ class _SharedProduct(torch.autograd.Function):
 
 
 def _one_for_all(matrix: Tensor, x: Tensor) -> Tensor:
-    """``matrix @ x[i]`` for every item i. Not ``matrix @ x``: with a matrix that needs a gradient, torch would turn all values
-    and the result, by copies that take longer than the product."""
+    """``matrix @ x[i]`` for every item i. Not written as ``matrix @ x``: if the matrix requires a gradient, torch would
+    transpose all values and the result by copies that take longer than the product."""
     return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)
 
 
 class _TiledMix(torch.autograd.Function):
-    """The CPU way. Nothing but the inputs is kept for the backward pass; intermediates are made again, tile by tile."""
+    """The tiled CPU method. Only the inputs are saved for the backward pass; it recomputes intermediates tile by tile."""
 
     @staticmethod
     def forward(ctx, value, groups, *flat):  # type: ignore[no-untyped-def]
@@ -192,7 +192,7 @@ class _TiledMix(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         value, *flat = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of this gradient is asked for: plain operations record it
+        if torch.is_grad_enabled():  # second-order gradients: use plain operations, which autograd records
             inputs = (value, *flat)
             wanted = [x for x, need in zip(inputs, _needs(ctx), strict=True) if need]
             out = _plain_mix(value, ctx.groups, _by_group(ctx.groups, flat))
@@ -217,11 +217,11 @@ def _by_group(groups: Sequence[HeadGroup], flat: Sequence[Tensor]) -> list[list[
     return [[next(rest) for _ in group.axes] for group in groups]
 
 
-TILE_BYTES = 2 << 20  # a tile of intermediates that stays in cache between the passes
+TILE_BYTES = 2 << 20  # a tile of intermediates of this size stays in cache between the passes
 
 
 def _row_tiles(spans: list[tuple[int, int, int, int]], row_bytes: int) -> list[tuple[int, int, int, int, int]]:
-    """The blocks of the first axis, cut further where a tile would not stay in cache: (block, rows, window)."""
+    """(block, first row, row stop, window start, window stop): blocks of the first axis, split so that tiles fit in cache."""
     rows = max(8, TILE_BYTES // max(row_bytes, 1))
     tiles = []
     for k, (first, last, start, stop) in enumerate(spans):
@@ -262,7 +262,7 @@ def _later_axes(
     width: int,
     out: Tensor | None,
 ) -> list[Tensor]:
-    """Passes over the second axis and on. Returns what entered each pass; the last result goes to ``out``."""
+    """Apply the second and later axes. Returns the input of each pass; the last result is written to ``out``."""
     entered = []
     left = tile.shape[0]
     for a in range(1, len(axes)):

@@ -1,4 +1,4 @@
-"""The columns that carry a position beside the content of queries and keys: products of numbers that the dtype holds."""
+"""Extra columns of queries and keys whose dot product is the position's score. Each entry is exact in the dtype."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ from regard.functional.kernels import PIECES, Carriers, Heads, JoinColumns, PadC
 from regard.support.checks import values_are_readable
 from regard.support.kept import constant
 
-# A hidden key's score lies so far below the others beside what positions make of it, and no farther: beyond 2²⁵ a kernel
-# that subtracts a rounded maximum of scores could find a weight above 1 among hidden keys alone.
+# The score of a hidden key is lowered by HIDDEN plus twice the largest score of a position, but by at most FARTHEST: beyond
+# 2²⁵, a kernel that subtracts a rounded maximum could give weights above 1 in rows with only hidden keys.
 HIDDEN, FARTHEST = 2.0**18, 2.0**25
 
 
 class JoinedColumns(NamedTuple):
-    """What the fused kernel takes; and what a kernel that wrote it leaves for gradients of positions."""
+    """The inputs of the fused kernel. ``heads`` and ``longest`` are reused by the gradients of positions, if known."""
 
     query: Tensor
     key: Tensor
@@ -32,14 +32,14 @@ def joined(
     query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None, seen: Tensor | None,
     grid: tuple[int, ...], prefix: int, beta: float, apart: bool, causal: bool = False,
 ) -> "JoinedColumns":  # fmt: skip
-    """Queries, keys and values as wide as the fused kernel wants them, with their positions.
+    """Queries and keys with position columns, and values, padded to the width that the fused kernel needs.
 
     Args:
-        keep: keys that exist.
-        seen: queries that see any key. The others see all, hidden or not: with only hidden keys a row's sum would be known
-            to the last digit of a very large score, and its backward pass would take the exponential of that.
-        apart: whether gradients of positions are taken elsewhere.
-        causal: what the fused kernel will be told, for torch's choice of it.
+        keep: True for keys that exist.
+        seen: True for queries that see any key. The others attend to all keys, hidden or not: with only hidden keys, a row's
+            logsumexp would be rounded at the size of a very large score, and the backward pass exponentiates that error.
+        apart: whether gradients of positions are computed outside of the kernel.
+        causal: as passed to the fused kernel; torch's choice of a kernel depends on it.
     """
     exact = torch.bfloat16 if products_are_rounded(query) else query.dtype
     carriers = Carriers.of(grid, prefix, keep is not None, exact)
@@ -47,7 +47,7 @@ def joined(
     if keep is not None:
         far = (HIDDEN + 2 * largest_score(center, matrix, grid)).clamp_max(FARTHEST) / (beta * carriers.one)
         far = far.clamp_max(torch.finfo(exact).max / 2)
-    step = 16 if query.is_cuda else 8  # cuDNN is faster with multiples of 16, others ask for 8
+    step = 16 if query.is_cuda else 8  # cuDNN is faster with multiples of 16, other kernels need multiples of 8
     total = max(-(-(query.shape[-1] + carriers.columns) // step) * step, value.shape[-1])
     eager = not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
     if apart and eager and value.shape[-1] == query.shape[-1] and usable_for_places(query, grid):
@@ -69,27 +69,27 @@ def joined(
         sides[0].append((carriers.one * seen[:, None, :, None]).to(query.dtype).expand(shape))
         lower = -far.to(key.dtype).reshape(1, -1, 1, 1)
         sides[1].append(torch.where(keep[:, None, :, None], torch.zeros_like(lower), lower))
-    made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels want one width, a multiple of 8
+    made = [torch.cat(parts, -1) for parts in sides] + [value]  # fused kernels need one width, a multiple of 8
     first, second, third = (F.pad(x, (0, total - x.shape[-1])) for x in made)
     return JoinedColumns(first, second, third)
 
 
 def values_stay_narrow(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:
-    """Whether torch takes cuDNN's kernel, which wants no more of values than they have; others want one width of all three."""
+    """Whether torch chooses cuDNN's kernel, whose values may be narrower; other kernels need one width for all three."""
     if not query.is_cuda:
         return False
     return bool(torch._fused_sdp_choice(query, key, value, is_causal=causal) == SDPBackend.CUDNN_ATTENTION.value)
 
 
 def products_are_rounded(query: Tensor) -> bool:
-    """Whether float32 may be multiplied as TF32, of as many digits as float16."""
+    """Whether float32 may be multiplied as TF32, which has as few digits as float16."""
     if query.dtype is not torch.float32 or not query.is_cuda or torch.compiler.is_compiling():
         return False
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def largest_score(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, " heads"]:
-    """At least as large as any of them, in absolute terms."""
+    """An upper bound on the absolute value of each head's position scores."""
     reach = constant([n - 1.0 for n in grid], center.device, center.dtype) + center.detach().abs()
     return torch.einsum("ha,hab,hb->h", reach, matrix.detach().abs(), reach)
 
@@ -97,15 +97,15 @@ def largest_score(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Floa
 def position_columns(
     center: Tensor, matrix: Tensor, grid: tuple[int, ...], prefix: int, beta: float, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "1 heads tokens columns"], Float[Tensor, "1 heads tokens columns"]]:
-    """What queries and keys have beside their content, divided by β where the kernel multiplies with it.
+    """The position columns of queries and of keys, divided by β because the kernel multiplies scores by β.
 
-    A coordinate is a sum of whole numbers that the dtype holds, a coefficient one of three; each of the one meets each of
-    the other.
+    In half precision a coordinate is a sum of digits and a coefficient a sum of three pieces, all exact in the dtype; each
+    digit is multiplied by each piece, in a column of its own.
     """
     place, heads = coordinates(grid, center), center.shape[0]
     target = place + center[:, None, :]  # (heads, tokens, axes)
     carriers, count = Carriers.of(grid, prefix, False, dtype), PIECES.get(dtype, 1)
-    # S + Sᵀ and not 2S: the same number, but a gradient that is symmetric, as the score's own is.
+    # S + Sᵀ instead of 2S: the same value, but the gradient is symmetric, like that of the score.
     both = torch.einsum("hab,htb->hta", matrix + matrix.mT, target)
     of_key = -torch.einsum("ta,hab,tb->ht", place, matrix, place)
     ones = torch.ones_like(of_key)
@@ -118,7 +118,7 @@ def position_columns(
             theirs += copies((carriers.axes[a] * digit).expand(heads, -1), dtype, count, carriers.step)
     ours += copies(carriers.one * ones, dtype, count, carriers.step)
     theirs += pieces(of_key / (beta * carriers.one), dtype, count, carriers.step)
-    if prefix:  # the row's own term: without it a key with no position would not be weighed against the others
+    if prefix:  # softmax ignores the term tᵀSt of a query, unless some keys have no position and lack it
         of_row = (torch.einsum("hab,htb->hta", matrix, target) * target).sum(-1)
         ours += pieces(of_row / (beta * carriers.one), dtype, count, carriers.step)
         theirs += copies(-carriers.one * ones, dtype, count, carriers.step)
@@ -128,8 +128,7 @@ def position_columns(
 
 
 def pieces(x: Tensor, dtype: torch.dtype, count: int, step: float) -> list[Tensor]:
-    """Numbers of the dtype of which the first, the second over ``step``, the third over its square add up to x. The first
-    carries the gradient."""
+    """Numbers p₀, p₁, … of the dtype with x ≈ p₀ + p₁ / step + p₂ / step² + …; only p₀ carries the gradient."""
     found = [x.to(dtype)]
     rest = x.detach()
     for _ in range(count - 1):
@@ -139,5 +138,5 @@ def pieces(x: Tensor, dtype: torch.dtype, count: int, step: float) -> list[Tenso
 
 
 def copies(x: Tensor, dtype: torch.dtype, count: int, step: float) -> list[Tensor]:
-    """What the pieces of a coefficient are multiplied by."""
+    """The factors for the pieces of a coefficient: x, x / step, x / step², …"""
     return [(x * step**-piece).to(dtype) for piece in range(count)]

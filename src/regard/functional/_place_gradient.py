@@ -1,4 +1,4 @@
-"""Gradients of centers and sharpness beside a fused kernel that knows nothing of them."""
+"""Gradients of center and sharpness, computed outside of the fused kernel."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from regard.functional.kernels import Heads
 
 
 class PlaceGradient(torch.autograd.Function):
-    """Attention's output as it is. Backward, center and matrix receive their gradients, made again from queries, keys and
-    values and what comes from above; all else goes its own way."""
+    """The identity on attention's output. Its backward pass computes the gradients of center and matrix from recomputed
+    scores, and passes the output's gradient on to the fused kernel, which computes those of query, key and value."""
 
     @staticmethod
     def forward(  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What the gradients of centers and sharpness need of content with place: moments of the scores' gradient."""
+"""Moments of the scores' gradient, from which the gradients of center and sharpness follow."""
 
 import math
 from contextlib import suppress
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from regard.functional import kernels
 
-# What stands between the products of a few queries may take so many bytes.
+# The most bytes that the intermediates of one chunk of queries may take.
 CHUNK_BYTES = {"cpu": 1 << 25, "cuda": 1 << 30}
 
 Moments = tuple[Float[Tensor, "heads axes"], Float[Tensor, "heads axes axes"]]
 
 
 def coordinates(grid: tuple[int, ...], like: Tensor) -> Float[Tensor, "tokens axes"]:
-    """Whole numbers, counted from the middle of the grid, row-major."""
+    """Integer coordinates of all tokens in row-major order, counted from the middle of the grid."""
     sides = [torch.arange(n, device=like.device, dtype=like.dtype) - n // 2 for n in grid]
     return torch.stack([x.flatten() for x in torch.meshgrid(*sides, indexing="ij")], -1)
 
@@ -27,10 +27,10 @@ def place_moments(
     keep: Tensor | None, lse: Tensor | None, grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
     heads: kernels.Heads | None = None, longest: Tensor | None = None,
 ) -> Moments:  # fmt: skip
-    r"""Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over all pairs with a position, ds the gradient of their scores.
+    r"""Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over all pairs with a position; ds is the gradient of a pair's score.
 
-    A fused kernel rounds ds to its dtype before it multiplies with coordinates, and a row's sum is then no longer zero: in
-    absolute coordinates that is most of what is found. Here ds is made again, in float32, and distances are what it meets.
+    A fused kernel rounds ds to its dtype, so that a row of ds no longer sums to zero, and then multiplies it by absolute
+    coordinates: the result is mostly rounding error. Here ds is recomputed in float32 and multiplied by distances.
     """
     fits = kernels.usable_for_moments(value, grid) and query.shape[3] <= kernels.WIDEST
     if fits and not torch.is_grad_enabled():
@@ -46,8 +46,8 @@ def plain_moments(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, matrix: Tensor, keep: Tensor | None,
     grid: tuple[int, ...], prefix: int, beta: float, causal: bool,
 ) -> Moments:  # fmt: skip
-    """The same by plain operations, a few queries at a time. What depends on a distance is a polynomial of the key's place, so
-    that it takes products of a few columns, in which float64 loses nothing that matters."""
+    """The same by plain operations, in chunks of queries. Terms in a distance are polynomials of the key's coordinates, so
+    they are products with a few columns (1, coordinates, their squares), which float64 computes accurately enough."""
     build = torch.promote_types(query.dtype, torch.float32)
     query, key, value, grad = (x.to(build) for x in (query, key, value, grad))
     place, tokens = coordinates(grid, center), prefix + math.prod(grid)
@@ -68,7 +68,7 @@ def plain_moments(
             scores = scores.masked_fill(~seen, torch.finfo(build).min)
         weights = scores.softmax(-1)
         if seen is not None:
-            weights = weights.masked_fill(~seen, 0.0)  # rows that see nothing, too
+            weights = weights.masked_fill(~seen, 0.0)  # also zero in rows that see no key
         by_weights = grad[:, :, rows] @ value.mT
         by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdim=True))
         sums = by_scores[..., prefix:].sum(0).to(powers.dtype) @ powers

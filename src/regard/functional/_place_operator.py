@@ -1,4 +1,4 @@
-"""Moments of the scores' gradient as an operator of torch: a compiler, or a mode that counts operators, must see it."""
+"""``place_moments`` as a custom operator of torch, which compilers and dispatch modes (such as FLOP counters) can see."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def place_moments(
     first, second = _place_moments.place_moments(
         grad, out, query, key, value, center, matrix, keep, lse, tuple(grid), prefix, beta, causal
     )
-    return first.clone(), second.clone()  # an operator's results share no memory
+    return first.clone(), second.clone()  # results of a custom operator must not share memory
 
 
 @place_moments.register_fake

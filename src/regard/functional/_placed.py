@@ -1,4 +1,4 @@
-"""Content and place together on the stock fused kernel: Gaussian scores as a few more columns of queries and keys."""
+"""Attention by content and position on torch's fused kernel: Gaussian scores become extra columns of queries and keys."""
 
 import functools
 import math
@@ -97,7 +97,7 @@ def placed_attention(
     if keep is not None:
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
     if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
-        # The kernel gives weights to rows that see nothing, too, and zeros take their place afterwards: of the map as well.
+        # The kernel also gives weights to rows that see no key; their output, and here their map, is set to zero afterwards.
         again: Callable[..., Any] = functools.partial(
             placed_attention, query, key, value, center, sharpness, grid,
             prefix=prefix, beta=beta, keep=keep, causal=causal,
@@ -126,8 +126,8 @@ def with_weights(
     query: Tensor, key: Tensor, value: Tensor, scores: Tensor, beta: float, keep: Tensor | None, causal: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output and the map, in float32 or better: half precision would round scores of far positions by more than what
-    tells them apart."""
+    """The output and the map, computed in float32 or better: in half precision, rounding would exceed the differences
+    between scores of distant positions."""
     wide = torch.promote_types(query.dtype, torch.float32)
     hidden = None if keep is None else keep[:, None, None, :].expand(-1, *query.shape[1:3], -1)
     out, weights = attention(
@@ -137,14 +137,14 @@ def with_weights(
     return out.to(value.dtype), weights.to(value.dtype)
 
 
-# Places of an axis from which on float32 sums of scores leave too little of gradients of sharpness: at 64 a third was lost.
+# From this axis length on, float32 sums of scores lose too much of sharpness' gradients: at length 64, a third was lost.
 LONG_AXIS = 33
 
 
 def has_own_gradient(query: Tensor, dropout: float, grid: tuple[int, ...]) -> bool:
-    """Whether gradients of center and sharpness are taken beside the fused kernel, whose own lose them to rounding: in half
-    precision, in TF32 and in float32 on long axes. Not with dropout, of which only the kernel knows what it dropped,
-    nor for transforms."""
+    """Whether gradients of center and sharpness are computed outside of the fused kernel, where they are lost to rounding:
+    in half precision, in TF32 and in float32 on long axes. Not with dropout, because only the kernel knows what it dropped,
+    nor under transforms."""
     is_long = query.dtype is torch.float32 and max(grid) >= LONG_AXIS
     if dropout or is_exporting() or not (query.dtype in PIECES or is_long or products_are_rounded(query)):
         return False
@@ -152,8 +152,8 @@ def has_own_gradient(query: Tensor, dropout: float, grid: tuple[int, ...]) -> bo
 
 
 def known_sums(out: Tensor, tokens: int) -> Float[Tensor, "batch heads tokens"] | None:
-    """The logarithm of each row's sum of exponentials, which the fused kernel keeps for its own backward pass. None where it
-    kept none, where a compiler runs, or where what is kept goes through hooks, as with activation checkpointing."""
+    """The logsumexp of each row, which the fused kernel saves for its own backward pass. None if it saved none, while
+    compiling, or if hooks act on saved tensors, as in activation checkpointing."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or out.grad_fn is None:
         return None
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
@@ -165,15 +165,15 @@ def known_sums(out: Tensor, tokens: int) -> Float[Tensor, "batch heads tokens"] 
 
 
 def position_scores(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Float[Tensor, "heads tokens tokens"]:
-    """The position's part of every score."""
+    """−(δ − Δ)ᵀ S (δ − Δ) for all pairs of tokens of the grid."""
     place = coordinates(grid, center)
     distance = place[None, None, :, :] - place[None, :, None, :] - center[:, None, None, :]
     return -torch.einsum("hqka,hab,hqkb->hqk", distance, matrix, distance)
 
 
 def full_attention(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Gaussian attention with full matrices by this road, without content: for grids whose N×N map would not fit. On the
-    CPU in float64, because sharp heads on large grids leave few digits of a float32 score."""
+    """Gaussian attention with full sharpness matrices by :func:`placed_attention`, with content of width 0, for grids whose
+    N×N map is too large. In float64 on the CPU: for sharp heads on large grids, float32 scores have too few digits."""
     heads, dtype = center.shape[0], value.dtype
     value = value.expand(-1, heads, -1, -1)
     if value.device.type == "cpu":
@@ -183,7 +183,7 @@ def full_attention(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple
     return out.to(dtype) if isinstance(out, Tensor) else out[0].to(dtype)
 
 
-# From this many bytes of float64 maps on, full matrices take the fused kernel.
+# Above this size of the float64 maps in bytes, heads with full matrices take the fused kernel.
 LARGE_MAPS = 2 << 30
 
 
@@ -195,12 +195,12 @@ def check_placed(
     query: Tensor, key: Tensor, value: Tensor, center: Tensor, grid: Sequence[int], prefix: int, beta: float | None,
     keep: Tensor | None,
 ) -> int:  # fmt: skip
-    """Returns the number of tokens, those without a position included."""
+    """Check the arguments. Returns the number of tokens, including those without a position."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_ndim(name, x, "batch heads tokens width")
     for name, x in (("query", query), ("key", key)):
         if x.device != value.device:
-            raise ValueError(f"{name} is on {x.device}, but must be on {value.device}, as value is")
+            raise ValueError(f"{name} is on {x.device}, but must be on {value.device} like value")
     check_ndim("center", center, "heads axes")
     check_grid(grid)
     if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0:
@@ -211,17 +211,17 @@ def check_placed(
     if query.shape[2] != tokens or key.shape[2] != tokens:
         raise ValueError(
             f"query and key have {query.shape[2]} and {key.shape[2]} tokens, but prefix {prefix} and grid {tuple(grid)} "
-            f"make {tokens}: x must have as many"
+            f"need {tokens}"
         )
     if query.shape[1] != center.shape[0] or key.shape[1] != center.shape[0]:
         raise ValueError(
             f"query and key have {query.shape[1]} and {key.shape[1]} heads but center has {center.shape[0]}"
         )
-    if key.shape != query.shape:  # columns are added to both, and would not meet behind contents of other widths
+    if key.shape != query.shape:  # position columns follow the content: both must have the same width
         raise ValueError(f"key must have query's shape {tuple(query.shape)}, got {tuple(key.shape)}")
     if value.shape[:3] != key.shape[:3]:
         raise ValueError(
-            f"value must be (batch, heads, tokens, width) with {tuple(key.shape[:3])} as key has, got {tuple(value.shape)}"
+            f"value must be (batch, heads, tokens, width) starting with {tuple(key.shape[:3])} like key, got {tuple(value.shape)}"
         )
     if keep is not None:
         check_tensor("keep", keep)

@@ -1,5 +1,5 @@
-"""Which way each Gaussian head is computed: dense, separable, banded, full or as taps. Every way gives the same result; that of
-taps within a bound that the plan states."""
+"""By which method each Gaussian head is computed: dense, separable, banded, full or taps. All methods give the same result,
+taps within an error bound that the plan states."""
 
 import functools
 import math
@@ -19,27 +19,27 @@ from regard.support.checks import describe, is_exporting, values_are_readable
 
 Way = Literal["dense", "separable", "banded", "full", "taps"]
 
-# A key whose weight is below e^−L of the largest cannot change a sum in that dtype.
+# L per dtype: a key whose weight is below e^−L of the largest cannot change a sum in that dtype.
 NEGLIGIBLE = {torch.float64: 42.0, torch.float32: 18.0, torch.float16: 12.0, torch.bfloat16: 9.0}
 
-# Up to this many tokens one dense product per head beats thin passes (benchmarks/crossover.py measures both).
+# Up to this many tokens one dense product per head is faster than one pass per axis (measured by benchmarks/crossover.py).
 DENSE_TOKENS = {"cpu": 64, "cuda": 1024}
 
-# A band pays where its windows read at most this share of the axis; a GPU would rather do a large product than a gather.
+# A band is used if its windows read at most this share of the axis; on a GPU a large product is often faster than a gather.
 BAND_SHARE = {"cpu": 0.4, "cuda": 1 / 32}
 
-# From this many tokens on the CPU looks at its heads to find local ones.
+# From this many tokens on, plan="auto" on the CPU reads the heads' values to find local heads.
 BAND_TOKENS = 1024
 
 
 def band_block(outputs: int) -> int:
-    """How many outputs share a window: few read less, many make larger products."""
+    """How many outputs share a window: smaller blocks read less, larger blocks make larger products."""
     return min(16, max(8, outputs // 4), outputs)
 
 
 class HeadPlan(NamedTuple):
-    """How one head is computed. ``radius`` is the band's reach per axis (banded heads alone), ``shift`` the offset that it reads
-    (taps alone)."""
+    """How one head is computed. ``radius`` is the reach of the band per axis (banded heads only), ``shift`` the offset of the
+    key that the head reads (taps only)."""
 
     way: Way
     radius: tuple[int, ...] | None = None
@@ -64,17 +64,17 @@ class GaussianPlan(NamedTuple):
     center: tuple[tuple[float, ...], ...]
     sharpness: tuple[tuple[float, ...], ...]
     padding: tuple[tuple[int, int], ...]
-    queries: tuple[tuple[float, ...], ...] | None  # None: the grid's own
+    queries: tuple[tuple[float, ...], ...] | None  # None: those of the grid
     leak: float = 0.0
 
     @property
     def shifts(self) -> tuple[tuple[int, ...], ...] | None:
-        """The offset of each head, where all are taps."""
+        """The offset of each head if all heads are taps, else None."""
         shifts = tuple(head.shift for head in self.heads if head.shift is not None)
         return shifts if len(shifts) == len(self.heads) else None
 
     def check_holds(self, center: Tensor, sharpness: Tensor) -> None:
-        """Refuse heads that this plan was not made for, on the grid itself; values are read on the CPU alone."""
+        """Raise an error for heads (with queries on the grid) that this plan does not fit; values are read only on the CPU."""
         check_plan_holds(self, resolve(center, sharpness, self.grid, None, self.border, self.padding))
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ def plan_for(
 
 
 def can_be_taps(call: GaussianCall) -> bool:
-    """Whether sharp heads of whole centers read one key each: the nearest that there is, as at a border that is repeated."""
+    """Whether sharp heads with integer centers can be shifts, where each query reads the existing key nearest to its target."""
     return not call.is_full and call.queries is None and call.border == "native"
 
 
@@ -153,7 +153,7 @@ def cheapest(
     call: GaussianCall, default: Way, centers: Sequence[Sequence[float]], alphas: Sequence[Sequence[float]],
     dtype: torch.dtype, slack: float,
 ) -> tuple[list[HeadPlan], list[HeadGroup]]:  # fmt: skip
-    """The way of each head, and the heads that share one: bands where the weights of heads are local."""
+    """The method of each head (banded if it is local, else ``default``), and groups of heads that are computed together."""
     can_band = default == "separable" and call.border in ("native", "zeros")
     heads: list[HeadPlan] = []
     members: dict[tuple[int | None, ...] | None, list[int]] = defaultdict(list)  # windows per axis -> heads
@@ -178,9 +178,9 @@ def cheapest(
 
 
 def local_groups(call: GaussianCall, dtype: torch.dtype) -> tuple[HeadGroup, ...] | None:
-    """Bands for local heads without being asked: on the CPU, where looking at the heads costs nothing beside the work.
+    """The groups of heads, with bands for local heads, that ``plan="auto"`` uses on the CPU, where reading values is cheap.
 
-    None where that is not so: on other devices, while compiling, for queries off the grid, and on small grids.
+    None on other devices, while compiling, for queries off the grid, and on small grids.
     """
     if call.queries is not None or call.border not in ("native", "zeros") or math.prod(call.grid) < BAND_TOKENS:
         return None
@@ -204,7 +204,7 @@ def _kept_groups(
 def groups_for(
     call: GaussianCall, plan: str | GaussianPlan, device: str, dtype: torch.dtype | None = None
 ) -> tuple[HeadGroup, ...]:
-    """The groups a call computes its heads in; ``dtype`` is the values', and decides which weights matter."""
+    """The groups of heads of a call. The values' ``dtype`` decides which weights are negligible."""
     check_plan(plan)
     if isinstance(plan, GaussianPlan):
         check_plan_holds(plan, call)
@@ -213,7 +213,7 @@ def groups_for(
     if call.is_full:
         way = "full"
     elif plan == "auto":
-        # An exported program keeps one way for every size, and only separable suits them all.
+        # An exported program has one method for every grid size, and only "separable" suits them all.
         way = "separable" if is_exporting() else choose_way(call.grid, call.outputs, device)
         if way == "separable" and device == "cpu" and dtype is not None:
             local = local_groups(call, dtype)
@@ -225,10 +225,10 @@ def groups_for(
 
 
 def choose_way(grid: Sequence[int], outputs: Sequence[int], device: str) -> Way:
-    """By shapes alone: dense where the grid is small, separable elsewhere."""
+    """Choose by shapes alone: dense for small grids, otherwise separable."""
     tokens = max(math.prod(grid), math.prod(outputs))
     if len(grid) == 1:
-        return "separable"  # one axis: its matrix is the whole map, both ways are one
+        return "separable"  # with one axis the axis matrix is the whole map, so both methods are the same
     return "dense" if tokens <= DENSE_TOKENS.get(device, DENSE_TOKENS["cuda"]) else "separable"
 
 
@@ -239,10 +239,10 @@ def whole_blocks(way: Way, call: GaussianCall, heads: int) -> tuple[AxisBlocks, 
 
 
 def band_radius(alpha: float, dtype: torch.dtype, slack: float = 0.0) -> int:
-    """The largest step m from the nearest key with α·m(m − 1) ≤ L: no key farther away can matter.
+    """The largest step m from the nearest key with α·m(m − 1) ≤ L: keys farther away have negligible weight.
 
     The nearest key lies at most ½ from a target inside the axis, and (m − ½)² − ¼ = m(m − 1); for a target outside
-    the axis the weights fall faster still.
+    the axis the weights fall even faster.
     """
     if alpha <= 0:
         return 1 << 30
@@ -250,7 +250,7 @@ def band_radius(alpha: float, dtype: torch.dtype, slack: float = 0.0) -> int:
 
 
 def band_windows(call: GaussianCall, radius: tuple[int, ...]) -> tuple[int | None, ...] | None:
-    """The window per axis (None: the whole axis), or None where no axis gains from a band."""
+    """The window size per axis (None: the whole axis), or None if a band pays on no axis."""
     share = BAND_SHARE.get(call.center.device.type, BAND_SHARE["cuda"])
     windows: list[int | None] = []
     for axis, (reach, inputs) in enumerate(zip(radius, call.grid, strict=True)):
@@ -264,7 +264,7 @@ def band_windows(call: GaussianCall, radius: tuple[int, ...]) -> tuple[int | Non
 
 
 def band_blocks(call: GaussianCall, axis: int, centers: list[float], window: int | None) -> AxisBlocks:
-    """Cut one axis into blocks whose windows hold every key that matters to any of the block's outputs."""
+    """Split one axis into blocks whose windows contain every key with non-negligible weight for any output of the block."""
     inputs, outputs = call.grid[axis], call.outputs[axis]
     if window is None:
         return AxisBlocks.whole(outputs, inputs, len(centers))
@@ -291,7 +291,7 @@ def check_plan(plan: object) -> None:
             f"plan={plan!r} depends on the heads' values or shape: make a plan with "
             f"regard.functional.plan_for(center, sharpness, grid, dtype) and pass it"
         )
-    raise ValueError(f"plan must be 'auto', 'dense', 'separable' or what plan_for returned, got {describe(plan)}")
+    raise ValueError(f"plan must be 'auto', 'dense', 'separable' or a result of plan_for, got {describe(plan)}")
 
 
 def _coordinates(call: GaussianCall) -> tuple[tuple[float, ...], ...] | None:
@@ -308,7 +308,7 @@ def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
         )
     banded = [h for h, head in enumerate(plan.heads) if head.way in ("banded", "taps")]
     if banded and (plan.queries is None) != (call.queries is None):
-        raise ValueError("plan was made for queries elsewhere (the grid's own, or others): call plan_for again")
+        raise ValueError("plan was made for other queries (on the grid, or explicit coordinates): call plan_for again")
     if not banded or not values_are_readable(call.center):
         return
     if all(map(values_are_readable, call.queries or ())) and plan.queries != _coordinates(call):

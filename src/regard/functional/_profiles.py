@@ -1,4 +1,4 @@
-"""What a head scores along one axis of a grid. Scores that are sums over axes make attention that factorizes over them."""
+"""Profiles: how a head scores offsets along one axis of a grid. If scores are sums over axes, attention factorizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.support.checks import check_choice, check_floating, describe, values
 
 Side = Literal["both", "before", "after"]
 
-CHUNK = 64  # outputs of a scan that share one product
+CHUNK = 64  # outputs of a scan per matrix product
 
 
 class GaussianProfile(NamedTuple):
@@ -94,7 +94,7 @@ class DecayProfile(NamedTuple):
         return self.plain_scan(x)
 
     def plain_scan(self, x: Float[Tensor, "batch heads size width"]) -> Float[Tensor, "batch heads size width"]:
-        """The same in plain operations."""
+        """The same average in plain tensor operations."""
         rate = self.rate.to(build_dtype(self.rate, x))
         values, ones = x.to(rate.dtype), rate.new_ones(1, rate.shape[0], x.shape[2], 1)
         total, norm = self._sums(values, rate), self._sums(ones, rate)
@@ -135,7 +135,7 @@ class TableProfile(NamedTuple):
                 f"{(self.scores.shape[1] - 1) // 2}, but its axis has {size} tokens"
             )
         if values_are_readable(self.scores) and not bool((self.scores < math.inf).all()):
-            raise ValueError(f"{name}.scores must be finite, or −∞ for an offset that is hidden, but holds NaN or +∞")
+            raise ValueError(f"{name}.scores must be finite, or −∞ to hide an offset, but holds NaN or +∞")
 
     def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:
         scores = self.scores.to(build_dtype(self.scores))
@@ -164,8 +164,8 @@ def one_sided(scores: Tensor, offset: Tensor, side: Side) -> Tensor:
 def decayed_sums(
     x: Float[Tensor, "batch heads size width"], rate: Float[Tensor, " heads"]
 ) -> Float[Tensor, "batch heads size width"]:
-    r"""Every :math:`s_q = \sum_{k \le q} e^{-\lambda (q - k)} x_k`: inside chunks by one product, between chunks by the
-    same function of their last sums, with the decay over a whole chunk.
+    r"""The sums :math:`s_q = \sum_{k \le q} e^{-\lambda (q - k)} x_k`: one product inside each chunk, and between chunks a
+    recursive call on the last sum of each chunk, with the decay of a whole chunk.
 
     >>> decayed_sums(torch.ones(1, 1, 4, 1), torch.tensor([math.log(2.0)])).flatten()
     tensor([1.0000, 1.5000, 1.7500, 1.8750])
@@ -180,7 +180,7 @@ def decayed_sums(
     inside = decay.unsqueeze(1) @ padded.unflatten(2, (chunks, chunk))  # (batch, heads, chunks, chunk, width)
     if chunks > 1:
         ends = decayed_sums(inside[..., -1, :], rate * chunk)
-        carried = F.pad(ends[:, :, :-1], (0, 0, 1, 0))  # what the chunks before have left
+        carried = F.pad(ends[:, :, :-1], (0, 0, 1, 0))  # the sum of all earlier chunks
         fading = (-rate[:, None] * (place + 1)).exp()[:, None, :, None]
         inside = inside + fading * carried.unsqueeze(3)
     return inside.flatten(2, 3)[:, :, :size]

@@ -1,4 +1,4 @@
-"""Attention by position whose score is a sum over axes: exact, and never an N×N matrix."""
+"""Attention by position whose score is a sum over axes: exact, without an N×N matrix."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from regard.functional._profiles import DecayProfile, GaussianProfile, Profile
 from regard.observation import observe, unobserved
 from regard.support.checks import check_choice, check_grid, check_ndim, describe
 
-# An axis longer than this is decayed by scans, a shorter one by its matrix.
+# plan="auto" computes a decaying axis by a scan if it is longer than this, else by its matrix.
 SCAN_SIZE = 512
 
 
@@ -80,7 +80,7 @@ def takes_scan(profile: Profile, size: int, plan: str) -> bool:
 
 
 def along_axis(x: Tensor, profile: Profile, grid: tuple[int, ...], axis: int, size: int, scan: bool) -> Tensor:
-    """One axis of (batch, heads, tokens, width), the others and the channels beside it."""
+    """Apply one profile to (batch, heads, tokens, width) along one axis of the grid, by its scan or by its matrix."""
     batch, heads, tokens, width = x.shape
     before, after = math.prod(grid[:axis]), math.prod(grid[axis + 1 :])
     y = x.reshape(batch, heads, before, size, after * width).transpose(1, 2).reshape(-1, heads, size, after * width)

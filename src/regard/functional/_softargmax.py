@@ -63,7 +63,7 @@ def softargmax(
 
 
 def finite_number(beta: float | Tensor) -> float | Tensor:
-    """A float: an integer beyond its range counts as the largest.
+    """β as a float; an integer beyond the range of floats becomes the largest float.
 
     >>> finite_number(10**400)
     1.7976931348623157e+308
@@ -77,11 +77,11 @@ def finite_number(beta: float | Tensor) -> float | Tensor:
 
 
 def scale_scores(scores: Tensor, beta: float | Tensor, keep: Tensor, dim: int) -> Tensor:
-    """The logits whose softmax the weights are, for every β including ∞: β·scores, but for a number per slice."""
+    """Logits whose softmax gives the weights, for every β including ∞: β·scores up to a constant per slice."""
     if isinstance(beta, Tensor):
         hard, largest = torch.isinf(beta), _largest(scores)
         finite = beta.masked_fill(hard, 0.0).to(scores.dtype).clamp(max=largest)
-        # A β up to 1 keeps scores in range. A larger one meets differences, which may leave it: 0 · ∞ would be NaN.
+        # β ≤ 1 cannot overflow. A larger β multiplies differences to the best score, clamped because 0 · ∞ would be NaN.
         below = below_best(scores, None, keep, dim).clamp(min=-largest)
         soft = torch.where(finite <= 1, scores * finite.clamp(max=1.0), below * finite)
         return torch.where(hard, hard_logits(scores, None, keep, dim), soft)
@@ -97,16 +97,16 @@ def _largest(scores: Tensor) -> float:
 
 
 def below_best(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: int) -> Tensor:
-    """Scores less the best one that may be attended: softmax does not see it, and any β may multiply them."""
+    """Scores minus the best visible score: softmax ignores this constant, and the result (≤ 0) may be multiplied by any β."""
     if not scores.shape[dim]:
         return scores
     best = _open_scores(scores, bias, keep).amax(dim, keepdim=True)
-    # Those that may not be attended may lie above: they are masked later, and must not be +∞ by then.
+    # Hidden scores may exceed the best visible one. They are masked later, and must not become +∞ before.
     return (scores - best.masked_fill(best == -math.inf, 0.0)).clamp(max=0.0)
 
 
 def _open_scores(scores: Tensor, bias: Tensor | None, keep: Tensor | None) -> Tensor:
-    """−∞ where nothing may be attended; without a gradient."""
+    """The scores without a gradient, −∞ for hidden keys."""
     scores = scores.detach()
     if keep is not None:
         scores = scores.masked_fill(~keep, -math.inf)
@@ -114,24 +114,24 @@ def _open_scores(scores: Tensor, bias: Tensor | None, keep: Tensor | None) -> Te
 
 
 def hard_logits(scores: Tensor, bias: Tensor | None, keep: Tensor | None, dim: int) -> Tensor:
-    """The limit β → ∞: bias (or nothing) on the best scores that may be attended, −∞ elsewhere."""
+    """Logits in the limit β → ∞: the bias (or 0) for the best visible scores, −∞ for all others."""
     if not scores.shape[dim]:
         return scores
     open_scores = _open_scores(scores, bias, keep)
     best = (open_scores == open_scores.amax(dim, keepdim=True)) & (open_scores > -math.inf)
-    # Zeros with a (zero) gradient path to the scores, as every finite β has one.
+    # Zeros that stay in the autograd graph: scores receive a (zero) gradient, as with every finite β.
     base = scores * 0.0
     if bias is None:
         return base.masked_fill(~best, -math.inf)
-    # Of equal scores, those with a bias of +∞ share the weight, as they do for every finite β.
+    # Among equal best scores, those with a bias of +∞ share the weight, as with every finite β.
     top = best & (bias == math.inf)
     best = torch.where(top.any(dim, keepdim=True), top, best)
     return (base + bias.masked_fill(bias == math.inf, 0.0)).masked_fill(~best, -math.inf)
 
 
 def masked_softmax(logits: Tensor, keep: Tensor, dim: int = -1) -> Tensor:
-    """Softmax over what is kept; zeros, with zero gradients, where nothing is."""
+    """Softmax over the kept entries; zeros, with zero gradients, for slices without any."""
     logits = logits.masked_fill(~keep, -math.inf)
-    # A row of −∞ would be NaN in both directions: give it finite logits, then no weight.
+    # The softmax of a row of −∞, and its gradient, would be NaN: use finite logits there and set the weights to zero.
     empty = (logits == -math.inf).all(dim, keepdim=True)
     return logits.masked_fill(empty, 0.0).softmax(dim).masked_fill(empty, 0.0)

@@ -1,4 +1,4 @@
-"""Sharp heads with whole centers as taps: how far such a head is from a shift, and the shift itself."""
+"""Taps: sharp heads with integer centers, computed as shifts. A bound on the difference, and the shift itself."""
 
 import functools
 import math
@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-SOFT = 0.5  # the sharpness below which the sum is taken by Poisson's formula
+SOFT = 0.5  # below this sharpness the sum is computed by Poisson's formula
 
 
 def tail(alpha: float) -> float:
-    r"""All the weight off the target, relative to the target's: :math:`T = 2\sum_{r\ge1} e^{-\alpha r^2}`.
+    r"""The weight off the target, relative to the target's weight: :math:`T = 2\sum_{r\ge1} e^{-\alpha r^2}`.
 
-    Soft heads would need as many terms as they are wide. For them Poisson's formula gives the same sum in one or two terms:
+    For soft heads this sum has many terms, and Poisson's formula gives the same result with one or two:
     :math:`1 + T = \sqrt{\pi/\alpha}\,(1 + 2\sum_{r\ge1} e^{-\pi^2 r^2/\alpha})`.
 
     >>> round(tail(1.0), 6)
@@ -34,7 +34,7 @@ def tail(alpha: float) -> float:
 
 
 def shift_leak(alphas: Sequence[float]) -> float:
-    r"""How far a head of integer center is from a shift: the L1 distance of a row of weights from the one-hot row.
+    r"""A bound on the L1 distance of a row of weights from the one-hot row of a shift, for a head with integer center.
 
     One axis: the target has at least 1/(1+T) of its row, for every border. So at most :math:`T/(1+T)` lies elsewhere,
     and the row is at most :math:`2T/(1+T)` from the one-hot row. Several axes: the target's weight is
@@ -50,7 +50,7 @@ def shift_leak(alphas: Sequence[float]) -> float:
 def shifted(
     value: Float[Tensor, "batch value_heads tokens width"], shifts: Sequence[tuple[int, ...]], grid: tuple[int, ...]
 ) -> Float[Tensor, "batch heads tokens width"]:
-    """Each head reads the token at its offset, or the nearest one that there is. One value may serve all heads.
+    """Each head reads the token at its offset, or the nearest existing one. One value may be shared by all heads.
 
     >>> shifted(torch.arange(4.0).reshape(1, 1, 4, 1), [(1,), (-2,)], (4,)).squeeze(3)
     tensor([[[1., 2., 3., 3.],
@@ -63,7 +63,7 @@ def shifted(
 
 @functools.lru_cache(256)
 def sources(shift: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
-    """The number of the token that each token reads."""
+    """For each token, the index of the token that it reads."""
     with torch.inference_mode(False):
         sides = [(torch.arange(n) + step).clamp(0, n - 1) for n, step in zip(grid, shift, strict=True)]
         number = torch.zeros(1, dtype=torch.long)

@@ -1,6 +1,6 @@
-"""Triton kernels, used only where CUDA is present. Everything here computes what the plain path computes.
+"""Triton kernels, used only on CUDA devices. Each gives the same result as the plain path.
 
-:func:`usable` says whether a plane of values can be handed to them; nothing else needs to be known about them.
+:func:`usable` and its siblings say whether the kernels support given tensors; callers need to know nothing else.
 """
 
 import functools
@@ -41,7 +41,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bool:
-    """Whether kernels can mix these values: a plane of at most 128 × 128 tokens, on a GPU of the Ampere kind or newer.
+    """Whether kernels support these values: a plane of at most 128 × 128 tokens, on a GPU of the Ampere generation or newer.
 
     ``REGARD_KERNELS=0`` in the environment turns them off; under Triton's interpreter they also run on a CPU.
     """
@@ -55,12 +55,12 @@ def usable(value: Tensor, outputs: tuple[int, ...], grid: tuple[int, ...]) -> bo
 
 
 def is_small_plane(grid: tuple[int, ...]) -> bool:
-    """Whether a plane is kept on the chip as a whole, both axes at once."""
+    """Whether one program holds a whole plane in registers and computes both axes at once."""
     return len(grid) == 2 and grid[0] <= SMALL_SIDE and grid[1] <= SMALL_SIDE
 
 
 def usable_on_grid(value: Tensor, grid: tuple[int, ...]) -> bool:
-    """Whether kernels can compute native Gaussian heads on these values, whatever the size of the grid."""
+    """Whether kernels can compute Gaussian heads with border "native" on these values, on a grid of any size."""
     if value.dtype not in _DTYPES or is_exporting() or len(grid) > 3 or not all(isinstance(n, int) for n in grid):
         return False
     if is_transformed():
@@ -74,9 +74,9 @@ def usable_for_maps(x: Tensor) -> bool:
 
 
 def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> CellSums:
-    """Mass and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics of queries and keys.
+    """Total and largest weight of cells of ``cell[0]`` queries × ``cell[1]`` keys, and statistics per query and per key.
 
-    ``first_keys``, of which the mass is a statistic of queries, are at most 16."""
+    One of the statistics per query is its total weight on the first ``first_keys`` keys, at most 16."""
     from regard.functional.kernels._overview_launch import cell_sums
 
     return cell_sums(given, cell, first_keys)
@@ -85,11 +85,11 @@ def overview(given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> Cel
 def packed_overview(
     given: ScoreTensors, cell: tuple[int, int], first_keys: int, value: Tensor, output: Tensor, rows: tuple[int, ...]
 ) -> tuple[PackedParts, Tensor] | None:
-    """The same in the dtypes in which it is kept, side by side in a tensor of bytes, and compared with these rows in full: see
-    :class:`regard.functional.kernels._overview_launch.OverviewPlan`. None if the tensors do not lie as they must.
+    """The same, stored in its final dtypes in one tensor of bytes, and checked against the full ``rows``; see
+    :class:`regard.functional.kernels._overview_launch.OverviewPlan`. None if the tensors have unsuitable alignment or strides.
 
     Args:
-        value, output: with which the rows are compared, of the same dtype.
+        value, output: of the same dtype; the check compares weights @ value with the output.
     """
     from regard.functional.kernels._overview_launch import packed
 
@@ -97,7 +97,7 @@ def packed_overview(
 
 
 def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
-    """Whether kernels can join positions to queries, keys and values like x, ``(batch, heads, tokens, width)``."""
+    """Whether kernels can append position columns to queries and keys like x, ``(batch, heads, tokens, width)``."""
     return x.dtype in PIECES and usable_for_moments(x, grid)
 
 
@@ -108,9 +108,9 @@ def usable_for_moments(x: Tensor, grid: tuple[int, ...]) -> bool:
 
 
 def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:
-    """Whether kernels can mix the axes of a converted convolution's input, by matrices (taps, outputs, inputs)."""
+    """Whether kernels can multiply a converted convolution's input by matrices (taps, outputs, inputs) along each axis."""
     half = x.dtype in (torch.float16, torch.bfloat16) and x.numel() > 0
-    half = half and torch._C._len_torch_dispatch_stack() == 0  # a mode that counts operators must see them
+    half = half and torch._C._len_torch_dispatch_stack() == 0  # dispatch modes must see plain operators
     return half and all(max(matrix.shape) <= _LONGEST for matrix in matrices) and _run_on(x.device.type)
 
 
@@ -132,22 +132,22 @@ def _is_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-# What torch.compiler.assume_constant_result does, which would load the compiler, for seconds, to do it.
+# The effect of torch.compiler.assume_constant_result, without importing the compiler, which takes seconds.
 _run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def as_autocast(value: Tensor) -> Tensor:
-    """In the dtype that a product of torch's own would take here."""
+    """The value in the dtype that autocast would use for a matrix product."""
     return value.to(torch.get_autocast_dtype(value.device.type)) if under_autocast(value) else value
 
 
 def _as_operator() -> bool:
-    """Whether to call a kernel as an operator of torch: a compiler, or a mode that counts operators, must see it."""
+    """Whether to call a kernel as a custom operator, so that the compiler or a dispatch mode (a FLOP counter) sees it."""
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Values (batch, heads or 1, tokens, width) mixed by one (heads, outputs, inputs) matrix per axis."""
+    """Multiply values (batch, heads or 1, tokens, width) by one (heads, outputs, inputs) matrix along each axis."""
     value = as_autocast(value)
     rows, columns = rows.to(value.dtype), columns.to(value.dtype)
     plane = (rows.shape[1], rows.shape[2], columns.shape[1], columns.shape[2])
@@ -162,7 +162,7 @@ def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Gaussian attention of native heads, matrices and all, from center and sharpness (heads, 2)."""
+    """Gaussian attention on a small plane with border "native", from center and sharpness (heads, 2)."""
     value = as_autocast(value)
     if _as_operator():
         from regard.functional.kernels._ops import gaussian_plane as operator
@@ -174,7 +174,7 @@ def gaussian_plane(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple
 
 
 def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Gaussian attention of native heads on a grid of any size, from center (heads, axes) and sharpness, the same or (heads,)."""
+    """Gaussian attention with border "native" on any grid, from center (heads, axes) and sharpness (heads, axes) or (heads,)."""
     value = as_autocast(value)
     if _as_operator():
         from regard.functional.kernels._grid import gaussian_grid as operator
@@ -185,27 +185,27 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[
 
     try:
         return attend(value, center, sharpness, grid)
-    except MemoryError:  # the card has no room for a pass: torch's own products take its place
+    except MemoryError:  # the GPU lacks shared memory or registers for a kernel: use torch's products
         return plain_grid(value, center, sharpness, grid)
 
 
 def gaussian_again(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[int]) -> Tensor | None:
-    """What :func:`gaussian_grid` gives, where it was called before with tensors like these; else None."""
+    """The result of :func:`gaussian_grid` if it was called before with tensors of the same shapes and kinds, else None."""
     if torch.compiler.is_compiling() or type(grid) is not tuple or not is_repeatable(value, center, sharpness):
         return None
     return attend_again(as_autocast(value), center, sharpness, grid) if _run_on(value.device.type) else None
 
 
 def usable_for_scans(x: Tensor) -> bool:
-    """Whether kernels can take decayed averages of (items, heads, tokens, width). A compiler sees plain operations instead."""
+    """Whether kernels can compute decayed averages of (items, heads, tokens, width). Compilers get plain operations instead."""
     if torch.compiler.is_compiling() or is_exporting() or is_transformed():
         return False
     return x.dtype in _DTYPES and _run_on(x.device.type) and x.numel() > 0 and torch._C._len_torch_dispatch_stack() == 0
 
 
 def decayed_average(x: Tensor, rate: Tensor, side: str, plain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Averages along the tokens with weights e^{−λ|q − k|}; ``plain`` computes the same, for gradients of gradients and where
-    the kernels fail."""
+    """Averages along the tokens with weights e^{−λ|q − k|}. ``plain`` computes the same, for second-order gradients and in
+    case the kernels fail."""
     from regard.functional.kernels import _decay_launch
 
     return _decay_launch.decayed_average(x, rate, _decay_launch.SeenSides(side != "after", side != "before"), plain)

@@ -1,7 +1,7 @@
-"""Gaussian attention called like an earlier call: one look-up stands for checks, choices and launch decisions.
+"""A cache for repeated calls of Gaussian attention: one lookup replaces argument checks and launch decisions.
 
-Between two launches of a training step the device waits for the host, so that what was found right once for shapes,
-strides and dtypes is not asked again. Values are never looked at here: on a GPU that would wait for the device.
+In a training step the GPU often waits for the host between launches, so calls with known shapes, strides and dtypes are
+not checked again. Tensor values are never read here: on a GPU that would be a synchronization.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,7 +18,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 MOST_CALLS = 1024
 _PLAIN = (Tensor, torch.nn.Parameter)
 
-# What computes a call, and the plan it is told.
+# From cache key to the function that computes the call, and its plan.
 _known: dict[Hashable, tuple[Attend, Any]] = {}
 
 
@@ -31,7 +31,7 @@ def key_of(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ..
 
 
 def remember(key: Hashable, attend: Attend, plan: Any) -> None:
-    """That calls like this one are computed by ``attend(value, center, sharpness, plan)``."""
+    """Remember that calls with this key are computed by ``attend(value, center, sharpness, plan)``."""
     if len(_known) >= MOST_CALLS:
         _known.clear()
     _known[key] = attend, plan
@@ -42,7 +42,7 @@ def forget() -> None:
 
 
 def is_repeatable(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
-    """Plain tensors on the current GPU, outside of transforms and of modes that must see operators."""
+    """Whether the cache may be used: plain tensors on the current GPU, no transform and no dispatch mode active."""
     return (
         type(value) in _PLAIN and type(center) in _PLAIN and type(sharpness) in _PLAIN and is_on_current_gpu(value)
         and torch._C._len_torch_dispatch_stack() == 0 and not is_transformed()
@@ -50,12 +50,12 @@ def is_repeatable(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
 
 
 def attend_again(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor | None:
-    """The output, or None where there was no call like this."""
+    """The output, or None if there was no such call before."""
     found = _known.get(key_of(value, center, sharpness, grid))
     if found is None:
         return None
     attend, plan = found
     try:
         return attend(value, center, sharpness, plan)
-    except MemoryError:  # the card has no room for a pass: the longer way knows what to do
+    except MemoryError:  # no kernel fits this GPU: the general path handles that
         return None

@@ -1,8 +1,8 @@
-"""Gaussian attention over a grid of any size, one pass per axis: how the passes are cut and launched.
+"""Gaussian attention over a grid of any size, one pass per axis: tile sizes and launches of the passes.
 
-Launch decisions depend on shapes, strides and dtypes alone. They are made once for each, and what Triton compiled for them
-is kept, so that a call from Python costs little more than its launches. Along a long axis there are two launches: one for
-local heads, one for wide ones. The device finds out which head is whose: the host never waits to know.
+Launch decisions depend only on shapes, strides and dtypes. They are made once for each combination and cached with the
+compiled kernel, so that a call from Python costs little more than its launches. A long axis takes two launches: one for
+local heads, one for wide heads. The kernels decide on the device which heads are local, without a synchronization.
 """
 
 import functools
@@ -20,12 +20,12 @@ from regard.functional.kernels._wide_pass import weight_table, wide_mix, wide_pa
 
 MOST_AXES = 3
 
-# A weight below e^−L of the largest cannot change a sum in that dtype (as NEGLIGIBLE in _plan.py).
+# L per dtype: a weight below e^−L of the largest cannot change a sum in that dtype (as NEGLIGIBLE in _plan.py).
 NEGLIGIBLE = {torch.float32: 18.0, torch.float16: 12.0, torch.bfloat16: 9.0}
 
 
 class Tiles(NamedTuple):
-    """Rows of the tile that is written, rows read at a time, columns, and what the compiler is told."""
+    """Tile sizes: rows written, rows read per step, columns; and the compiler's options (warps, stages)."""
 
     rows: int
     steps: int
@@ -35,8 +35,8 @@ class Tiles(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A tile of rows and the window of rows that it reads, columns, what the compiler is told, programs for each
-    multiprocessor."""
+    """Tile sizes of a streaming pass: rows written, rows read (the window), columns; the compiler's options; and programs
+    per multiprocessor."""
 
     rows: int
     window: int
@@ -46,15 +46,15 @@ class Stream(NamedTuple):
     programs: int
 
 
-# Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns. By the axis' length, rounded up to a power of 2;
-# ``LONG`` for all that are longer, ``ALONE`` for those of them that have no other axis beside them.
+# Chosen by sweeps on an H200 in bfloat16; float32 takes half the columns. The key is the axis length, rounded up to a power
+# of 2; ``LONG`` is for all longer axes, ``ALONE`` for longer axes of one-dimensional grids.
 LONG, ALONE = 0, -1
 STREAM_FORWARD = {
     16: Stream(16, 16, 512, 8, 3, 2), 32: Stream(32, 32, 512, 8, 3, 1), 64: Stream(64, 64, 256, 8, 3, 1),
     128: Stream(128, 128, 128, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 3), ALONE: Stream(32, 64, 64, 4, 4, 4),
 }  # fmt: skip
-# Up to 128 a window holds the whole axis, so that wide heads cost as much as local ones: at 128 one of 64 would take 2 % less
-# time for local heads, but 29 % more for wide ones, and eight launches instead of three.
+# Up to 128 the window holds the whole axis, so that wide heads cost as much as local heads. At 128, a window of 64 would take
+# 2 % less time for local heads, but 29 % more for wide heads, and eight launches instead of three.
 STREAM_BACKWARD = {
     16: Stream(16, 16, 256, 4, 3, 2), 32: Stream(32, 32, 256, 8, 3, 2), 64: Stream(64, 64, 128, 4, 3, 1),
     128: Stream(64, 128, 128, 8, 3, 1), LONG: Stream(32, 64, 128, 4, 3, 2), ALONE: Stream(32, 64, 64, 4, 3, 4),
@@ -63,17 +63,17 @@ FORWARD = Tiles(64, 16, 128, 4, 6)
 BACKWARD = Tiles(64, 16, 256, 4, 4)
 SHARED_BACKWARD = Tiles(16, 16, 256, 1, 3)
 
-# Wide heads' matrices are made once and read as a table along axes that are not longer.
+# On axes up to this length, the matrices of wide heads are computed once and then read as a table.
 LARGEST_TABLE = 1024
 WIDE_MIX = Tiles(128, 64, 128, 8, 3)
 WIDE_PAIRS = Tiles(128, 128, 128, 8, 3)
-MIX_PROGRAMS, WIDE_PROGRAMS, FEW_PROGRAMS = 2, 2, 4  # for each multiprocessor
+MIX_PROGRAMS, WIDE_PROGRAMS, FEW_PROGRAMS = 2, 2, 4  # per multiprocessor
 
 ALL_LOCAL, NONE_LOCAL = 1 << 30, -1
 
 
 class Axis(NamedTuple):
-    """One axis of a grid: tokens are (before, size, after)."""
+    """One axis of a grid, whose tokens are viewed as (before, size, after); ``others`` = before · after."""
 
     place: int
     size: int
@@ -91,7 +91,7 @@ Strides = tuple[int, int, int]
 
 
 class ValueLayout(NamedTuple):
-    """What a pass along one axis is told about the values: where they are, and of what kind."""
+    """What launch decisions need to know about the tensors: dtype, device, sizes, and strides of center and sharpness."""
 
     dtype: torch.dtype
     device: torch.device
@@ -102,13 +102,13 @@ class ValueLayout(NamedTuple):
 
 
 def beside(columns: int, width: int, others: int) -> tuple[int, int]:
-    """How many others and how many channels make a tile's columns."""
+    """How many positions of the other axes, and how many channels, make up a tile's columns."""
     channels = min(block(width), 64, columns)
     return min(max(1, columns // channels), 1 << (others - 1).bit_length()), channels
 
 
 def smaller(columns: int, stages: int, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
-    """Columns and stages to try: as chosen, then fewer stages, then fewer columns."""
+    """(columns, stages) to try in turn: as chosen, then fewer stages, then fewer columns."""
     most = columns if dtype.itemsize <= 2 else columns // 2
     for fewer in halves(most, SMALLEST_BLOCK):
         yield from ((fewer, s) for s in (range(stages, 0, -1) if fewer == most else [1]))
@@ -119,14 +119,17 @@ def chosen_stream(axis: Axis, streams: dict[int, Stream]) -> Stream:
 
 
 def room_of(axis: Axis, streams: dict[int, Stream], shared: bool = False) -> int:
-    """How much longer than its tile a window along this axis is; a window that holds the whole axis has room for all."""
+    """By how much the window exceeds its tile, which decides which heads are local; ``ALL_LOCAL`` if the window holds the
+    whole axis, ``NONE_LOCAL`` if ``shared``."""
     chosen = chosen_stream(axis, streams)
     return NONE_LOCAL if shared else ALL_LOCAL if chosen.window >= axis.size else chosen.window - chosen.rows
 
 
 def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple[int, int, int, int, int]:
-    """Row tiles before the interior, all that are near a border, those of the interior; programs for each near a border,
-    and for the interior: about ``most`` in all. A stream's window around the interior touches no border."""
+    """Divide about ``most`` programs among row tiles. The windows of interior tiles do not touch a border.
+
+    Returns the number of row tiles before the interior, near any border, and in the interior; then the number of programs
+    for each tile near a border, and for the whole interior."""
     tiles, room = parts_of(size, stream.rows), stream.window - stream.rows
     first = min(tiles, parts_of(room, stream.rows)) if room else tiles
     inner = max(0, (size - room) // stream.rows - first)
@@ -145,8 +148,8 @@ def stream_ways(
     axis: Axis, layout: ValueLayout, chosen: Stream, strides: tuple[int, ...], reverse: bool,
     backward: tuple[int | bool, ...] | None = None,
 ) -> Ways:  # fmt: skip
-    """``reverse`` begins with the last tile. ``backward``: room for parts, the first of them, axes; whether gradients of
-    values and of heads are needed."""
+    """Launches of a pass for local heads. ``reverse``: begin with the last tile. ``backward``: number of slots for partial
+    sums, the first slot, number of axes; whether gradients of values and of heads are needed."""
     ways = []
     for columns, stages in smaller(chosen.columns, chosen.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
@@ -174,14 +177,14 @@ def stream_ways(
 
 
 def has_table(axis: Axis, dtype: torch.dtype, room: int) -> bool:
-    """Whether wide heads along an axis, which a window with this room does not hold, read their weights."""
+    """Whether wide heads (which do not fit in a window with this room) read their weights along an axis from a table."""
     return room not in (ALL_LOCAL, NONE_LOCAL) and axis.size <= LARGEST_TABLE and dtype.itemsize <= 2
 
 
 def table_launches(
     grid: tuple[int, ...], layout: ValueLayout, rooms: Sequence[int]
 ) -> tuple[list[Launch], dict[int, int], int]:
-    """What makes the tables of all axes that have one, where each begins, and how many numbers they are."""
+    """Launches that compute the tables of all axes that have one, the offset of each table, and their total size."""
     axes = [axis for axis in axes_of(grid) if has_table(axis, layout.dtype, rooms[axis.place])]
     launches, begins, count = list[Launch](), dict[int, int](), 0
     for axis in axes:
@@ -202,7 +205,7 @@ def table_launches(
 
 
 def mix_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: int, room: int, backward: bool) -> Ways:
-    """Wide heads by their table, which begins at ``begin``."""
+    """Launches that multiply values by the tables of wide heads; the axis' table begins at ``begin``."""
     ways = []
     for columns, stages in smaller(WIDE_MIX.columns, WIDE_MIX.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
@@ -222,7 +225,7 @@ def mix_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: i
 def pairs_ways(
     axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int, length: int, backward: tuple[int | bool, ...]
 ) -> Ways:
-    """What wide heads with a table leave of the gradients of center and sharpness."""
+    """Launches that compute partial gradients of center and sharpness for wide heads with a table."""
     ways, tiles = [], parts_of(axis.size, WIDE_PAIRS.rows)
     for columns, stages in smaller(WIDE_PAIRS.columns, WIDE_PAIRS.stages, layout.dtype):
         others, channels = beside(columns, layout.width, axis.others)
@@ -297,7 +300,8 @@ def sum_launch(
     grid: tuple[int, ...], layout: ValueLayout, programs: int, counts: Sequence[tuple[int, int, int]], rooms: Sequence[int],
     joined: bool,
 ) -> Launch:  # fmt: skip
-    """``counts``: of every axis, parts from local heads' launch, where those of the wide begin, and how many they are."""
+    """The launch that adds partial gradients. ``counts``, for each axis: number of partial sums of the local heads' launch;
+    first slot and number of those of wide heads."""
     by_axis = [three(numbers) for numbers in (*zip(*counts, strict=True), grid, tuple(rooms))]
     numbers = (
         programs, len(grid), *[n for kind in by_axis for n in kind], *layout.heads_at,
@@ -307,5 +311,5 @@ def sum_launch(
 
 
 def three(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Filled up to as many axes as the kernels know."""
+    """Padded to three entries, the number of axes in the kernels' signatures."""
     return (*numbers, *[1] * (MOST_AXES - len(numbers)))

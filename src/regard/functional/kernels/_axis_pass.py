@@ -1,10 +1,10 @@
-"""One axis of a plane mixed by one matrix per head: ``y[m, o] = Σ_k a[m, k] x[k, o]``, forward and backward.
+"""Multiply a plane along one axis by one matrix per head: ``y[m, o] = Σ_k a[m, k] x[k, o]``, forward and backward.
 
-A plane of tokens is read as (axis, other, width): the axis is contracted, ``other`` is the axis that stays. Two such
-passes, one per axis, are Gaussian attention on a plane that is too large to be kept on the chip as a whole.
+A plane of tokens is viewed as (axis, other, width): the axis is contracted, ``other`` is the axis that stays. Two such
+passes, one per axis, compute Gaussian attention on a plane that is too large for one program's registers.
 
-Programs are persistent: each belongs to one head, holds its matrix on the chip, and walks over tiles of all items. The
-gradient of the matrix is summed where it is computed and leaves once per program, so the order of summation is fixed.
+Programs are persistent: each belongs to one head, keeps its matrix in registers, and loops over tiles of all items. Each
+program accumulates the matrix gradient and stores it once, so the order of summation is fixed.
 """
 
 import triton
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_offsets(tile, other_tiles, width_tiles, BLOCK_OTHER: tl.constexpr, BLOCK_WIDTH: tl.constexpr):
-    """(item, others, channels) of a tile; others and channels as one index, channels fastest."""
+    """(item, other, channel) of a tile's columns; other and channel share one index, channel fastest."""
     n = tl.arange(0, BLOCK_OTHER * BLOCK_WIDTH)
     channel = (tile % width_tiles) * BLOCK_WIDTH + n % BLOCK_WIDTH
     rest = tile // width_tiles

@@ -1,32 +1,32 @@
-"""How positions become columns of half precision: whole numbers that the dtype holds, each beside the pieces of its
-coefficient."""
+"""How positions become exact columns in half precision: coordinates are split into digits, coefficients into pieces, and
+each digit is multiplied by each piece in a column of its own."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# Sums of so many numbers of the dtype hold a coefficient to 24 bits; more would be lost in the kernel's float32 sum.
+# How many numbers of the dtype represent a coefficient to 24 bits; more bits would be lost in the kernel's float32 sum.
 PIECES = {torch.bfloat16: 3, torch.float16: 3}
 
-# Whole numbers up to 2 to this power are exact.
+# Integers up to 2 to this power are exact.
 _BITS = {torch.bfloat16: 8, torch.float16: 11}
 
-# Float16 ends at 65504 and at 2⁻²⁴. So what coefficients are multiplied by is a few hundred or thousand, the coefficient itself
-# as much smaller, and each further piece is multiplied by 2¹¹, of which its partner is the inverse. Gradients through columns
-# are as much larger, which is why they are not larger still.
+# Float16 ranges from 2⁻²⁴ to 65504. So coordinates and constants are scaled up by a few hundred or thousand and coefficients
+# scaled down by the same factor, and each further piece is scaled up by 2¹¹ and its partner scaled down. Gradients that pass
+# through these columns grow by the same factors, so the factors must not be larger.
 _HALF_ONE, _HALF_TOP, _HALF_STEP = 2.0**8, 2.0**12, 2.0**11
 
 
 class Carriers(NamedTuple):
-    """What coefficients of a position's columns are multiplied by."""
+    """The scales and digits of the factors by which a position's coefficients are multiplied."""
 
     axes: tuple[float, ...]  # scale of each axis's coordinates
-    digits: tuple[int, ...]  # into how many whole numbers each is split
+    digits: tuple[int, ...]  # number of digits of each axis's coordinates
     one: float  # the scale of a constant
-    step: float  # from one piece of a coefficient to the next
-    base: int  # of the digits
-    columns: int  # of all, the one for hidden keys included
+    step: float  # scale between successive pieces of a coefficient
+    base: int  # base of the digits
+    columns: int  # total number of columns, including the one for hidden keys
 
     @classmethod
     def of(cls, grid: tuple[int, ...], prefix: int, masked: bool, dtype: torch.dtype) -> "Carriers":
@@ -38,7 +38,7 @@ class Carriers(NamedTuple):
         return cls(axes, digits, _HALF_ONE if half else 1.0, _HALF_STEP if half else 1.0, 1 << (bits or 0), columns)
 
     def digits_of(self, place: Tensor, axis: int) -> list[Tensor]:
-        """Numbers that the dtype holds and that add up to whole coordinates."""
+        """Integers that are exact in the dtype and add up to the coordinates."""
         found, unit = [], 1
         for _ in range(self.digits[axis] - 1):
             low = (place + self.base // 2) % self.base - self.base // 2

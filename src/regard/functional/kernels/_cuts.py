@@ -1,5 +1,5 @@
-"""How a launch is cut: block sizes, what the kernel is compiled for, how many programs share the work, and what to try
-where a card has less room than the one the blocks were chosen on."""
+"""Launch configurations of the plane kernels: block sizes, compile-time constants, numbers of programs, and smaller
+alternatives for GPUs with less shared memory or fewer registers than the one they were chosen on."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -10,16 +10,16 @@ from triton.runtime.errors import OutOfResources
 
 from regard.functional.kernels._limits import SMALL_SIDE
 
-SMALLEST_BLOCK = 16  # of the matrix units
-SMALL_PLANE = SMALL_SIDE**2  # tokens, both sides rounded up to blocks
+SMALLEST_BLOCK = 16  # smallest block of the tensor cores
+SMALL_PLANE = SMALL_SIDE**2  # tokens, with both sides rounded up to blocks
 
 Tile = TypeVar("Tile")
 Result = TypeVar("Result")
 
 
 class Blocks(NamedTuple):
-    """How a kernel is cut: elements of a tile across the axis (of the whole plane, for planes), what the compiler is
-    told, and how many programs there are for each multiprocessor."""
+    """Elements of a tile across the axis (for plane kernels: of the whole plane), the compiler's options, and programs per
+    multiprocessor."""
 
     elements: int
     warps: int
@@ -27,19 +27,19 @@ class Blocks(NamedTuple):
     programs: int
 
 
-# By the longer side of the matrix. 64 and 128, and the planes below, were chosen by sweeps on an H200 in bfloat16; 16 and
-# 32 follow them and were not swept.
+# The key is the longer side of the matrix. 64 and 128, and the planes below, were chosen by sweeps on an H200 in bfloat16;
+# 16 and 32 were derived from them without a sweep.
 FORWARD = {16: Blocks(256, 4, 4, 2), 32: Blocks(256, 4, 4, 1), 64: Blocks(128, 4, 4, 1), 128: Blocks(128, 8, 3, 1)}
 BACKWARD = {16: Blocks(256, 4, 3, 2), 32: Blocks(256, 4, 3, 1), 64: Blocks(128, 4, 3, 1), 128: Blocks(64, 8, 3, 1)}
 PLANE_FORWARD = Blocks(8192, 4, 3, 2)
 PLANE_BACKWARD = Blocks(4096, 4, 3, 8)
 SHARED_FORWARD = Blocks(8192, 4, 3, 0)
 SHARED_BACKWARD = Blocks(8192, 4, 4, 0)
-MAP_GRADIENT = Blocks(64, 8, 4, 1)  # elements: channels at a time
+MAP_GRADIENT = Blocks(64, 8, 4, 1)  # elements: channels per step
 
 
 class Cut(NamedTuple):
-    """One way to launch a kernel: what it is told, what it is compiled for, and how many programs each head gets."""
+    """One launch configuration: run-time arguments, compile-time constants, and programs per head."""
 
     counts: tuple[int, ...]
     constants: dict[str, Any]
@@ -47,15 +47,15 @@ class Cut(NamedTuple):
 
 
 class Cuts:
-    """The ways to launch one kernel on given shapes and strides, the best first. One for which the card has no room is
-    not tried again, so that the same launch is always cut alike: the cut decides the order of summation."""
+    """Launch configurations of one kernel for given shapes and strides, the fastest first. One that does not fit the GPU is
+    not tried again, so that equal launches use equal configurations, which decide the order of summation."""
 
     def __init__(self, ways: Iterable[Cut]):
         self.ways = tuple(ways)
         self.first = 0
 
     def launch(self, start: Callable[[Cut], Result]) -> Result | None:
-        """What ``start`` gives with the first that fits, or None. Triton says that one does not before anything runs."""
+        """The result of ``start`` with the first configuration that fits, or None. Triton raises before anything runs."""
         for at in range(self.first, len(self.ways)):
             try:
                 return start(self.ways[at])
@@ -65,7 +65,7 @@ class Cuts:
 
 
 def fitted(blocks: Blocks, dtype: torch.dtype) -> Blocks:
-    """Float32 takes twice the room, and its products keep parts of their operands besides."""
+    """Blocks reduced for float32, which takes twice the memory and more registers for its three TF32 products."""
     if dtype.itemsize <= 2:
         return blocks
     return blocks._replace(elements=blocks.elements // 2, stages=max(1, blocks.stages - 2))
@@ -86,12 +86,12 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Float32 products in three TF32 parts keep float32's accuracy on the matrix units."""
+    """The input precision of products. Three TF32 products give float32's accuracy on tensor cores."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 class Plane(NamedTuple):
-    """Outputs and inputs of both axes."""
+    """Numbers of outputs and inputs of both axes."""
 
     row_outputs: int
     row_inputs: int
@@ -109,13 +109,13 @@ class Plane(NamedTuple):
 
 @functools.cache
 def tokens_in_blocks(plane: Plane) -> int:
-    """The larger of inputs and outputs."""
+    """Tokens of the plane with sides rounded up to blocks; each side is the larger of its inputs and outputs."""
     rows_out, rows_in, columns_out, columns_in = plane.blocks
     return max(rows_out, rows_in) * max(columns_out, columns_in)
 
 
 def tries(tiles: Iterable[Tile], stages: int) -> Iterator[tuple[Tile, int]]:
-    """The first tile with as many stages as were chosen, then with fewer; then the other tiles, with one."""
+    """The first tile with the chosen number of stages, then with fewer; then the other tiles with one stage."""
     rest = iter(tiles)
     first = next(rest)
     yield from ((first, fewer) for fewer in range(stages, 0, -1))
@@ -123,7 +123,7 @@ def tries(tiles: Iterable[Tile], stages: int) -> Iterator[tuple[Tile, int]]:
 
 
 def halves(size: int, least: int) -> list[int]:
-    """The size, its half, and so on while they are not below the least."""
+    """``size`` and its successive halves that are not below ``least``."""
     found = [size]
     while found[-1] // 2 >= least:
         found.append(found[-1] // 2)
@@ -132,7 +132,7 @@ def halves(size: int, least: int) -> list[int]:
 
 @functools.lru_cache(1024)
 def matrices_cut(plane: Plane, outputs: int) -> Cut:
-    """These two kernels keep a few rows of numbers between threads: there is no card on which they do not fit."""
+    """The configuration of the two axis-matrix kernels. They need so little shared memory that they fit every GPU."""
     rows, columns = plane.row_inputs, plane.column_inputs
     constants: dict[str, Any] = {
         "ROWS": rows, "COLUMNS": columns,
@@ -147,8 +147,8 @@ def pass_cuts(
     shape: torch.Size, dtype: torch.dtype, device: torch.device, width: int, others: int, items: int,
     strides: tuple[int, ...], backward: bool, needs_x: bool = True, needs_a: bool = True,
 ) -> Cuts:  # fmt: skip
-    """Of one axis, by matrices of this (heads, outputs, inputs) shape. Counts: tiles, those of the other axis, those of
-    the width, others, width."""
+    """Configurations of a pass along one axis, for matrices of this (heads, outputs, inputs) shape. Counts: tiles in all,
+    tiles of the other axis, tiles of the width, others, width."""
     heads, outputs, inputs = shape
     chosen = fitted((BACKWARD if backward else FORWARD)[max(block(outputs), block(inputs))], dtype)
     widest = min(block(width), 64)
@@ -176,8 +176,8 @@ def plane_cuts(
     plane: Plane, dtype: torch.dtype, device: torch.device, heads: int, width: int, items: int,
     strides: tuple[int, ...], shared: bool, backward: bool, needs_x: bool = True, needs_a: bool = True,
 ) -> Cuts:  # fmt: skip
-    """Of a whole plane; a program takes as many channels as make the chosen elements. Counts: tiles, those of the width,
-    width, heads."""
+    """Configurations of a plane kernel. Each program takes as many channels as fit the chosen number of elements. Counts:
+    tiles in all, tiles of the width, width, heads."""
     table = (SHARED_BACKWARD if shared else PLANE_BACKWARD) if backward else SHARED_FORWARD if shared else PLANE_FORWARD
     chosen = fitted(table, dtype)
     names = ("R_OUT", "R_IN", "C_OUT", "C_IN")
@@ -202,7 +202,7 @@ def map_cuts(
     outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, heads: int, width: int, items: int,
     strides: tuple[int, ...],
 ) -> Cuts:  # fmt: skip
-    """Of the gradient of a whole map. Counts: tiles, those of the width, width, heads."""
+    """Configurations of the gradient of a whole map. Counts: tiles in all, tiles of the width, width, heads."""
     chosen = fitted(MAP_GRADIENT, dtype)
     widest, most = min(block(width), chosen.elements), min(128, block(outputs))
     tiles = [(most, size) for size in halves(widest, SMALLEST_BLOCK)]

@@ -2,10 +2,10 @@
 
     S_q = Σ_k e^{−λ s |q − k|} x_k        over keys before, after, or on both sides of the query
 
-Inside a block of tokens this is one small product. What a block passes on is the sum at its edge; these edges are a shorter
-axis with the step s · block, summed by the same kernels. Only non-positive numbers are ever exponentiated.
+Inside a block of tokens this is one small product. Each block passes on the sum at its edge; the edges form a shorter axis
+with step s · block, summed by the same kernels. Only non-positive numbers are exponentiated.
 
-The backward pass sums gradients with the sides exchanged, and beside them, for the gradient of λ,
+The backward pass sums gradients with the sides exchanged. For the gradient of λ it also computes
 
     Z_k = Σ_q e^{−λ s |q − k|} (z_q − s |q − k| x_q)
 """
@@ -22,7 +22,7 @@ def load_tile(x, tokens, channels, token, n, width):
 
 @triton.jit
 def load_scale(scale, head, tokens, n):
-    """(tokens, 1): what a head multiplies its tokens by."""
+    """(tokens, 1): the factor of each token of a head."""
     return tl.load(scale + head * n + tokens, mask=tokens < n, other=0.0)[:, None]
 
 
@@ -33,7 +33,8 @@ def block_edges(
     x_item, x_head, x_token,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, HAS_Z: tl.constexpr, SCALED: tl.constexpr, T: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """What each block passes on to its right neighbor, as ``left``, and to its left one: (items · heads, blocks, width) each."""
+    """The sum that each block passes on to its right neighbor (``left``) and to its left neighbor (``right``), each
+    (items · heads, blocks, width)."""
     block, row = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     item, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     place, e = tl.arange(0, T), tl.program_id(1) * E + tl.arange(0, E)
@@ -71,8 +72,8 @@ def block_sums(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, HAS_Z: tl.constexpr, SCALED: tl.constexpr, SCALE_OUT: tl.constexpr,
     DOTS: tl.constexpr, T: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The sums of each block, with what its neighbors passed on. With ``DOTS`` the Z are not stored but multiplied by
-    ``factor`` and added up, one number for each program."""
+    """The sums of each block, including those passed on by its neighbors. With ``DOTS`` Z is not stored but multiplied by
+    ``factor`` and summed to one number per program."""
     block, row, part = tl.program_id(0) % blocks, tl.program_id(0) // blocks, tl.program_id(1)
     item, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     place, e = tl.arange(0, T), part * E + tl.arange(0, E)

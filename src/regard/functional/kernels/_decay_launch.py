@@ -12,12 +12,12 @@ from regard.functional.kernels._cuts import precision
 from regard.functional.kernels._decay import block_edges, block_sums
 from regard.functional.kernels._plain import aliases, plain_gradient
 
-# Below this rate the quotient of the closed form is 0 / 0, and the first terms of its series are exact.
+# Below this rate the quotient of the closed form approaches 0 / 0, and the first terms of its series are accurate.
 SOFT = 1e-6
 
 
 class SeenSides(NamedTuple):
-    """Which keys a query sees: those to its left (before it), to its right, or both; itself always."""
+    """Which keys a query sees besides itself: those to its left (before it), to its right, or both."""
 
     left: bool
     right: bool
@@ -28,7 +28,7 @@ class SeenSides(NamedTuple):
 
 
 class DecayedAverage(torch.autograd.Function):
-    """``(items, heads, tokens, width)`` averaged along the tokens, with weights that fall by e^−λ per step."""
+    """Average ``(items, heads, tokens, width)`` along the tokens, with weights that fall by e^−λ per step."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -61,12 +61,12 @@ class DecayedAverage(torch.autograd.Function):
 
 
 Plain = Callable[[Tensor, Tensor], Tensor]
-TRIED = (1, 3, 300, 40)  # several blocks of tokens, and channels that fill none
+TRIED = (1, 3, 300, 40)  # shape of the test input: several blocks of tokens, and a partly filled block of channels
 FAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def decayed_average(x: Tensor, rate: Tensor, sides: SeenSides, plain: Plain) -> Tensor:
-    """By the kernels if they agree with plain operations on this card, which is tried once; else by those."""
+    """Computed by the kernels if they agree with plain operations on this GPU (tested once), else by plain operations."""
     if not _agrees_on(x.device, x.dtype, sides, plain):
         return plain(x, rate)
     return DecayedAverage.apply(x, rate, sides, plain)
@@ -79,18 +79,18 @@ def _agrees_on(device: torch.device, dtype: torch.dtype, sides: SeenSides, plain
     case = device, dtype, sides
     if case not in _tried:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return False  # comparing waits for the device, which a graph that is being recorded forbids
+            return False  # the comparison synchronizes, which is not allowed while a CUDA graph is captured
         worst = difference(device, dtype, sides, plain)
         _tried[case] = worst <= FAR[dtype]
         if not _tried[case]:
             warnings.warn(
-                f"the kernels of decay are off by {worst:.1e} on {device}: plain operations replace them", stacklevel=4
+                f"the decay kernels have error {worst:.1e} on {device}: plain operations are used instead", stacklevel=4
             )
     return _tried[case]
 
 
 def difference(device: torch.device, dtype: torch.dtype, sides: SeenSides, plain: Plain) -> float:
-    """The largest difference between kernels and plain operations, of the output and both gradients, each relative."""
+    """The largest relative difference between kernels and plain operations, over the output and both gradients."""
     count = functools.reduce(lambda a, b: a * b, TRIED)
     found = []
     for way in (lambda x, rate: DecayedAverage.apply(x, rate, sides, plain), plain):
@@ -104,7 +104,7 @@ def difference(device: torch.device, dtype: torch.dtype, sides: SeenSides, plain
 
 
 def inverse_norm(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
-    """1 / Σ_k e^{−λ|q − k|}, (heads, tokens), in closed form: (1 − e^{−λ m}) / (1 − e^{−λ}) over m keys on one side."""
+    """1 / Σ_k e^{−λ|q − k|}, (heads, tokens), in closed form: m keys on one side sum to (1 − e^{−λ m}) / (1 − e^{−λ})."""
     rate = rate if rate.ndim == 2 else rate[:, None]
     place = torch.arange(n, device=rate.device, dtype=rate.dtype)
     soft = rate < SOFT
@@ -120,7 +120,7 @@ def inverse_norm(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
 
 
 def inverse_norm_slope(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
-    """Its derivative by λ, token by token. In float64: the two terms of the quotient's derivative cancel where λ is small."""
+    """The derivative of :func:`inverse_norm` by λ. In float64, because the quotient rule's terms cancel for small λ."""
     with torch.enable_grad():
         spread = rate.detach().double()[:, None].expand(-1, n).requires_grad_()
         (slope,) = torch.autograd.grad(inverse_norm(spread, n, sides).sum(), spread)
@@ -131,14 +131,14 @@ def sums(
     x: Tensor, z: Tensor | None, rate: Tensor, scale: Tensor | None, slope: Tensor | None, sides: SeenSides, step: float,
     out: Tensor, *, out_z: Tensor | None = None, scale_out: bool = False, factor: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
-    """Write the sums of x (scaled by (heads, tokens) before, or after with ``scale_out``) into ``out``. Z goes to ``out_z``, or
-    its product with ``factor`` is returned, in parts to be added up."""
+    """Write the sums of x into ``out``. ``scale`` (heads, tokens) multiplies x, or the sums with ``scale_out``. Z is written
+    to ``out_z``; with ``factor``, Σ Z · factor is returned instead, as one partial sum per program."""
     items, heads, n, width = x.shape
     block = 64 if x.dtype == torch.float32 else 128
     blocks, channels = -(-n // block), min(64, max(16, 1 << (width - 1).bit_length()))
     has_z = z is not None or slope is not None
     grid = (blocks * items * heads, -(-width // channels))
-    # What a kernel is not told to read or write may point anywhere.
+    # The kernels do not access arguments whose flag is off, so any tensor can take their place.
     z, scaled_by, slope, beside = (x if given is None else given for given in (z, scale, slope, factor))
     edges = [x] * 4
     common = {"LEFT": sides.left, "RIGHT": sides.right, "HAS_Z": has_z, "T": block, "E": channels}
@@ -160,7 +160,8 @@ def sums(
 
 
 def passed_on(made: Tensor, rate: Tensor, sides: SeenSides, step: float, has_z: bool) -> list[Tensor]:
-    """What reaches each block from the left and from the right, (2, 2, items, heads, blocks, width): sums of the edges."""
+    """The sums that reach each block from the left and from the right: decayed sums of the edges ``made``,
+    (2, 2, items, heads, blocks, width)."""
     passed = torch.empty_like(made)
     for own, target, wanted in zip(
         made, passed, (SeenSides(sides.left, False), SeenSides(False, sides.right)), strict=True

@@ -1,6 +1,6 @@
-"""The kernels as autograd functions, for eager mode: less stands between two launches than with an operator.
+"""The kernels as autograd functions, for eager mode: they have less overhead between launches than custom operators.
 
-A gradient of the gradient is computed by plain operations, which autograd records.
+Second-order gradients are computed by plain operations, which autograd records.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from regard.functional.kernels._plain import aliases, axis_matrices, plain_gradi
 
 
 class MixPlane(torch.autograd.Function):
-    """Values mixed along both axes by (heads, outputs, inputs) matrices."""
+    """Values multiplied along both axes by (heads, outputs, inputs) matrices."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> Tensor:
@@ -43,7 +43,7 @@ class MixPlane(torch.autograd.Function):
 
 
 class GaussianPlane(torch.autograd.Function):
-    """Gaussian attention of native heads, from center and sharpness (heads, 2)."""
+    """Gaussian attention on a plane with border "native", from center and sharpness (heads, 2)."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, int]) -> Tensor:

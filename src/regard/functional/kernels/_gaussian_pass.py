@@ -1,14 +1,14 @@
-"""Gaussian heads along one axis of a grid of any size, straight from center and sharpness: no matrix is ever stored.
+"""Gaussian heads along one axis of a grid of any size, computed from center and sharpness without storing a matrix.
 
-Tokens are read as (before, axis, after): the axis is contracted, ``others = before · after`` stay. Weights are made where
-they are used, ``e^{−α m (m + 2e)}`` for steps m from the input nearest to the target: the largest is exactly 1, so no
-maximum has to be found first. Inputs whose weight cannot change a sum in the values' dtype are never read. How far that
-is follows from the sharpness on the device, so local heads cost time linear in tokens and the host waits for nothing.
+Tokens are viewed as (before, axis, after): the axis is contracted, ``others = before · after`` stay. Weights are computed
+where they are used, as ``e^{−α m (m + 2e)}`` with m the step from the input nearest to the target and e that input's offset
+from the target. The largest weight is exactly 1, so no maximum is needed. Inputs with negligible weight in the values' dtype
+are never read. The kernels derive this reach from the sharpness on the device, so local heads cost time linear in tokens,
+without a synchronization.
 
-Gradients of center and sharpness are sums over pairs of (gradient of the weight) × (moment of the weight): with
-``G[m, k] = Σ grad_y[m] x[k]`` and the row's mean moments taken off,
-``∂/∂Δ = 2α Σ A (step − mean step) G`` and ``∂/∂α = −Σ A (q − mean q) G`` for ``q = step (step + 2 shift)``.
-Each program adds up its part and a last kernel adds those, in a fixed order.
+Gradients of center and sharpness are sums over pairs: with ``G[m, k] = Σ grad_y[m] x[k]`` and ``q = step (step + 2 shift)``,
+``∂/∂Δ = 2α Σ A (step − mean step) G`` and ``∂/∂α = −Σ A (q − mean q) G``; the means are weighted averages over a row.
+Each program stores a partial sum, and a last kernel adds these in a fixed order.
 """
 
 import triton
@@ -17,24 +17,24 @@ import triton.language as tl
 
 @triton.jit
 def head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis):
-    """(whole part of Δ, its fraction, α) of a head; apart, neither is rounded when a coordinate is added."""
+    """(integer part of Δ, its fraction, α) of a head; kept separately, because integer + fraction + coordinate would round."""
     delta = tl.load(center + head * c_head + axis * c_axis).to(tl.float32)
     alpha = tl.load(sharpness + head * s_head + axis * s_axis).to(tl.float32)
-    # Far outside the grid all targets are the border's: what is beyond changes nothing that float32 could tell.
+    # For a huge Δ float32 rounds target coordinates, but then the nearest input is a border, and only last digits change.
     whole = tl.floor(delta + 0.5)
     return whole, delta - whole, alpha
 
 
 @triton.jit
 def reach_of(alpha, NEGLIGIBLE: tl.constexpr, size):
-    """The largest step from the nearest input whose weight matters: α m (m − 1) ≤ L."""
+    """The largest step m from the nearest input whose weight is not negligible: α m (m − 1) ≤ L."""
     far = 0.5 + 0.5 * tl.sqrt(1.0 + 4.0 * NEGLIGIBLE / tl.maximum(alpha, 1e-30))
     return tl.minimum(far, size * 1.0).to(tl.int32)
 
 
 @triton.jit
 def nearest_of(o, whole, fraction, size):
-    """(the input nearest to the target of outputs o, its distance from the target)."""
+    """(the input nearest to the target of each output o, its offset from the target)."""
     target = o.to(tl.float32) + whole
     nearest = tl.minimum(tl.maximum(target, 0.0), size - 1.0)
     return nearest, nearest - target - fraction
@@ -42,7 +42,7 @@ def nearest_of(o, whole, fraction, size):
 
 @triton.jit
 def first_and_last(low, high, whole, size):
-    """Nearest inputs of outputs low … high, as whole numbers."""
+    """The nearest inputs of outputs ``low`` and ``high``, as integers."""
     a = tl.minimum(tl.maximum(low.to(tl.float32) + whole, 0.0), size - 1.0).to(tl.int32)
     b = tl.minimum(tl.maximum(high.to(tl.float32) + whole, 0.0), size - 1.0).to(tl.int32)
     return a, b
@@ -50,7 +50,7 @@ def first_and_last(low, high, whole, size):
 
 @triton.jit
 def is_local(whole, reach, room):
-    """Whether a window that is ``room`` longer than a tile holds all that belongs to the tile, at borders, too."""
+    """Whether a window that is ``room`` longer than a tile holds all inputs within reach of the tile, also at borders."""
     return 2.0 * reach + tl.abs(whole) <= room
 
 
@@ -58,7 +58,7 @@ def is_local(whole, reach, room):
 def wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE: tl.constexpr, size, room):
     """How many heads are not local along an axis."""
     found = 0
-    for start in range(0, heads, 32):  # all at once: one after the other, each would wait for its numbers
+    for start in range(0, heads, 32):  # 32 heads per load, to wait for memory only once
         head = start + tl.arange(0, 32)
         delta = tl.load(center + head * c_head + axis * c_axis, mask=head < heads, other=0.0).to(tl.float32)
         alpha = tl.load(sharpness + head * s_head + axis * s_axis, mask=head < heads, other=1.0).to(tl.float32)
@@ -69,15 +69,15 @@ def wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, N
 
 @triton.jit
 def inputs_of(low, high, reach, whole, size):
-    """Inputs within reach of what is nearest to outputs low … high. The last is excluded."""
+    """The half-open range of inputs within reach of the nearest inputs of outputs low … high."""
     begin, end = first_and_last(low, high, whole, size)
     return tl.maximum(begin - reach, 0), tl.minimum(end + reach + 1, size)
 
 
 @triton.jit
 def outputs_of(low, high, reach, whole, size):
-    """Outputs whose nearest input lies within reach of inputs low … high; at a border, all whose target is beyond it, too.
-    The last is excluded."""
+    """The half-open range of outputs whose nearest input lies within reach of inputs low … high. If that range touches a
+    border, it includes all outputs whose target lies beyond the border."""
     above, below = (low - reach).to(tl.float32), (high + reach).to(tl.float32)
     begin = tl.minimum(tl.maximum(tl.where(above <= 0.0, 0.0, above - whole), 0.0), size * 1.0).to(tl.int32)
     end = tl.where(below >= size - 1.0, size * 1.0, below - whole + 1.0)
@@ -88,7 +88,7 @@ def outputs_of(low, high, reach, whole, size):
 def column_offsets(
     tile, other_tiles, width_tiles, others, width, after, SIZE: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr
 ):
-    """(item, token of each column at coordinate 0, channel, inside) of a tile of columns: others and channels as one."""
+    """(item, token at coordinate 0, channel, mask) of each column of a tile; a column is one pair (other, channel)."""
     n = tl.arange(0, BO * BW)
     channel = (tile % width_tiles) * BW + n % BW
     rest = tile // width_tiles
@@ -105,8 +105,8 @@ def axis_forward(
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, ROOM: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Heads that are local in a window with ``ROOM`` are left to another launch. Few programs walk over all tiles of all
-    heads, so that nearly none are started where there is nothing to do."""
+    """y = A x for wide heads; heads that are local in a window with ``ROOM`` are computed by another launch. A small number
+    of programs loops over all tiles of all heads, so that the launch costs little if no head is wide."""
     some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
     for t in range(tl.program_id(0), tl.where(some > 0, tiles * heads, 0), tl.num_programs(0)):
         head, tile = t % heads, t // heads
@@ -145,9 +145,9 @@ def row_moments(
     length, size0, size1, size2, room0, room1, room2, c_head, c_axis, s_head, s_axis,
     NEGLIGIBLE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Of every row of every axis: −log₂ of its normalizer, mean step, mean q. ``moments`` is (3, axes, heads, length).
+    """For every row of every axis: −log₂ of its normalizer, mean step, mean q. ``moments`` is (3, axes, heads, length).
 
-    Heads that are local in a window with an axis' room are left out: who computes them needs no moments from here."""
+    Heads that are local in a window with an axis' room are skipped: their kernels compute the moments themselves."""
     head, heads, axis, axes = tl.program_id(1), tl.num_programs(1), tl.program_id(2), tl.num_programs(2)
     size = tl.where(axis == 0, size0, tl.where(axis == 1, size1, size2))
     room = tl.where(axis == 0, room0, tl.where(axis == 1, room1, room2))
@@ -189,10 +189,10 @@ def axis_backward(
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, ROOM: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, axes, 2, programs).
+    """The gradient of x, and partial gradients of center and sharpness: ``partial`` is (heads, axes, 2, programs).
 
-    A program reads no x but the tile that it writes the gradient of, so that the gradient may take x's place. Heads that
-    are local in a window with ``ROOM`` are left to another launch.
+    A program reads x only in the tile whose gradient it writes, so the gradient may overwrite x. Heads that are local in a
+    window with ``ROOM`` are computed by another launch.
     """
     count = tiles
     if not SHARED:
@@ -217,7 +217,7 @@ def axis_backward(
             if NEEDS_HEADS:
                 own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
                 values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
-            place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs that are not there have no value either
+            place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs outside have value 0
             back = tl.zeros((BK, BO * BW), tl.float32)
             for head in range(first_head, last_head):
                 whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
@@ -265,9 +265,9 @@ def add_up(
     size0, size1, size2, room0, room1, room2, c_head, c_axis, s_head, s_axis,
     NEGLIGIBLE: tl.constexpr, JOINED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A head's parts, in a fixed order, into its gradients, (heads, axes); ``JOINED``: sharpness has one for all axes.
+    """Add a head's partial sums, in a fixed order, to its gradients, (heads, axes). ``JOINED``: one sharpness for all axes.
 
-    Of each axis there are ``count`` parts of local heads and, from ``begin`` on, ``more`` of wide ones."""
+    On each axis, a local head has ``count`` partial sums from slot 0 on, a wide head ``more`` from slot ``begin`` on."""
     head, both = tl.program_id(0), tl.zeros((BLOCK,), tl.float32)
     for axis in range(axes):
         size = tl.where(axis == 0, size0, tl.where(axis == 1, size1, size2))

@@ -1,4 +1,4 @@
-"""Gaussian attention over a grid of any size as one function with one backward pass, in eager mode and as an operator."""
+"""Gaussian attention over a grid of any size, as an autograd function for eager mode and as a custom operator."""
 
 import math
 from typing import Any
@@ -15,17 +15,17 @@ Saved = list[Tensor]
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Channels side by side, as the kernels read them; a copy only where they are not."""
+    """The tensor with contiguous channels, as the kernels need; copied only if necessary."""
     return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
 
 
 def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
-    """(batch, heads, tokens, width), laid out so that joining the heads for the output layer is a view."""
+    """(batch, heads, tokens, width) with token-major strides, so that joining the heads for the output layer is a view."""
     return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
 
 
 def forward(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Saved]:
-    """(mixed, what stood between the passes). ``MemoryError`` where the card has no room for a pass."""
+    """(output, intermediate results between the passes). Raises ``MemoryError`` if no kernel for a pass fits the GPU."""
     x = readable(value)
     return run_forward(plan_of(x, center, sharpness, grid), x, center, sharpness)
 
@@ -54,7 +54,7 @@ def backward(
     grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, saved: Saved, grid: tuple[int, ...],
     needs_value: bool, needs_heads: bool, in_place: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of value, center and sharpness. ``in_place``: what stood between the passes may be overwritten."""
+    """Gradients of value, center and sharpness. ``in_place``: the intermediate results ``saved`` may be overwritten."""
     grad, value = readable(grad), readable(value)
     plan = plan_of(value, center, sharpness, grid).backward(grad.stride(), needs_value, needs_heads)
     return run_backward(plan, grad, value, center, sharpness, saved, in_place)
@@ -78,7 +78,7 @@ def run_backward(
     between = saved if in_place else list(saved)
     for place, local, pairs, wide, tabled in plan.steps:
         if place:
-            x = between.pop()  # when its gradient has been handed on, its memory is free for the value's
+            x = between.pop()  # popped, so that its memory is freed once its gradient has been used
             target = x if in_place else torch.empty_like(x)
         else:
             x = target = value
@@ -86,7 +86,7 @@ def run_backward(
                 target = torch.empty_strided(value.shape, plan.value, dtype=value.dtype, device=value.device)
         if local is not None:
             local.start(aligned, stream, x, grad, target, center, sharpness, parts)
-        if pairs is not None:  # before the gradient may take x's place
+        if pairs is not None:  # before the gradient may overwrite x
             pairs.start(aligned, stream, x, grad, center, sharpness, moments, parts)
         if tabled and wide is not None:
             wide.start(aligned, stream, grad, table, center, sharpness, target)
@@ -103,10 +103,10 @@ def run_backward(
 
 
 class GaussianGrid(torch.autograd.Function):
-    """Gaussian attention of native heads on a grid, from center (heads, axes) and sharpness, the same or (heads,).
+    """Gaussian attention with border "native" on a grid, from center (heads, axes) and sharpness (heads, axes) or (heads,).
 
-    Beside value and output no more than one tensor of their size is kept for each axis but the first, and its gradient
-    takes its place. A second backward pass through the same graph makes it again.
+    Besides the value, one intermediate result is saved for each axis but the first, and its gradient overwrites it. A second
+    backward pass through the same graph recomputes it.
     """
 
     @staticmethod
@@ -131,7 +131,7 @@ class GaussianGrid(torch.autograd.Function):
         plan = ctx.plan.backward(grad.stride(), needs_value, needs_center or needs_sharpness)
         try:
             return *run_backward(plan, grad, value, center, sharpness, kept, True), None
-        except MemoryError:  # the card has no room for a pass: torch's own products take its place
+        except MemoryError:  # no kernel fits this GPU: use torch's products
             needs = (needs_value, needs_center, needs_sharpness)
             with torch.enable_grad():
                 inputs = [x.detach().requires_grad_() for x in (value, center, sharpness)]
@@ -140,12 +140,12 @@ class GaussianGrid(torch.autograd.Function):
             return *(next(found) if need else None for need in needs), None
 
 
-# Without what ``Function.apply`` does for functorch's transforms, of which none is active where this is called.
+# ``Function.apply`` without its overhead for functorch's transforms: none of them is active where this is called.
 _apply = super(torch.autograd.Function, GaussianGrid).apply
 
 
 def attend(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """In eager mode. ``MemoryError`` where the card has no room for a pass."""
+    """The output in eager mode. Raises ``MemoryError`` if no kernel for a pass fits the GPU."""
     x = readable(value)
     plan = plan_of(x, center, sharpness, grid)
     with on_device_of(value):
@@ -157,7 +157,7 @@ def attend(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ..
 
 @torch.library.custom_op("regard::gaussian_grid", mutates_args=())
 def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: list[int]) -> list[Tensor]:
-    """The same for ``torch.compile``: the output, then what the backward pass reads again."""
+    """The same for ``torch.compile``: the output, then the intermediate results that the backward pass reads."""
     out, saved = forward(value, center, sharpness, tuple(grid))
     return [out, *saved]
 

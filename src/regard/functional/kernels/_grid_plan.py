@@ -1,4 +1,4 @@
-"""All launches of Gaussian attention over a grid, forward and backward: decided once for shapes, strides and dtypes."""
+"""All launches of Gaussian attention over a grid, forward and backward, cached per combination of shapes, strides, dtypes."""
 
 import functools
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from regard.functional.kernels._start import Launch, Ways
 
 
 class Key(NamedTuple):
-    """What a plan depends on. ``heads_at``: strides of center and sharpness, by head and by axis; ``heads_of``: their
-    dtypes, for which the kernels are compiled."""
+    """The cache key of a plan. ``heads_at``: strides of center and sharpness, by head and by axis; ``heads_of``: their
+    dtypes, which select the compiled kernel; ``joined``: one sharpness for all axes; ``value``: strides of the value."""
 
     grid: tuple[int, ...]
     dtype: torch.dtype
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """One value for all heads."""
+        """Whether all heads share one value."""
         return self.shape[1] != self.heads
 
 
@@ -46,7 +46,7 @@ def key_of(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ..
 
 
 def token_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Strides of (batch, heads, tokens, width) with which joining the heads for the output layer is a view."""
+    """Strides of (batch, heads, tokens, width) in the order (batch, tokens, heads, width), where joining heads is a view."""
     _, heads, tokens, width = shape
     return tokens * heads * width, width, heads * width, 1
 
@@ -57,7 +57,7 @@ def head_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 
 class Pass(NamedTuple):
-    """Launches of a forward pass: for local heads and for wide ones, by a table or not; strides of what it writes."""
+    """Launches of a forward pass for local heads and for wide heads (``tabled``: by a table), and its output's strides."""
 
     local: Ways
     wide: Ways | None
@@ -66,7 +66,7 @@ class Pass(NamedTuple):
 
 
 class Forward:
-    """Passes along all axes."""
+    """The forward passes along all axes."""
 
     def __init__(self, key: Key) -> None:
         self.key, self.backwards = key, dict[tuple[tuple[int, ...], bool, bool], Backward]()
@@ -82,7 +82,7 @@ class Forward:
             x = strides[:3]
 
     def backward(self, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> "Backward":
-        """The backward passes for what comes from above with these strides."""
+        """The backward passes for an output gradient with these strides."""
         found = self.backwards.get((grad, needs_value, needs_heads))
         if found is None:
             found = Backward(self.key, grad, needs_value, needs_heads)
@@ -97,14 +97,14 @@ class Forward:
             wide = _axes.mix_ways(axis, layout, at, begins[axis.place], room, False)
         elif room != _axes.ALL_LOCAL:
             wide = _axes.wide_forward_ways(axis, layout, at, room)
-        # Every other pass begins with what the one before has written last, which is still in the cache.
+        # Every second pass runs backwards: it begins with what the previous pass wrote last, which is still in the cache.
         chosen, reverse = _axes.chosen_stream(axis, _axes.STREAM_FORWARD), axis.place % 2 == 1
         return Pass(_axes.stream_ways(axis, layout, chosen, at, reverse), wide, tabled, strides)
 
 
 class Step(NamedTuple):
-    """Launches of a backward pass along the axis at ``place``: for local heads; for wide ones with a table, what they
-    leave of the gradients of center and sharpness; for wide ones."""
+    """Launches of a backward pass along axis ``place``: ``local`` for local heads; ``pairs`` for the partial gradients of
+    center and sharpness of wide heads with a table; ``wide`` for the rest of wide heads."""
 
     place: int
     local: Ways | None
@@ -113,24 +113,24 @@ class Step(NamedTuple):
     tabled: bool
 
     def programs(self) -> tuple[int, int]:
-        """How many leave parts of gradients: for local heads, and for wide ones."""
+        """How many programs store partial gradients: for local heads, and for wide heads."""
         second = self.pairs if self.tabled else self.wide
         return 0 if self.local is None else self.local.most_programs, 0 if second is None else second.most_programs
 
 
 class Backward:
-    """Passes along all axes, the last axis first."""
+    """The backward passes along all axes, the last axis first."""
 
     def __init__(self, key: Key, grad: tuple[int, ...], needs_value: bool, needs_heads: bool) -> None:
         self.key, self.value, self.needs = key, token_major(key.shape), (needs_value, needs_heads)
         axes = axes_of(key.grid) if needs_value or needs_heads else ()
-        # The gradient of one value is summed over all heads, local or not, by one kernel.
+        # The gradient of a shared value is a sum over all heads, local or wide, in one kernel.
         self.rooms = [
             _axes.room_of(axis, _axes.STREAM_BACKWARD, key.is_shared and axis.place == 0) for axis in axes_of(key.grid)
         ]
         self.tables, self.table_begins, self.table_count = _axes.table_launches(key.grid, key.layout, self.rooms)
         self.slots, self.begins, self.steps = 0, [0] * len(key.grid), list[Step]()
-        if needs_heads:  # how many programs leave parts of center's and sharpness' gradients depends on no stride
+        if needs_heads:  # the number of programs does not depend on strides
             for axis in axes:
                 first, second = self._step(axis, (0,) * 9, (True, True)).programs()
                 self.slots, self.begins[axis.place] = max(self.slots, first + second), first
@@ -169,7 +169,8 @@ class Backward:
         return Step(place, local, pairs, wide, tabled)
 
     def sum_of_parts(self) -> Launch:
-        """By how many programs were started, which the card's room decided at the first launches."""
+        """The launch that adds partial gradients. Their number is known only after the first launches, which choose the
+        configurations that fit the GPU."""
         if self.sum is None:
             counts = [(0, 0, 0)] * len(self.key.grid)
             for step in self.steps:

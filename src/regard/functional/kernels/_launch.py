@@ -1,5 +1,5 @@
-"""From tensors to launches. Where a card has no room for a plane kernel two passes take its place, and where it has none
-for a pass, torch's own products."""
+"""Launches of the plane kernels. If a plane kernel does not fit the GPU, two passes replace it; if a pass does not fit,
+torch's products replace it."""
 
 import functools
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from regard.functional.kernels._plane import plane_backward, plane_forward
 
 
 def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(heads, rows, rows) and (heads, columns, columns)."""
+    """The axis matrices, (heads, rows, rows) and (heads, columns, columns)."""
     heads, rows, columns = center.shape[0], plane.row_inputs, plane.column_inputs
     made = center.new_empty(heads, rows, rows, dtype=dtype), center.new_empty(heads, columns, columns, dtype=dtype)
     cut = matrices_cut(plane, outputs=16)
@@ -29,7 +29,7 @@ def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype
 def matrices_gradient(
     center: Tensor, sharpness: Tensor, plane: Plane, by_rows: Tensor, by_columns: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of center and sharpness, (heads, 2) each, from (parts, heads, outputs, inputs) of each axis."""
+    """Gradients of center and sharpness, (heads, 2) each, from matrix gradients (parts, heads, outputs, inputs) per axis."""
     heads, cut = center.shape[0], matrices_cut(plane, outputs=8)
     sums = center.new_empty(2, cut.programs, heads, 2, dtype=torch.float32)
     matrices_backward[heads, cut.programs, 2](
@@ -41,12 +41,12 @@ def matrices_gradient(
 
 
 def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
-    """(batch, heads, tokens, width), laid out so that joining the heads for the output layer is a view."""
+    """(batch, heads, tokens, width) with token-major strides, so that joining the heads for the output layer is a view."""
     return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
 
 
 def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
-    """(mixed, what stood between the two passes; empty where the plane is small)."""
+    """(output, intermediate result between the two passes, which is empty for a small plane)."""
     value = readable(value)
     out = empty_output(value, rows.shape[0], plane.row_outputs * plane.column_outputs)
     if plane.is_small and _plane_forward(value, rows, columns, out, plane) is not None:
@@ -60,7 +60,7 @@ def mix_backward(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor, plane: Plane,
     needs_value: bool, needs_matrices: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of value and, as (parts, heads, outputs, inputs) to be added up, of both axes' matrices."""
+    """Gradients of the value and of both axes' matrices; the latter as partial sums (parts, heads, outputs, inputs)."""
     grad, value = readable(grad), readable(value)
     if not plane.is_small:
         return _passes_backward(grad, value, rows, columns, half, plane, needs_value, needs_matrices)
@@ -85,7 +85,7 @@ def _passes_backward(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor | None, plane: Plane,
     needs_value: bool, needs_matrices: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """One axis after the other; what stood between them in the forward pass is computed again where it was not kept."""
+    """The same, one axis after the other; the intermediate result is recomputed if it was not saved."""
     heads = rows.shape[0]
     if half is None:
         half = _half(value, rows, plane)
@@ -105,12 +105,12 @@ def _passes_backward(
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Channels side by side, as the kernels read them; a copy only where they are not."""
+    """The tensor with contiguous channels, as the kernels need; copied only if necessary."""
     return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
 
 
 class Sides(NamedTuple):
-    """Strides, in tokens, of the contracted axis and of the other one: in what is read and in what is written."""
+    """Strides, in tokens, of the contracted axis and of the other axis, for the input and for the output."""
 
     from_axis: int
     from_other: int
@@ -134,7 +134,7 @@ def _strides(tensor: Tensor, heads: int, axis: int, other: int) -> tuple[int, in
 
 
 def _half(value: Tensor, rows: Tensor, plane: Plane) -> Tensor:
-    """Values mixed along the first axis."""
+    """Values multiplied by the row matrices along the first axis."""
     half = value.new_empty(value.shape[0], rows.shape[0], plane.row_outputs * plane.column_inputs, value.shape[3])
     _pass(value, rows, half, _along_rows(plane), plane.column_inputs)
     return half
@@ -182,7 +182,7 @@ def _pass_gradient(
 
 
 def _plane_forward(value: Tensor, rows: Tensor, columns: Tensor, out: Tensor, plane: Plane) -> Tensor | None:
-    """``out``, or None where there is no room for it, as below."""
+    """``out``, or None if the kernel does not fit the GPU; the functions below return None likewise."""
     (items, value_heads, _, width), heads = value.shape, rows.shape[0]
     shared = value_heads != heads
     strides = value.stride()[:3] + out.stride()[:3]
@@ -218,7 +218,7 @@ def _plane_backward(
 
 
 def _shared_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> Tensor | None:
-    """Of one value that all heads read: summed over the heads on the chip."""
+    """The gradient of a value that all heads share, summed over the heads inside the kernel."""
     (items, _, tokens, width), heads = value.shape, rows.shape[0]
     by_value = empty_output(value, 1, tokens)
     strides = value.stride()[:3] + grad.stride()[:3] + by_value.stride()[:3]
@@ -236,7 +236,7 @@ def _shared_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor,
 def _map_gradient(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane
 ) -> tuple[Tensor, Tensor] | None:
-    """Of both axes' matrices, by way of the whole map's."""
+    """Gradients of both axes' matrices, computed from the gradient of the whole map."""
     (items, _, inputs, width), (heads, outputs) = value.shape, grad.shape[1:3]
     strides = (value.stride(0), value.stride(2), *grad.stride()[:3])
     cuts = map_cuts(outputs, inputs, value.dtype, value.device, heads, width, items, strides)

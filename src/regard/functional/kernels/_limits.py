@@ -1,4 +1,4 @@
-"""Sizes that decide which kernel runs. Apart from the kernels, so that reading them does not import Triton."""
+"""Sizes that decide which kernel runs. A separate file, so that importing it does not import Triton."""
 
 LARGEST_AXIS = 128
-SMALL_SIDE = 16  # of a plane that a program keeps on the chip between its two passes
+SMALL_SIDE = 16  # longest side of a plane that one program holds in registers between the two axes

@@ -1,6 +1,6 @@
-"""Around the kernel of an overview: what it reads, what is kept of what it adds up, and the comparison with rows in full.
+"""Kernels before and after that of an overview: prepare its input, check it against full rows, and pack its results.
 
-In torch this takes about a hundred small operators, which take longer to start than the overview of a short text.
+In torch this takes about a hundred small operators, whose launches take longer than the overview of a short text.
 """
 
 import triton
@@ -13,8 +13,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def worst(to, x):
-    """The largest magnitude of all programs, of numbers that are not negative: their bits are ordered as they are, and above
-    those of infinity are those that are no numbers."""
+    """Atomic maximum over all programs, for x ≥ 0 or NaN. The bits of non-negative floats are ordered like the floats, and
+    NaN's bits come after infinity's."""
     tl.atomic_max(to.to(tl.pointer_type(tl.int32)), x.to(tl.int32, bitcast=True), sem="relaxed")
 
 
@@ -22,7 +22,7 @@ def worst(to, x):
 def map_prepare(
     lse, present, binary, count, queries, heads, lse_item, lse_head, lse_token, PADDED: tl.constexpr, B: tl.constexpr
 ):  # fmt: skip
-    """The logsumexp in units of log 2: 0 for rows without keys, and 1e30 for queries that do not exist."""
+    """The logsumexp to base 2: 0 for rows without keys, and 1e30 for queries that do not exist."""
     n = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = n < count
     whole, row = n // queries, n % queries
@@ -39,7 +39,7 @@ def scores_of_row(
     q, keys_of, present, n, keys, place, k_token, scale, softcap, slope, left, right, width,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Scores of one query, in natural logarithms, and which of the keys it sees. Without tensor cores, whatever they do."""
+    """Scores of one query, and which keys it sees. Computed without tensor cores, so that the check is independent of them."""
     d, live = tl.arange(0, BD), n < keys
     tile = tl.load(
         keys_of + n[:, None].to(tl.int64) * k_token + d[None, :], live[:, None] & (d < width)[None, :], 0.0
@@ -64,11 +64,11 @@ def map_check(
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr,
     BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """One row of one head in full, by a softmax of its own. Numbers 0 to 2 and 4 are the largest |weights @ v − out|, error of
-    the logsumexp, difference from the statistics of the overview, and magnitude of this program's share of the values.
+    """Check the overview against one full row of one head, computed by an independent softmax. ``numbers`` 0, 1, 2 and 4 are
+    the largest |weights @ v − out|, error of the logsumexp, difference from the overview's statistics, and |value|.
 
     Args:
-        over_entropy, over_distance: what entropies and distances are divided by before they are compared.
+        over_entropy, over_distance: divisors of entropies and distances before they are compared.
     """
     part, whole = tl.program_id(0), tl.program_id(1)
     item, head = (whole // heads).to(tl.int64), whole % heads
@@ -117,7 +117,7 @@ def map_check(
         largest = tl.maximum(largest, tl.max(p, 0))
         value = tl.load(
             values_of + n[:, None].to(tl.int64) * v_token + e[None, :],
-            (p > 0.0)[:, None] & (e < value_width)[None, :],  # keys that do not exist have no weight
+            (p > 0.0)[:, None] & (e < value_width)[None, :],  # keys that do not exist have weight 0
             0.0,
         ).to(tl.float32)
         product += tl.sum(p[:, None] * value, 0)
@@ -135,7 +135,7 @@ def map_check(
     found = (tl.load(best + at) >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     off = tl.maximum(off, tl.abs(found - largest))
     worst(numbers + 2, tl.where(off == off, off, float("inf")))
-    # The largest magnitude of the values, of which the first head of those that share them takes all.
+    # The largest |value|. If heads share values, only the first of these heads reads them.
     share = (keys + tl.num_programs(0) - 1) // tl.num_programs(0)
     stop = tl.minimum((part + 1) * share, keys) * (head % value_group == 0).to(tl.int32)
     most, strange = 0.0, 0
@@ -155,8 +155,8 @@ def map_pack(
     to_mass, to_distance, to_received, to_where, to_source, to_largest, to_entropy, to_first, to_weight, to_top,
     all_cells, all_queries, all_keys, rows, columns, blocks, B: tl.constexpr,
 ):  # fmt: skip
-    """Cells, statistics of queries and those of keys, in the dtypes in which they are kept, by three rows of programs. Number 3
-    is the largest difference of the sum of a row's weights from one, and number 5 that of its logarithm from zero."""
+    """Convert cells, statistics per query and statistics per key (program id 1 = 0, 1, 2) to the dtypes in which they are
+    stored. Number 3 is the largest |Σ weights − 1| of a row, number 5 the largest |log Σ weights|."""
     n = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     which = tl.program_id(1)
     if which == 0:
@@ -188,13 +188,13 @@ def map_pack(
         live = n < all_keys
         tl.store(to_received + n, tl.load(received + n, live, 0.0), live)
         tl.store(to_top + n, tl.load(top + n, live, 0.0).to(tl.float16), live)
-        # A key that nobody sees has no source.
+        # The source is −1 for a key that no query sees.
         tl.store(to_source + n, tl.load(source + n, live, 0), live)
 
 
 @triton.jit
 def map_finish(numbers, to):
-    """From the numbers of all programs: the error, that of the logsumexp, and the largest value."""
+    """Reduce the six numbers to three: the error, the error of the logsumexp, and the largest |value|."""
     largest = tl.load(numbers + 4)
     off = tl.maximum(tl.load(numbers + 2), tl.load(numbers + 3))
     error = tl.load(numbers) + 0.0

@@ -1,7 +1,7 @@
-"""The gradient of a small plane's whole map, where all heads share one value: ``Σ_items grad_y[q] · x[k]``.
+"""The gradient of a small plane's whole map, for a value that all heads share: ``Σ_items grad_y[q] · x[k]``.
 
-One large product per head, over all items and channels. The axes' gradients are sums over it: a map of at most 256
-tokens is small beside what is read to compute it.
+This is one large product per head, over all items and channels. The gradients of the axis matrices are sums over it. A map
+of at most 256 tokens is small compared to the tensors that are read to compute it.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""From the tensors of an attention to the kernels of its map."""
+"""Launches of the kernels that write an attention map from queries, keys and logsumexp."""
 
 import functools
 import math
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream, rows_of
 
-_FAR = 1 << 30  # no limit of a distance
-WIDEST = 256  # of a head
-MOST_HEADS = 65535  # of all samples: a grid of programs has no more along its second axis
+_FAR = 1 << 30  # a distance limit that hides nothing
+WIDEST = 256  # largest width of a head
+MOST_HEADS = 65535  # batch · heads: CUDA's limit for the second axis of a launch grid
 
 
 @dataclass(frozen=True)
 class ScoreTensors:
-    """What determines a map.
+    """The tensors and numbers that determine an attention map.
 
     Attributes:
-        query, key: ``(batch, heads, tokens, width)``, with fewer heads of keys if neighbors share them.
-        logsumexp: ``(batch, heads, queries)``, in natural logarithms.
-        scale: of the products of queries and keys.
+        query, key: ``(batch, heads, tokens, width)``; keys may have fewer heads, each shared by neighboring query heads.
+        logsumexp: ``(batch, heads, queries)``, natural logarithm.
+        scale: factor of the products of queries and keys.
         shift: ``(batch,)``, the position of query 0 among the keys.
         left, right: how many keys before and after its position a query sees; None for all.
-        present: ``(batch, queries)`` and ``(batch, keys)``, which tokens exist; None for all.
+        present: ``(batch, queries)`` and ``(batch, keys)``, True for tokens that exist; None if all do.
         softcap: scores are softcap · tanh(scores / softcap); 0 for none.
-        slopes: ``(batch, heads)``, of ALiBi.
+        slopes: ``(batch, heads)``, the slopes of ALiBi.
     """
 
     query: Tensor
@@ -58,7 +58,7 @@ class ScoreTensors:
 
     @property
     def masks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """shift, present queries, present keys, slopes: what is not there is not read."""
+        """shift, present queries, present keys, slopes. ``shift`` also stands in for missing ones, which are never read."""
         shift = self.shift
         if shift.dtype is torch.int32 and self.present is None and self.slopes is None and shift.stride() == (1,):
             return shift, shift, shift, shift
@@ -75,11 +75,11 @@ class ScoreTensors:
 
 
 class WeightsPlan:
-    """How the weights of calls of one form are written: everything but their tensors.
+    """The launch that writes the weights of calls with the same shapes, strides and dtypes; only the tensors are missing.
 
     Attributes:
-        shape: of the weights.
-        count: how many programs there are; each writes three numbers.
+        shape: the shape of the weights.
+        count: the number of programs; each writes three numbers.
     """
 
     __slots__ = ("_kind", "_launch", "_nothing", "count", "device", "dtype", "index", "shape")
@@ -87,7 +87,7 @@ class WeightsPlan:
     def __init__(
         self, given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype, rows: slice, shift: int
     ) -> None:
-        """``rows``: of the queries, from its start to its stop; ``shift`` is added to those of ``given``."""
+        """``rows``: the range of queries to compute; ``shift`` is added to the shifts of ``given``."""
         from regard.functional.kernels._map_write import map_weights
         from regard.functional.kernels._start import Launch
 
@@ -109,18 +109,18 @@ class WeightsPlan:
         self.index = self.device.index if self.device.type == "cuda" else None
         self._launch = Launch(map_weights, (programs, batch * heads, 1), numbers, {"num_warps": 4}, 1)
         self._nothing = 0
-        # What Triton compiles for: dtypes, and of each number whether it is one or a multiple of 16.
+        # Triton specializes kernels by dtypes, and by whether each integer is 1 or a multiple of 16.
         about = (_compiled_for(i, x) for i, x in enumerate(numbers))
         self._kind = (self.device, query.dtype, value.dtype, output.dtype, dtype, *about)
 
     @property
     def stream(self) -> int:
-        """The raw one of the device that is current."""
+        """The raw handle of the current stream of the plan's device."""
         return 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
 
     def start(self, *tensors: Tensor) -> None:
-        """Write the weights. Tensors: query, key, value, logsumexp, output; shift, present queries and keys, slopes; weights
-        and numbers."""
+        """Write the weights. ``tensors``: query, key, value, logsumexp, output; shift, present queries, present keys, slopes;
+        weights, numbers."""
         launch = self._launch
         with on_device_of(tensors[0]):
             launch(is_aligned(*tensors), raw_stream(tensors[0]), *tensors)
@@ -138,13 +138,14 @@ class WeightsPlan:
         numbers: int,
         stream: int,
     ) -> bool:
-        """The same with as little as there can be, for shifts that are zero and tokens that all exist.
+        """The same with the least overhead, if all shifts are zero and all tokens exist.
 
-        False if nothing was started: the kernel cannot be compiled, or the places are not such as it is compiled for.
+        Returns False if nothing was launched: another device is current, the kernel cannot be compiled, or a tensor does not
+        start at a multiple of 16 bytes, which the compiled kernel assumes.
 
         Args:
-            numbers: their address.
-            stream: the raw one of the device.
+            numbers: the address of the numbers.
+            stream: the raw handle of the device's stream.
         """
         launch = self._launch
         if self.index is not None and self.index != torch._C._cuda_getDevice():
@@ -167,7 +168,7 @@ class WeightsPlan:
     def _compile(
         self, query: torch.dtype, value: torch.dtype, output: torch.dtype
     ) -> tuple[Any, tuple[Any, ...]] | None:
-        """For tensors that begin at multiples of 16 bytes. Where some rows alone were written before, theirs did not."""
+        """Compile the kernel for tensors that start at multiples of 16 bytes, if no aligned launch has done so before."""
         from triton.runtime.jit import JITFunction
 
         from regard.functional.kernels._start import launcher_of
@@ -185,7 +186,7 @@ class WeightsPlan:
 
 @functools.cache
 def _zeros_on(device: torch.device) -> int:
-    """The address of a zero for each head of all samples there can be, whatever the stream: they are there before it is used."""
+    """The address of ``MOST_HEADS`` zeros. The synchronization makes them ready for use on every stream."""
     zeros = torch.zeros(MOST_HEADS, dtype=torch.int32, device=device)
     if zeros.is_cuda:
         torch.cuda.synchronize(device)
@@ -194,8 +195,8 @@ def _zeros_on(device: torch.device) -> int:
 
 
 _kept: list[Tensor] = []
-_UNSPECIALIZED = (7, 8)  # of the numbers: the first row and the shift differ from call to call
-# Compiled kernels, by what they are compiled for: in each step of generate there is one key more.
+_UNSPECIALIZED = (7, 8)  # positions among the numbers of the first row and the shift, which differ from call to call
+# Compiled kernels by specialization. They are reused across plans: each step of ``generate`` has one more key, so a new plan.
 _compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
 
@@ -205,14 +206,14 @@ def _compiled_for(index: int, x: Any) -> Any:
     return x == 1, x % 16 == 0, -(2**31) <= x < 2**31
 
 
-_FIRST_CONSTANT = 28  # of the numbers: what follows is part of the program
+_FIRST_CONSTANT = 28  # from this position on, the numbers are compile-time constants
 
 
 def write_weights(
     given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights, max |weights @ value − output|, and the largest error of the logsumexp, of each program: they are reduced
-    when they are read. Nothing waits for the device."""
+    """The weights, and for each program max |weights @ value − output| and the largest error of the logsumexp. The caller
+    reduces these when it reads them, so there is no synchronization here."""
     value, output = rows_of(value), rows_of(output)
     given = replace(given, query=rows_of(given.query), key=rows_of(given.key), logsumexp=_float(given.logsumexp))
     plan = WeightsPlan(given, value, output, dtype, slice(0, given.query.shape[2]), 0)

@@ -1,8 +1,8 @@
-"""Attention maps from queries, keys and the logsumexp of their rows: an overview in cells, or the weights themselves.
+"""Attention maps from queries, keys and the logsumexp of each row: an overview in cells, or the weights themselves.
 
-A program takes some keys or some rows of one head. With the logsumexp a weight is exp(score − logsumexp) as soon as its score is
-there, so that nothing is computed twice. Most tiles are seen as a whole; only those at the edge of the mask, of a cell or
-of the keys pay for a mask. Numbers of elements are int64: maps of 131,072 tokens have 2³⁴.
+A program takes a block of keys or of rows of one head. Given the logsumexp, a weight is exp(score − logsumexp), so one pass
+over the scores suffices. Most tiles are fully visible; only tiles at the edge of the mask, of a cell or of the keys apply a
+mask. Element offsets are int64: a map of 131,072 tokens has 2³⁴ elements.
 """
 
 import triton
@@ -16,8 +16,8 @@ def log_weights(
     q, k, total, place, columns, stop, seen, slope, scale, softcap, left, right, at_edge,
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """log₂ of the weights, ``(rows, columns)``; −1e30 for keys that are not seen: of those before ``stop``, which the
-    distance hides, or which are not there (PADDED)."""
+    """log₂ of the weights, ``(rows, columns)``. If ``at_edge``, −1e30 for hidden keys: those from ``stop`` on, those outside
+    of left … right, and those that do not exist (PADDED)."""
     s = tl.dot(q, k, input_precision=PRECISION)
     if CAPPED:
         # softcap · tanh(s / softcap) = 2 softcap / (1 + exp(−2 s / softcap)) − softcap
@@ -28,7 +28,7 @@ def log_weights(
     if SLOPED:
         x -= slope * tl.abs(columns[None, :] - place[:, None]).to(tl.float32)
     if at_edge:
-        # Two comparisons with what each row allows: to compare distances would take a subtraction and another comparison.
+        # Comparing columns with each row's bounds takes two comparisons; comparing distances would take a subtraction more.
         shown = columns[None, :] <= tl.minimum(place + right, stop - 1)[:, None]
         shown = shown & (columns[None, :] >= (place - left)[:, None])
         if PADDED:
@@ -39,14 +39,14 @@ def log_weights(
 
 @triton.jit
 def by_row(x, BM: tl.constexpr, BN: tl.constexpr):
-    """``(BM, 4, BN / 4)``: last, what one thread holds of a row after a product on tensor cores. To add it up takes no
-    exchange between threads. Column n of part m is 8 · (n // 2) + n % 2 + 2 m."""
+    """Reshape to ``(BM, 4, BN / 4)``, where one thread holds the last axis after a product on tensor cores, so that reducing
+    it needs no exchange between threads. Entry n of part m is column 8 · (n // 2) + n % 2 + 2 m."""
     return tl.reshape(tl.permute(tl.reshape(x, [BM, BN // 8, 4, 2]), (0, 2, 1, 3)), [BM, 4, BN // 4])
 
 
 @triton.jit
 def by_column(x, BM: tl.constexpr, BN: tl.constexpr, BANDS: tl.constexpr):
-    """``(8 · BANDS, BN, BM / (8 · BANDS))``: the same for columns. Row n of part 8 b + m is
+    """Reshape to ``(8 · BANDS, BN, BM / (8 · BANDS))``: the same for columns. Entry n of part 8 b + m is row
     16 · BANDS · (n // 2) + 16 b + 8 · (n % 2) + m."""
     x = tl.reshape(x, [BM // (16 * BANDS), BANDS, 2, 8, BN])
     return tl.reshape(tl.permute(x, (1, 3, 4, 0, 2)), [8 * BANDS, BN, BM // (8 * BANDS)])
@@ -54,7 +54,8 @@ def by_column(x, BM: tl.constexpr, BN: tl.constexpr, BANDS: tl.constexpr):
 
 @triton.jit
 def tile_rows(row, bottom, queries, WHOLE: tl.constexpr, BM: tl.constexpr):
-    """The queries of a tile, and which of them count. There is no tile below the last query: nothing of it counts."""
+    """The queries of a tile, and a mask of those that count: from ``row`` to ``bottom``. A ``WHOLE`` tile never extends past
+    the last query; it starts earlier instead."""
     origin = row
     if WHOLE:
         origin = tl.minimum(row, queries - BM)
@@ -64,7 +65,7 @@ def tile_rows(row, bottom, queries, WHOLE: tl.constexpr, BM: tl.constexpr):
 
 @triton.jit
 def tile_from(row, height, BM: tl.constexpr):
-    """Where the first tile begins that does not begin before this row. Tiles do not cross cells."""
+    """The start of the first tile that starts at or after this row. Tiles do not cross cells."""
     top = row // height * height
     return tl.minimum(top + (row - top + BM - 1) // BM * BM, top + height)
 
@@ -77,10 +78,10 @@ def add_tiles(
     BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
-    """The tiles from ``begin`` to ``until``, in one row of cells that ends at ``bottom``; ``tiles`` counts them down.
+    """Add the tiles from ``begin`` to ``until``, in one row of cells that ends at ``bottom``; ``tiles`` counts them down.
 
-    Returns the statistics of keys, each thread's own, and mass and largest weight of all tiles together."""
-    # What a thread holds of a row, and of a column:
+    Returns the statistics per key (partial results of each thread), and total and largest weight of these tiles."""
+    # Elements of a row, and of a column, that one thread holds:
     WIDE: tl.constexpr = BN // 4
     HIGH: tl.constexpr = BM // (8 * BANDS)
     below, d = tl.arange(0, BM), tl.arange(0, BD)
@@ -102,7 +103,7 @@ def add_tiles(
             block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near)
         else:
             block = tl.load((q + tl.cast(origin, tl.int64) * q_token) + near, live[:, None] & (d < width)[None, :], 0.0)
-        # What the next tile needs is asked for now: nothing else would cover the time that it takes.
+        # Prefetch for the next tile: nothing else would hide the latency of these loads.
         next_rows, next_live = tile_rows(row + BM, bottom, queries, WHOLE, BM)
         next_total = tl.load(lse + next_rows, next_live, 1e30)
         next_so_far = tl.load(best + next_rows, next_live, 0)
@@ -111,10 +112,10 @@ def add_tiles(
             PADDED, CAPPED, SLOPED, PRECISION,
         )  # fmt: skip
         p = tl.exp2(x)
-        # First what a thread does alone: until then it holds all weights, and has room for little else.
+        # First the reductions within a thread: until they are done, it holds all weights and has few registers left.
         stacked = by_column(p, BM, BN, BANDS)
         key_mass += tl.sum(stacked, 2)
-        # The number of the tile is packed with the row: then one instruction compares two weights with the best so far.
+        # The tile's number is packed with the row, so that one instruction compares two weights with the best so far.
         number = (in_column + tiles * HIGH)[None, None, :]
         key_best = tl.maximum(key_best, tl.max((stacked.to(tl.int32, bitcast=True) & column_bits) | number, 2))
         held = by_row(p, BM, BN)
@@ -132,7 +133,7 @@ def add_tiles(
                 away += 2.0 * tl.sum(by_row(p * other, BM, BN), 2)
         some = tl.sum(tl.join(tl.join(row_mass, information), tl.join(away, tl.zeros_like(away))), 1)
         tl.atomic_add(sums + rows[:, None, None] * 4 + fourth, some, live[:, None, None], sem="relaxed")
-        # All threads have the best of a row: one of them goes on with it.
+        # All threads hold the best of a row; only one of them continues with it.
         found = tl.gather(tl.max(row_best, 1), below, 0)
         n = BN - 1 - (found & (BN - 1))
         weight = found & -BN
@@ -141,7 +142,7 @@ def add_tiles(
             weight = tl.gather(tl.max(row_best, 1), below, 0)
             key_top = tl.maximum(key_top, tl.max(stacked, 2))
         packed = (weight.to(tl.int64) << 32) | (2147483647 - start - (n // 8 * 8 + n // 4 % 2 + n % 4 * 2))
-        # Few keys are better than all before them, and a number that only grows can be read without an atomic.
+        # Few keys exceed all earlier ones, and a value that only grows may be read without an atomic, so most rows skip it.
         tl.atomic_max(best + rows, packed, live & (weight > 0) & (packed > so_far), sem="relaxed")
         cell_mass += tl.sum(by_column(row_mass, BM, 4, BANDS), 2)
         cell_top = tl.maximum(cell_top, tl.max(by_column(row_best, BM, 4, BANDS), 2))
@@ -163,31 +164,31 @@ def map_overview(
     MASKED: tl.constexpr, BACKWARD: tl.constexpr, WHOLE: tl.constexpr, COPIED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BANDS: tl.constexpr,
 ):  # fmt: skip
-    """A program takes some keys, ``blocks`` of them for each column of cells, and all queries that see one of them.
+    """A program takes one block of keys (``blocks`` blocks per column of cells) and all queries that see any of them.
 
-    So statistics of keys stay where they are computed until the end, and those of queries are added up by atomics: in an
-    order that differs between runs, and with it their last digits. A largest weight and its place are one integer: weights
-    are not negative, so that their bits are ordered as they are, and the lowest bits make room for the place. The largest
-    weight of a key keeps 11 bits behind the point, as in float16, for 131,072 queries, and one less for twice as many; that
-    of a query keeps 16. For float32 both are found beside, without loss.
+    So statistics per key stay in registers until the end, and statistics per query are added by atomics: their order, and
+    with it the last digits, differ between runs. A largest weight and its position are packed into one integer: weights are
+    not negative, so their bits are ordered like the weights, and the lowest bits are replaced by the position. The largest
+    weight of a key keeps 11 fraction bits, as in float16, for 131,072 queries, and one less for twice as many; that of a
+    query keeps 16. For float32 both are computed separately, without loss.
 
-    There are two launches, for tiles that are seen as a whole and for those at an edge of the mask: the loop of either has no
-    branch, and the first, which takes nearly all the time, has so few registers that three programs share a multiprocessor.
-    The second, at the edges, adds to what the first one wrote.
+    There are two launches, for fully visible tiles and for tiles at an edge of the mask, so that neither loop has a branch.
+    The first takes nearly all the time, and needs so few registers that three programs share a multiprocessor. The second
+    adds to the first one's results.
 
     Args:
-        lse: in units of log 2; 1e30 for queries that do not exist, by which their weights are zero.
-        mass, largest: ``(heads of all samples, programs, rows of cells)``.
-        sums: of each query, Σ weight, Σ weight · distance, Σ weight · log₂ weight, and Σ weight of the first keys.
-        best: of each query, bits of the largest weight · 2³² + 2³¹ − 1 − its key.
-        row_bits, column_bits: the bits of a weight that are kept beside a place. The compiler must not know them: to pack a
-            number by two constants takes two instructions.
-        MASKED: tiles at an edge, and the mass on the first keys; else the other tiles.
-        BACKWARD: no key after its query is seen, which saves telling both sides apart.
-        WHOLE: there are BM queries of BD channels. Then the last tile begins earlier, and nothing is read under a mask.
-        COPIED: ``q`` is a descriptor, by which the card copies tiles itself.
+        lse: logsumexp to base 2; 1e30 for queries that do not exist, so that their weights are zero.
+        mass, largest: ``(batch · heads, programs, rows of cells)``.
+        sums: for each query, Σ weight, Σ weight · distance, Σ weight · log₂ weight, and Σ weight of the first keys.
+        best: for each query, bits of the largest weight · 2³² + 2³¹ − 1 − its key.
+        row_bits, column_bits: masks of the bits of a weight that are kept next to a position. They are run-time arguments,
+            because with compile-time constants packing takes two instructions.
+        MASKED: process tiles at an edge, and the weight of the first keys; else the fully visible tiles.
+        BACKWARD: queries see no later keys, so the two sides of a query need not be distinguished.
+        WHOLE: there are at least BM queries, with BD channels. Then the last tile starts earlier, and loads need no mask.
+        COPIED: ``q`` is a tensor descriptor, by which the GPU copies tiles itself (TMA).
     """
-    part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest: they begin
+    part, whole = tl.program_id(0), tl.program_id(1)  # with a causal mask the first keys take longest and start first
     item, head = whole // heads, whole % heads
     slope = 0.0
     if SLOPED:
@@ -203,7 +204,7 @@ def map_overview(
     )  # fmt: skip
     if PADDED:
         seen = seen & (tl.load(present + item.to(tl.int64) * keys + columns, seen, 0) != 0)
-    # The queries that see one of the keys, from the tile on in which the first of them is:
+    # The range of queries that see any of the keys, and the start of the tile with the first of them:
     moved = tl.load(shift + item)
     begin, end = tl.maximum(start - right - moved, 0), tl.minimum(stop + left - moved, queries)
     if start >= stop:
@@ -211,7 +212,8 @@ def map_overview(
     per = (height + BM - 1) // BM
     row = begin // height * height + begin % height // BM * BM
     last_tile = (end - 1) // height * per + (end - 1) % height // BM
-    # Tiles that begin in between see all keys, and those before ``sooner`` or not before ``later`` lie on one side of them.
+    # Tiles that start in ``opened … closed`` see all keys; those before ``sooner``, or from ``later`` on, have all keys on one
+    # side.
     opened, closed = start + BN - 1 - right - moved, start + left - moved - BM + 2
     sooner, later = start - moved - BM + 1, start - moved + BN
     if tl.min(seen.to(tl.int32), 0) == 0:
@@ -248,13 +250,13 @@ def map_overview(
                 row_bits, column_bits, key_mass, key_best, key_top,
                 MASKED, PADDED, CAPPED, SLOPED, PRECISION, BACKWARD, WHOLE, COPIED, BM, BN, BD, BANDS,
             )  # fmt: skip
-            if MASKED or not BACKWARD:  # else they are the first of this cell
+            if MASKED or not BACKWARD:  # else these are the first tiles of this cell, and nothing is stored yet
                 tiles_mass += tl.load(mass + program + r)
                 tiles_top = tl.maximum(tiles_top, tl.load(largest + program + r))
             tl.store(mass + program + r, tiles_mass)
             tl.store(largest + program + r, tiles_top)
         row = change
-    # From the number of the tile and the place in it to the query:
+    # Recover the query from the tile's number and the position in the tile:
     holder, place = tl.arange(0, 8 * BANDS), key_best & ~column_bits
     n, tiles = HIGH - 1 - place % HIGH, last_tile - place // HIGH
     inner = n // 2 * (16 * BANDS) + n % 2 * 8 + (holder // 8 * 16 + holder % 8)[:, None]
@@ -274,7 +276,7 @@ def map_overview(
     tl.store(top + at + columns, tl.maximum(weight, before), mine)
     tl.store(source + at + columns, tl.where(better, query, from_query), mine)
     if MASKED:
-        # The mass on the first keys: every program takes as many queries.
+        # The weight of the first keys: the queries are divided evenly among the programs.
         stop = tl.minimum(first_keys, keys)
         seen = inside < stop
         tile = tl.load(

@@ -1,4 +1,4 @@
-"""Every weight of a map once, from queries, keys and the logsumexp of their rows, and the comparison with the output."""
+"""Write every weight of a map from queries, keys and the logsumexp of each row, and compare weights @ values with the output."""
 
 import triton
 import triton.language as tl
@@ -11,9 +11,9 @@ def rows_of(
     q, lse, present, sequence, head, first_row, queries, width, first, lse_item, lse_head, lse_token,
     q_item, q_head, q_token, PADDED: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries: rows, which of them are there, vectors, and log₂-sum-exp.
+    """A block of queries: (rows, mask of rows inside, vectors, logsumexp to base 2).
 
-    Rows without a query have 1e30 as logsumexp, by which all their weights are zero."""
+    The logsumexp is 1e30 for rows without a query, so that their weights are zero."""
     rows, d = first_row + tl.arange(0, BM), tl.arange(0, BD)
     live = rows < queries
     start = q + sequence.to(tl.int64) * q_item + head.to(tl.int64) * q_head
@@ -33,7 +33,7 @@ def rows_of(
 
 @triton.jit
 def largest_value(values, part, keys, width, token, mine, BN: tl.constexpr, BV: tl.constexpr):
-    """The largest magnitude in this program's share of the keys, NaN if one is there; 0 if they are not ``mine`` (1 or 0)."""
+    """The largest |value| in this program's share of the keys, NaN if any is NaN; 0 unless ``mine`` (1 or 0)."""
     share = (keys + tl.num_programs(0) - 1) // tl.num_programs(0)
     inside, e = tl.arange(0, BN), tl.arange(0, BV)
     begin, stop = part * share, tl.minimum((part + 1) * share, keys) * mine
@@ -57,11 +57,11 @@ def map_weights(
     PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Every weight once, in the dtype in which it is kept. Numbers of each program: max |weights @ v − out| and
-    |log Σ weights| of its rows, and the largest magnitude of its share of the values, each ``(heads of all samples, programs)``.
+    """Write the weights of a block of rows. ``numbers`` of each program: max |weights @ v − out| and |log Σ weights| of its
+    rows, and the largest |value| in its share of the keys, each ``(batch · heads, programs)``.
 
     Args:
-        first: the number of the first row among the queries; ``queries`` are those that are computed.
+        first: the index of the first row to compute; ``queries`` counts the rows to compute.
         moved: is added to the shifts.
     """
     part, whole = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
@@ -128,7 +128,7 @@ def map_weights(
         0.0,
     )
     error = tl.where(live[:, None], tl.abs(product - expected.to(tl.float32)), 0.0)
-    error = tl.where(error == error, error, float("inf"))  # not a number: a maximum would not show it
+    error = tl.where(error == error, error, float("inf"))  # a maximum may ignore NaN
     log_error = tl.where(live & (sums > 0.0), tl.abs(tl.log(tl.where(sums > 0.0, sums, 1.0))), 0.0)
     to_numbers = numbers + whole * tl.num_programs(0) + part
     count = tl.num_programs(0) * tl.num_programs(1)

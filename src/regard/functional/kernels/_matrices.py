@@ -1,7 +1,7 @@
-"""The axis matrices of native Gaussian heads, forward and backward, both axes in one launch.
+"""The axis matrices of Gaussian heads with border "native", forward and backward, both axes in one launch.
 
-``A[o, i] = softmax_i(−α (i − o − Δ)²)``, with the score taken relative to the nearest existing input, as
-:func:`regard.functional._axis.nearest_scores` does: rounding never meets a large constant.
+``A[o, i] = softmax_i(−α (i − o − Δ)²)``. Scores are relative to that of the nearest existing input, as in
+:func:`regard.functional._axis.nearest_scores`, so that no large constant causes rounding errors.
 """
 
 import triton
@@ -10,8 +10,8 @@ import triton.language as tl
 
 @triton.jit
 def row_weights(o, i, delta, alpha, SIZE: tl.constexpr):
-    """(weights, steps from the nearest input, its distance to the target, offset from the target) of some rows."""
-    # Whole part and fraction apart: the sum of both would be rounded, and sharpness would multiply what is lost.
+    """(weights, steps from the nearest input, offset of the nearest input from the target) of some rows."""
+    # Integer part and fraction are kept separate: their sum would be rounded, and sharpness multiplies the error.
     whole = tl.floor(delta + 0.5)
     target = o.to(tl.float32) + whole
     nearest = tl.minimum(tl.maximum(target, 0.0), SIZE - 1.0)
@@ -26,8 +26,8 @@ def row_weights(o, i, delta, alpha, SIZE: tl.constexpr):
 
 @triton.jit
 def store_rows(matrix, head, o, delta, alpha, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Some rows of a head's matrix. A function, for the two branches that call it must not share a name: their shapes
-    differ where the axes do."""
+    """Store some rows of a head's matrix. A function, because Triton needs equal shapes for a name used in both branches of
+    the caller, and the axes may differ in size."""
     i = tl.arange(0, BLOCK)
     weight, _, _ = row_weights(o, i, delta, alpha, SIZE)
     place = matrix + head * (SIZE * SIZE) + o[:, None] * SIZE + i[None, :]
@@ -51,7 +51,7 @@ def matrices_forward(
 
 @triton.jit
 def gradient_of_rows(grad, head, heads, partials, o, delta, alpha, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Gradients of Δ and α from some rows, whose own gradients come in ``partials`` parts."""
+    """Gradients of Δ and α from some rows; the rows' own gradients are stored as ``partials`` partial sums."""
     i = tl.arange(0, BLOCK)
     weight, step, shift = row_weights(o, i, delta, alpha, SIZE)
     inside = (o < SIZE)[:, None] & (i < SIZE)[None, :]
@@ -61,7 +61,7 @@ def gradient_of_rows(grad, head, heads, partials, o, delta, alpha, SIZE: tl.cons
         upstream += tl.load(place, mask=inside, other=0.0)
     weight = tl.where(inside, weight, 0.0)
     score = weight * (upstream - tl.sum(weight * upstream, 1)[:, None])
-    # score = −α·step·(step + 2·shift), and shift falls as Δ grows.
+    # score = −α·step·(step + 2·shift), with ∂shift/∂Δ = −1.
     by_alpha = tl.sum(tl.sum(-score * (step * (step + 2.0 * shift)), 1), 0)
     by_delta = tl.sum(tl.sum(score * (2.0 * alpha * step), 1), 0)
     return by_delta, by_alpha
@@ -78,7 +78,7 @@ def matrices_backward(
     delta = tl.load(center + head * c_head + axis * c_axis).to(tl.float32)
     alpha = tl.load(sharpness + head * s_head + axis * s_axis).to(tl.float32)
     o = block * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
-    # (blocks, heads, 2): one sum per block of rows, added up outside
+    # (blocks, heads, 2): one partial sum per block of rows; the caller adds them
     place = (block * heads + head) * 2 + axis
     if axis == 0:
         by_delta, by_alpha = gradient_of_rows(grad_rows, head, heads, row_partials, o, delta, alpha, ROWS, BLOCK_ROWS)

@@ -1,4 +1,4 @@
-"""Launches of the gradients of center and sharpness where content and place meet: blocks by width."""
+"""Launches of the gradients of center and sharpness in attention by content and position, with blocks chosen by width."""
 
 import math
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_
 
 
 class PatchBlocks(NamedTuple):
-    """Queries and keys of a patch, its columns, warps, stages and registers. More keys would not leave squares of their places
-    exact in float16."""
+    """Queries and keys of a patch, its columns, warps, stages and registers. With more keys, squares of their coordinates
+    would not be exact in float16."""
 
     queries: int
     keys: int
@@ -22,12 +22,12 @@ class PatchBlocks(NamedTuple):
     registers: int
 
 
-BLOCKS = PatchBlocks(64, 32, 8, 4, 3, 128)  # the fastest of eight on an H200, at 64² and 128²
+BLOCKS = PatchBlocks(64, 32, 8, 4, 3, 128)  # the fastest of eight configurations on an H200, at 64² and 128²
 NARROW = PatchBlocks(64, 32, 8, 4, 2, 255)  # for heads wider than 64 channels
-NARROWEST = PatchBlocks(32, 32, 8, 4, 1, 255)  # for those in float32
-# By axes: powers of what is a query's own, and columns of sums.
+NARROWEST = PatchBlocks(32, 32, 8, 4, 1, 255)  # for heads wider than 64 channels in float32
+# By number of axes: how many monomials of the query's offsets, and how many columns of sums.
 PARTS, COLUMNS = {1: 3, 2: 6, 3: 6}, {1: 8, 2: 16, 3: 32}
-# Of weights that are left out, the logarithm to base 2: the last digits of half precision, and of float32.
+# Keys with a weight below 2^−this are skipped: below the last digit of half precision, and of float32.
 FORGOTTEN, FORGOTTEN_WIDE = 16.0, 24.0
 
 
@@ -36,13 +36,13 @@ def place_moments(
     keep: Tensor | None, prefix: int, beta: float, causal: bool, longest: Tensor | None = None,
     blocks: PatchBlocks | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Σ ds (δ − Δ) ``(heads, axes)`` and Σ ds (δ − Δ)(δ − Δ)ᵀ ``(heads, axes, axes)``, in float64. ``MemoryError`` where the
-    card has no room for it.
+    """Σ ds (δ − Δ) ``(heads, axes)`` and Σ ds (δ − Δ)(δ − Δ)ᵀ ``(heads, axes, axes)``, in float64; ds is the gradient of the
+    scores. Raises ``MemoryError`` if the kernel does not fit the GPU.
 
     Args:
-        tensors: query, key and value, of one dtype with ``grad`` and ``out``: half precision, or float32.
-        lse: of each query, the logarithm of its sum of exponentials as the fused kernel had it; made again if None.
-        longest: of each item, head and block of tokens, the squared norm of the longest key, if that is known.
+        tensors: query, key and value, of the same dtype as ``grad`` and ``out``: half precision or float32.
+        lse: the logsumexp of each query as computed by the fused kernel; recomputed if None.
+        longest: the squared norm of the longest key for each item, head and block of tokens; recomputed if None.
     """
     from triton.runtime.errors import OutOfResources
 
@@ -52,10 +52,10 @@ def place_moments(
     (batch, many, _, width), (depth, m, n) = query.shape, heads.grid
     tokens, wide, is_wide = depth * m * n, max(width, value.shape[3]), query.dtype is torch.float32
     block, keys, columns, warps, stages, registers = blocks or _blocks(wide, is_wide)
-    columns = max(min(columns, power_of_two(n)), keys // min(keys, power_of_two(m)))  # more where there are few lines
+    columns = max(min(columns, power_of_two(n)), keys // min(keys, power_of_two(m)))  # more if there are few lines
     programs = depth * math.ceil(m * columns / block) * math.ceil(n / columns)
     even = n % columns == 0 and m % (keys // columns) == 0
-    # Bounds on scores and on gradients of weights, without a wait for the device.
+    # For bounds on scores and on gradients of weights, computed without a synchronization.
     longest_key, longest_value = (
         (longest_rows_of(key) if longest is None else longest).amax(1),
         longest_rows_of(value).amax(1),
@@ -86,7 +86,7 @@ def place_moments(
                 PL=keys // columns, num_warps=1,
             )  # fmt: skip
     except OutOfResources:
-        raise MemoryError("the card has no room for moments of so wide heads") from None
+        raise MemoryError(f"the moments kernel for heads of width {wide} does not fit this GPU") from None
     return first, second
 
 

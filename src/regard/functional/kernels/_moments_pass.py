@@ -1,9 +1,9 @@
-"""Gradients of center and sharpness where content and place meet: moments of the scores' gradient, by products.
+"""Gradients of center and sharpness in attention by content and position: moments of the scores' gradient, by products.
 
-A grid has three axes here, ``(depth, m, n)``; those that are missing have size 1, and S has zeros there. Queries and keys are
-taken by patches of a plane, so that few keys are read of which most are too far away. A distance is a key's place in its patch
-(c along the last axis, l along the one before) plus whole patches (s and g of them) from where the queries look, plus what is
-the query's own; all patches of keys look the same, and one product with columns of their powers sums up a patch.
+A grid has three axes here, ``(depth, m, n)``; missing axes have size 1, and S is zero there. Queries and keys are processed in
+patches of a plane, so that few of the keys that are read are too far away. A distance is the sum of the key's coordinate in
+its patch (c along the last axis, l along the one before), a number of whole patches (s and g) from the queries' target, and an
+offset of the query (u and b). c and l are the same for all patches, so one product with columns of their powers sums a patch.
 """
 
 import triton
@@ -12,20 +12,20 @@ import triton.language as tl
 from regard.functional.kernels._placed_pass import LOG2_E, symmetric
 from regard.functional.kernels._placed_reach import lines_of_strip, within
 
-SPAN = tl.constexpr(8)  # strips of patches of which the lines are found at once
+SPAN = tl.constexpr(8)  # strips of patches whose range of lines is computed at once
 NO_ROOM = tl.constexpr(-1e37)
-ROOM = tl.constexpr(4096.0)  # float16 holds what is at most twice as large
+ROOM = tl.constexpr(4096.0)  # gradients are scaled to this; float16 holds their differences, at most twice as large
 
 
 @triton.jit
 def product(a, b):
-    """Of float32 as three of TF32, which together have its digits."""
+    """a @ b; float32 as three TF32 products, which together have float32's accuracy."""
     return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit
 def added_up(scores, most, mass):
-    """The rows' largest scores so far, and sums of exponentials relative to them."""
+    """One step of an online softmax: each row's largest score so far, and its sum of exponentials relative to it."""
     now = tl.maximum(most, tl.max(scores, 1))
     return now, mass * tl.exp2(most - now) + tl.sum(tl.exp2(scores - now[:, None]), 1)
 
@@ -43,7 +43,7 @@ def keys_at(of, columns, token, d, width, seen, EVEN: tl.constexpr, UNIT: tl.con
 
 @triton.jit
 def keys_of_patch(plane, group, start, inside, prefix, m, n, PC: tl.constexpr, PL: tl.constexpr):
-    """Which keys of a patch lie on the grid, and their numbers."""
+    """(mask of the keys of a patch that lie on the grid, their token indices)."""
     at_line, at_column = group * PL + inside // PC, start + inside % PC
     return (at_line < m) & (at_column < n), prefix + (plane * m + at_line) * n + at_column
 
@@ -61,8 +61,8 @@ def hide(scores, rows, columns, there, keep, prefix, EVEN: tl.constexpr, MASKED:
 
 @triton.jit
 def place_cost(c, line, u, b, a, own, l22, l21, l20, l11, l10, PL: tl.constexpr):
-    """(δ − Δ)ᵀ S (δ − Δ) for local coordinates c and line of keys, and what patches add to them for each query: u, b, a, and
-    ``own`` to the whole."""
+    """(δ − Δ)ᵀ S (δ − Δ) + a term per query, (queries, keys). Distances are c + u, line + b and a, with c and line local to
+    the patch; ``own`` holds the term per query, including that of a² alone."""
     last = (l22 * c + l21 * line)[None, :] + (l22 * u + l21 * b + l20 * a)[:, None]
     if PL == 1:
         middle = l11 * b + l10 * a
@@ -78,8 +78,8 @@ def lines_of_strips(
     shape, first, begin_0, begin_2, count, t0, t1, more, t2, rooms, m, n,
     DIMENSIONS: tl.constexpr, PC: tl.constexpr, PL: tl.constexpr,
 ):  # fmt: skip
-    """Between which groups of lines keys count, for each of ``SPAN`` strips, all at once. Queries look at lines from t1 to t1 +
-    more and at columns from t2 on, each of which has its room."""
+    """For each of ``SPAN`` strips, the half-open range of groups of lines whose keys have non-negligible weight. The queries'
+    targets are lines t1 … t1 + more and columns from t2 on; ``rooms`` holds the largest allowed cost of each column."""
     strip = first + tl.arange(0, SPAN)
     if DIMENSIONS == 1:
         begins, stops = tl.zeros([SPAN], tl.int32), tl.full([SPAN], 1, tl.int32)
@@ -99,8 +99,8 @@ def one_of(numbers, at):
 
 @triton.jit
 def powers_of_place(c, line, COLUMNS: tl.constexpr):
-    """Of keys, what each column of sums multiplies their weights by: 1, c, c², 1, 1, c; l, l², l c, 1, 1, l, c, l, 1; 1, 1, c, 1,
-    l, 1 for the third axis. ``patch_powers`` holds the other factor."""
+    """The key's factor in each column of sums: 1, c, c², 1, 1, c; l, l², l c, 1, 1, l, c, l, 1; and 1, 1, c, 1, l, 1 for the
+    third axis. ``patch_powers`` holds the patch's factor."""
     j = tl.arange(0, COLUMNS)
     by_c, by_l = (
         (j == 1) | (j == 5) | (j == 8) | (j == 12) | (j == 18),
@@ -113,8 +113,8 @@ def powers_of_place(c, line, COLUMNS: tl.constexpr):
 
 @triton.jit
 def patch_powers(s, a, COLUMNS: tl.constexpr):
-    """Of a strip of patches, what each column is multiplied by: 1, 1, 1, s, s², s; 1, 1, 1, g, g², g, g, s, s g; a, a², a, a s,
-    a, a g. Coefficients of 1, g and g²."""
+    """The patch's factor in each column of sums: 1, 1, 1, s, s², s; 1, 1, 1, g, g², g, g, s, s g; a, a², a, a s, a, a g. Since
+    g varies along a strip, the results are the coefficients of 1, g and g²."""
     j = tl.arange(0, COLUMNS)
     by_g, by_a = (
         (j == 9) | (j == 11) | (j == 12) | (j == 14) | (j == 21),
@@ -142,22 +142,22 @@ def place_moments(
     BV: tl.constexpr, ENTRIES: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr, FORGOTTEN: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over a patch of queries of one head, ds the gradient of the scores.
+    """Σ ds (δ − Δ) and Σ ds (δ − Δ)(δ − Δ)ᵀ over a patch of queries of one head, with ds the gradient of the scores.
 
-    With weights P, dP = grad · vᵀ and D = grad · out, ds = P (dP − D). Scores and ds are made in float32; float16 holds P
-    and ds, whose sizes are known, on their way into sums, but for ``WIDE`` inputs, of float32. What D is off by, for ``out``
-    is rounded, is found as a row's sum of ds, and taken out again.
+    With weights P, dP = grad · vᵀ and D = grad · out, ds = P (dP − D). Scores and ds are computed in float32. For the products
+    that sum them, P and ds are converted to float16, scaled by known bounds; with ``WIDE`` (float32 inputs) they are not.
+    D is inexact because ``out`` is rounded: each row's ds should sum to zero, so its actual sum is subtracted.
 
     Args:
-        lse: of each query, the logarithm of its sum of exponentials, if ``KNOWN``; with ``ROWS`` a query's own term is in it.
+        lse: the logsumexp of each query, if ``KNOWN``; with ``ROWS`` it includes the query's own term of the position score.
         scale: β / log 2.
-        table: of each head, what ``costs_of_heads`` wrote.
-        longest, largest: of each item and head, the squared norm of the longest key and value.
-        partial: of each program, ``COLUMNS`` of sums, times the first ``PARTS`` of 1, u, u², b, b u, b², the queries' own.
-        UNIT: strides are in so many numbers; with 8 the compiler knows that rows can be read 16 bytes at a time.
-        BM, BN, PC: queries and keys of a patch, and how many columns it has; the rest are lines.
-        FORGOTTEN: keys are left out whose weight would be below 2 to the power of −FORGOTTEN even if their content were that
-            of the longest key, along the query.
+        table: the results of ``costs_of_heads`` for each head.
+        longest, largest: the squared norms of the longest key and of the longest value, for each item and head.
+        partial: for each program, ``COLUMNS`` sums, times the first ``PARTS`` of 1, u, u², b, b u, b² of each query.
+        UNIT: strides are in units of this many numbers; with 8 the compiler knows that rows allow 16-byte loads.
+        BM, BN, PC: queries and keys of a patch, and its columns; BM / PC and BN / PC are its lines.
+        FORGOTTEN: keys are skipped if their weight would be below 2^−FORGOTTEN even with the content of the longest key,
+            parallel to the query.
     """
     summed: tl.constexpr = tl.float32 if WIDE else tl.float16
     PL: tl.constexpr = BN // PC
@@ -222,11 +222,11 @@ def place_moments(
         end_0 = tl.minimum(end_0, i0 + 1)
     begin_2, count = begin_2 // PC, (end_2 + PC - 1) // PC - begin_2 // PC
     strips = count * (end_0 - begin_0)
-    # Of the queries of each column: as if all had the room of the one that has most.
+    # For each column, the largest room of its queries, which serves for all of them.
     rooms = tl.max(tl.reshape(tl.where(live, room, NO_ROOM), [lines, PC]), 0)
     first_line, more = top + z1.to(tl.float32), tl.minimum(lines, m - top) - 1.0
     first_column = patch % across * PC + z2.to(tl.float32)
-    bottom_line = (tl.minimum(top + lines, m) + PL - 1) // PL  # of queries, in patches of keys
+    bottom_line = (tl.minimum(top + lines, m) + PL - 1) // PL  # end of the queries' lines, in groups of lines of keys
     half_c: tl.constexpr = PC // 2
     half_l: tl.constexpr = PL // 2
     c, line = (inside % PC - half_c).to(tl.float32), (inside // PC - half_l).to(tl.float32)
@@ -271,7 +271,7 @@ def place_moments(
         rest += tl.sum(p * (product(above, value) * gain[:, None] - less[:, None]), 1)
 
     powers = powers_of_place(c, line, COLUMNS).to(summed)
-    # Whole patches are counted from where the first query looks.
+    # s and g count whole patches from the target of the first query.
     own_strip, own_group = tl.floor(first_column / PC), tl.floor(first_line / PL)
     P, X = tl.zeros([BM, COLUMNS], tl.float32), tl.zeros([BM, COLUMNS], tl.float32)
     for chunk in range(0, strips, SPAN):
@@ -304,7 +304,7 @@ def place_moments(
     over = tl.where(counts, 1.0 / tl.where(counts, mass, 1.0), 0.0)
     mean = rest * over
     over = tl.where(gain > 0.0, over / tl.where(gain > 0.0, gain, 1.0), 0.0)
-    # A row's sum of ds, which should be none, is taken out by its weights; then rows are added up.
+    # Each row of ds should sum to zero: subtract its actual sum, distributed by the weights; then add the rows.
     X = (X - mean[:, None] * P) * over[:, None]
     u, b = (own_strip * PC + half_c - t2)[:, None], (own_group * PL + half_l - t1)[:, None]
     to = partial + (whole.to(tl.int64) * tl.num_programs(0) + patch) * (COLUMNS * PARTS) + tl.arange(0, COLUMNS)
@@ -322,11 +322,11 @@ def moments_of_heads(
     sums, first, second, PARTS: tl.constexpr, COLUMNS: tl.constexpr, DIMENSIONS: tl.constexpr, PC: tl.constexpr,
     PL: tl.constexpr,
 ):  # fmt: skip
-    """From sums ``(heads, PARTS, COLUMNS)``: distances are c + PC s + u, l + PL g + b and a."""
+    """The moments of each head from its sums ``(heads, PARTS, COLUMNS)``; distances are c + PC s + u, l + PL g + b and a."""
     head = tl.program_id(0)
     one = sums + head * (PARTS * COLUMNS)
     by_u, by_uu = one + COLUMNS, one + 2 * COLUMNS
-    # Where the axes of c, l and a stand among the grid's.
+    # The indices of the axes of c and l; that of a is 0.
     at_u: tl.constexpr = DIMENSIONS - 1
     at_b: tl.constexpr = DIMENSIONS - 2
     to, both = first + head * DIMENSIONS, second + head * (DIMENSIONS * DIMENSIONS)
@@ -355,5 +355,5 @@ def moments_of_heads(
 
 @triton.jit
 def place(sums, local, patches, SIZE: tl.constexpr):
-    """A place in a patch, and whole patches of a size."""
+    """The sum for a coordinate: its local part plus SIZE times its number of whole patches."""
     return tl.load(sums + local) + SIZE * tl.load(sums + patches)

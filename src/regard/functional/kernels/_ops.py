@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, for ``torch.compile``: differentiable, and opaque to it."""
+"""The kernels as differentiable custom operators, which ``torch.compile`` treats as opaque."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from regard.functional.kernels._cuts import Plane
 
 @torch.library.custom_op("regard::mix_plane", mutates_args=())
 def mix_plane(value: Tensor, rows: Tensor, columns: Tensor, plane: list[int]) -> tuple[Tensor, Tensor]:
-    """Values mixed along both axes by (heads, outputs, inputs) matrices, and what the backward pass reads again."""
+    """Values multiplied along both axes by (heads, outputs, inputs) matrices, and the intermediate result for backward."""
     return _launch.mix_forward(value, rows.contiguous(), columns.contiguous(), Plane(*plane))
 
 
@@ -86,7 +86,7 @@ mix_plane.register_autograd(_mix_gradient, setup_context=_mix_setup)
 def gaussian_plane(
     value: Tensor, center: Tensor, sharpness: Tensor, rows: int, columns: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gaussian attention of native heads on a plane, from center and sharpness (heads, 2)."""
+    """Gaussian attention on a plane with border "native", from center and sharpness (heads, 2)."""
     plane = Plane(rows, rows, columns, columns)
     made = _launch.matrices(center, sharpness, plane, value.dtype)
     out, half = _launch.mix_forward(value, *made, plane)
@@ -116,7 +116,7 @@ def gaussian_plane_backward(
         by_center, by_sharpness = empty.clone(), empty.clone()
     else:
         made = _launch.matrices_gradient(center, sharpness, plane, by_rows, by_columns)
-        by_center, by_sharpness = made[0].clone(), made[1].clone()  # an operator's results share no memory
+        by_center, by_sharpness = made[0].clone(), made[1].clone()  # results of a custom operator must not share memory
     return empty if by_value is None else by_value, by_center, by_sharpness
 
 

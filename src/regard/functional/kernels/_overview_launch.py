@@ -1,5 +1,5 @@
-"""From the tensors of an attention to the kernels of its overview. What they add up lies side by side in one tensor, and so does
-what is kept of it: there is one to fill with zeros, and one to copy."""
+"""Launches of the kernels that compute an overview of an attention map. All sums are parts of one tensor, so that a single
+fill zeroes them; all results are parts of another, so that a single copy moves them."""
 
 import math
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from regard.functional.kernels._start import Launch, launcher_of
 from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream, rows_of
 from regard.support.kept import constant
 
-# Whether a Hopper card copies the queries of full tiles by descriptors: 210 ms instead of 238 for a layer of 131,072 tokens.
+# Whether a Hopper GPU loads the queries of full tiles by TMA descriptors: 210 ms instead of 238 for a layer of 131,072 tokens.
 COPIES = True
-REGISTERS: int | None = 168  # of a thread on a Hopper card: three programs of 128 threads share 65,536
-_AT_A_TIME = 256  # numbers that a program packs
+REGISTERS: int | None = 168  # per thread on Hopper, so that three programs of 128 threads share its 65,536 registers
+_AT_A_TIME = 256  # elements per program of the preparing and packing kernels
 _plans: dict[tuple[Any, ...], "OverviewPlan"] = {}
 
 
 class _Parts(NamedTuple):
-    """Some of the tensors that lie in one, as arguments of a kernel."""
+    """Some of the tensors packed into one, as arguments of a kernel."""
 
     layout: PackedParts
     whole: Tensor
@@ -37,12 +37,12 @@ class _Parts(NamedTuple):
 
 
 class _LaunchAt(Launch):
-    """A launch that is given addresses alone once Triton has compiled it."""
+    """A launch that passes raw addresses instead of tensors once Triton has compiled the kernel."""
 
     __slots__ = ()
 
     def at(self, stream: int, *arguments: Any) -> None:
-        """Tensors, parts, or a descriptor."""
+        """Launch. ``arguments``: tensors, parts, or a descriptor."""
         given = list[Any]()
         known = self.run is not None
         for x in arguments:
@@ -66,11 +66,11 @@ _KEPT = (
 
 
 class OverviewPlan:
-    """How the overviews of calls of one form are computed: everything but their tensors.
+    """The launches that compute overviews of calls with the same shapes, strides and dtypes; only the tensors are missing.
 
     Attributes:
-        kept: the parts of what is kept; see ``regard.maps.Overview``, and ``numbers``: the error of the check, that of the
-            logsumexp, and the largest value.
+        kept: the layout of the results; see ``regard.maps.Overview``. ``numbers`` are the error of the check, the error of
+            the logsumexp, and the largest |value|.
     """
 
     def __init__(self, given: ScoreTensors, cell: tuple[int, int], first_keys: int) -> None:
@@ -83,7 +83,7 @@ class OverviewPlan:
         rows, columns = math.ceil(queries / height), math.ceil(keys / width)
         block_rows, block_columns, warps = _blocks(height, width, given)
         blocks, bands = math.ceil(width / block_columns), min(warps, block_rows // 16)
-        # Beside the largest weight that a thread has seen of a key: the tile, and the row among those that it holds.
+        # The number of positions (tile, row within the thread) that are packed with a key's largest weight.
         places = power_of_two(rows * math.ceil(height / block_rows)) * (block_rows // (8 * bands))
         self.cells, self.blocks, self.first_keys = (rows, columns), blocks, first_keys
         cells, of_queries, of_keys = (
@@ -136,7 +136,7 @@ class OverviewPlan:
         self._finish: tuple[_LaunchAt, _LaunchAt, _LaunchAt] | None = None
 
     def add_up(self, given: ScoreTensors, stream: int) -> Tensor:
-        """All sums, in a tensor of bytes. The tensors begin at multiples of 16 bytes if they did the first time."""
+        """All sums, in one tensor of bytes. If the tensors were aligned to 16 bytes in the first call, they must be in all."""
         query, key = given.query, given.key
         shift, present_q, present_k, slopes = given.masks
         sums = torch.zeros(self._sums.size, dtype=torch.uint8, device=query.device)
@@ -148,9 +148,9 @@ class OverviewPlan:
         return sums
 
     def unpacked(self, sums: Tensor) -> CellSums:
-        """What they say, by torch."""
+        """The results from the sums, by torch operations."""
         mass, largest, row_sums, best, received, top, source = (self._sums.of(sums, name) for name in _SUMS)
-        # The weight is in the upper half of the number, and its key, counted from the last one there can be, in the lower one.
+        # The upper 32 bits hold the weight, the lower 32 bits 2³¹ − 1 − key.
         weight = (best >> 32).to(torch.int32).view(torch.float32)
         where = torch.where(best > 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1).to(torch.int32)
         found, distance, information, first = row_sums.movedim(3, 0).contiguous()
@@ -160,7 +160,7 @@ class OverviewPlan:
     def pack(
         self, given: ScoreTensors, sums: Tensor, value: Tensor, output: Tensor, rows: Sequence[int], stream: int
     ) -> Tensor:
-        """What is kept, in a tensor of bytes, compared with these rows in full."""
+        """The results in one tensor of bytes, after a check against the full ``rows``."""
         if self._finish is None:
             self._finish = self._finishing(given, value, output, len(rows))
         check, pack, finish = self._finish
@@ -182,7 +182,7 @@ class OverviewPlan:
         query, key, constants = given.query, given.key, given.constants
         batch, heads, queries, keys = given.shape
         whole, (rows, columns) = batch * heads, self.cells
-        # Long rows take twice as many keys at a time: each waits for its keys to come.
+        # Long rows take twice as many keys per step, because each step waits for its loads.
         at_once, warps = (128, 8) if keys >= 4096 and power_of_two(query.shape[3]) <= 128 else (64, 4)
         numbers = (
             queries, keys, heads, heads // key.shape[1], heads // value.shape[1], query.shape[3], value.shape[3],
@@ -232,7 +232,7 @@ def packed(
 
 
 def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int]:
-    """Queries and keys at a time in cells of this size, and warps."""
+    """Block sizes (queries, keys) for cells of this size, and warps."""
     if given.query.element_size() * power_of_two(given.query.shape[3]) > 256 or given.query.dtype is torch.float32:
         return 64, 32, 4
     if height <= 16 and width <= 16:
@@ -241,7 +241,7 @@ def _blocks(height: int, width: int, given: ScoreTensors) -> tuple[int, int, int
 
 
 def _registers(query: Tensor, block_columns: int) -> dict[str, int]:
-    """Registers of a thread, where fewer than the compiler would take let more programs share a multiprocessor."""
+    """A limit on registers per thread where fewer than the compiler's choice let more programs share a multiprocessor."""
     return {"maxnreg": REGISTERS} if REGISTERS is not None and block_columns == 128 and _on_hopper(query) else {}
 
 
@@ -250,7 +250,7 @@ def _on_hopper(x: Tensor) -> bool:
 
 
 def _copies(query: Tensor, given: ScoreTensors) -> bool:
-    """Whether the card can copy tiles of these queries itself: they lie at multiples of 16 bytes."""
+    """Whether the GPU can load tiles of these queries by TMA: their address and strides must be multiples of 16 bytes."""
     places = query.data_ptr(), *(step * query.element_size() for step in query.stride()[:3])
     return COPIES and _on_hopper(query) and query.shape[3] == given.constants["BD"] and not any(n % 16 for n in places)
 

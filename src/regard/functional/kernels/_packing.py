@@ -1,4 +1,4 @@
-"""What the kernels of an overview find. Apart from their launches, which import Triton."""
+"""The results of the overview kernels. Separate from their launches, which import Triton."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ class CellSums:
 
 
 class PackedParts:
-    """Several tensors in one, each of which begins at a multiple of 16 bytes."""
+    """The layout of several tensors packed into one tensor of bytes, each starting at a multiple of 16 bytes."""
 
     def __init__(self, parts: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         self._parts, self._starts, end = parts, dict[str, int](), 0
@@ -35,15 +35,15 @@ class PackedParts:
         return iter(self._parts)
 
     def places(self, where: int, names: Sequence[str]) -> list[int]:
-        """Their addresses, if that of all is ``where``."""
+        """The addresses of the named parts, if the whole tensor starts at ``where``."""
         return [where + self._starts[name] for name in names]
 
     def of(self, whole: Tensor, name: str) -> Tensor:
-        """One of them, of a tensor of bytes."""
+        """The named part of ``whole``, as a view."""
         return self.all_of(whole, (name,))[name]
 
     def all_of(self, whole: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Those of these names, by name."""
+        """The named parts of ``whole``, as views, by name."""
         found, typed = {}, dict[torch.dtype, Tensor]()
         for name in names:
             (dtype, shape), start = self._parts[name], self._starts[name]

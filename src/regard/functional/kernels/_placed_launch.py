@@ -1,4 +1,4 @@
-"""Launches of content with place: three axes whatever the grid has."""
+"""Launches of the kernels that append position columns. They always use three axes, some of them of size 1."""
 
 import math
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ from torch import Tensor
 from regard.functional.kernels._carriers import PIECES, Carriers
 from regard.functional.kernels._tensors import on_device_of, power_of_two, rows_of
 
-ENTRIES = 16  # of the table of what is known of a head
+ENTRIES = 16  # per head in the table of ``costs_of_heads``
 
 
 class Heads(NamedTuple):
-    """Positions of heads as the kernels read them."""
+    """Centers and sharpness matrices of heads, in the form that the kernels read."""
 
     center: Tensor  # (heads, 3), float64
     matrix: Tensor  # (heads, 3, 3), float64, symmetric
     grid: tuple[int, int, int]
-    dimensions: int  # how many of the three there are: the last
-    table: Tensor  # (heads, ENTRIES), what ``costs_of_heads`` wrote
+    dimensions: int  # how many of the three axes exist: the last ones
+    table: Tensor  # (heads, ENTRIES), results of ``costs_of_heads``
 
 
 def three_axes(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Heads:
-    """A grid's axes are the last of three; those before have size 1."""
+    """Extend heads to three axes: the grid's axes are the last, and missing axes have size 1."""
     from regard.functional.kernels._placed_reach import costs_of_heads
 
     heads = len(center)
@@ -45,10 +45,10 @@ BLOCK, ITEMS = 64, 8  # tokens and items of one program
 
 
 class JoinColumns(torch.autograd.Function):
-    """Queries and keys, ``(batch, heads, tokens, total)``, with what stands beside their content; and the squared norm of the
-    longest key of each item, head and block of tokens.
+    """Queries and keys with position columns, ``(batch, heads, tokens, total)``; and the squared norm of the longest key for
+    each item, head and block of tokens.
 
-    Centers and matrices receive no gradient; that of the content is a view.
+    Centers and matrices receive no gradient; the gradient of the content is a view.
     """
 
     @staticmethod
@@ -69,7 +69,7 @@ class JoinColumns(torch.autograd.Function):
 
 
 class PadColumns(torch.autograd.Function):
-    """Values, ``(batch, heads, tokens, total)``, with zeros beside them. The gradient is a view."""
+    """Values padded with zero columns to ``(batch, heads, tokens, total)``. The gradient is a view."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, total: int) -> Tensor:  # type: ignore[override]
@@ -122,7 +122,7 @@ def _with_columns(
 
 
 def longest_rows_of(x: Tensor) -> Tensor:
-    """The squared norm of the longest row of (batch, heads, tokens, width), of each item and head and block of tokens."""
+    """The squared norm of the longest row of (batch, heads, tokens, width), for each item, head and block of tokens."""
     from regard.functional.kernels._placed_pass import longest_rows
 
     batch, heads, tokens, width = x.shape
@@ -137,6 +137,6 @@ def longest_rows_of(x: Tensor) -> Tensor:
 
 
 def unit_of(strides: Sequence[int], *tensors: Tensor) -> int:
-    """Strides are given to kernels in units of so many numbers: 8 where all are, and begin at, multiples of 16 bytes, which
-    a compiler that only asks for multiples of 16 numbers would not find out."""
+    """The unit of the strides passed to kernels: 8 numbers if all strides and start addresses are multiples of 16 bytes, else
+    1. Triton only detects multiples of 16 numbers, so without the unit it would miss that 16-byte loads are possible."""
     return 8 if all(stride % 8 == 0 for stride in strides) and all(x.data_ptr() % 16 == 0 for x in tensors) else 1

@@ -1,6 +1,6 @@
-"""Content with place: the columns that carry a position, and how long contents are.
+"""Kernels for attention by content and position: they append position columns, and compute the norms of rows.
 
-A grid has three axes here, ``(depth, m, n)``; those that are missing have size 1, and S has zeros there.
+A grid has three axes here, ``(depth, m, n)``; missing axes have size 1, and S is zero there.
 """
 
 import triton
@@ -11,7 +11,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def symmetric(matrix, head):
-    """The six numbers of a head's S, in float64."""
+    """The six distinct entries of a head's S, in float64."""
     own = matrix + head * 9
     return (
         tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 4), tl.load(own + 5), tl.load(own + 8)
@@ -34,8 +34,8 @@ def longest_rows(
 
 @triton.jit
 def with_pieces(tile, e, first, x, COUNT: tl.constexpr, STEP: tl.constexpr, DIGITS: tl.constexpr):
-    """Columns ``first`` and following hold numbers of the tile's dtype of which the first, the second over ``STEP`` and so
-    on add up to x; once for each digit of what they are multiplied by."""
+    """Set the columns from ``first`` on to pieces p₀, p₁, … of the tile's dtype with x ≈ p₀ + p₁ / STEP + …, repeated for
+    each digit of the coordinate that they multiply."""
     rest = x
     for piece in tl.static_range(COUNT):
         found = rest.to(tl.float32).to(tile.dtype)
@@ -47,7 +47,7 @@ def with_pieces(tile, e, first, x, COUNT: tl.constexpr, STEP: tl.constexpr, DIGI
 
 @triton.jit
 def with_copies(tile, e, first, x, COUNT: tl.constexpr, STEP: tl.constexpr):
-    """What the pieces are multiplied by."""
+    """Set the columns that multiply the pieces: x, x / STEP, …"""
     if STEP == 1:
         mine = (e >= first)[None, :] & (e < first + COUNT)[None, :]
         tile = tl.where(mine, x[:, None].to(tl.float32).to(tile.dtype), tile)
@@ -63,7 +63,7 @@ def with_copies(tile, e, first, x, COUNT: tl.constexpr, STEP: tl.constexpr):
 def with_digits(
     tile, e, first, place, scale, COUNT: tl.constexpr, STEP: tl.constexpr, DIGITS: tl.constexpr, BASE: tl.constexpr
 ):
-    """A whole coordinate as numbers that the tile's dtype holds."""
+    """Set the columns for the digits of an integer coordinate; each digit is exact in the tile's dtype."""
     rest = place
     for digit in tl.static_range(DIGITS - 1):
         low = ((rest + BASE // 2) & (BASE - 1)) - BASE // 2
@@ -82,7 +82,7 @@ def joined_rows(
     D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, PREFIX: tl.constexpr, MASKED: tl.constexpr,
     UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, ITEMS: tl.constexpr,
 ):  # fmt: skip
-    """A few tokens of one head and of several items, for which what stands beside the content is the same."""
+    """Write a block of tokens of one head for several items, which share the same position columns."""
     rows, head = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) % heads
     first = tl.program_id(1) // heads * ITEMS
     live, d, e = rows < tokens, tl.arange(0, BD), tl.arange(0, BE)
@@ -153,17 +153,17 @@ def placed_columns(
     D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, PREFIX: tl.constexpr, MASKED: tl.constexpr,
     UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, ITEMS: tl.constexpr,
 ):  # fmt: skip
-    """Queries and keys with what stands beside their content, written once.
+    """Write queries and keys with their position columns.
 
     Args:
-        longest: of each item and head, the squared norm of the longest key of each block of tokens.
+        longest: the squared norm of the longest key for each item, head and block of tokens.
         seen, keep: which queries see any key, and which keys exist.
-        over: 1 / β, by which coefficients are multiplied.
-        one, scale_0, scale_1, scale_2: what constants and each axis's coordinates are multiplied by, powers of 2.
-        far: of each head, how far below all others a hidden key's score is, over β and ``one``.
-        total, and what is of q and k: strides in units of ``UNIT`` numbers, of which the compiler then knows multiples.
-        D0, D1, D2: how many digits a coordinate of each axis has; none where there is no such axis.
-        ITEMS: how many share one program.
+        over: 1 / β, a factor of the coefficients.
+        one, scale_0, scale_1, scale_2: scales of constants and of each axis's coordinates, powers of 2.
+        far: for each head, by how much the score of a hidden key is lowered, divided by β and ``one``.
+        total, and the strides of q and k: in units of ``UNIT`` numbers, so that the compiler knows their divisor.
+        D0, D1, D2: the number of digits of each axis's coordinates; 0 for a missing axis.
+        ITEMS: items per program.
     """
     if tl.program_id(2) == 0:
         joined_rows(
@@ -186,7 +186,7 @@ def padded_columns(
     x, out, tokens, heads, items, width, total, x_item, x_head, x_token,
     UNIT: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, ITEMS: tl.constexpr,
 ):  # fmt: skip
-    """Values with zeros beside them."""
+    """Write values padded with zero columns."""
     joined_rows(
         x, out, out, out, out, out, out,
         tokens, 0, heads, items, width, total, 1, 1, 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 1.0, x_item, x_head, x_token,

@@ -1,7 +1,7 @@
-"""Which keys a Gaussian of positions leaves within reach of a patch of queries: those that cost less than a given room.
+"""Which keys are within reach of a patch of queries: those whose position costs less than a bound, called room.
 
-A position's cost is (δ − Δ)ᵀ S (δ − Δ) with distances a, b, u along three axes; those that are missing have size 1, and S has
-zeros there. Within one plane, and for one query, keys of a cost below a room lie in an ellipse.
+The cost of a position is (δ − Δ)ᵀ S (δ − Δ), with distances a, b, u along three axes; missing axes have size 1, and S is zero
+there. Within one plane, the keys that cost one query less than its room lie in an ellipse.
 """
 
 import triton
@@ -12,7 +12,7 @@ from regard.functional.kernels._placed_pass import LOG2_E, symmetric
 
 @triton.jit
 def least_cost(s_aa, s_bb, s_cc, s_ab, s_ac, s_bc):
-    """What one step along an axis costs at least, whatever the others do; a little less for what is rounded."""
+    """The minimum cost of one step along axis a over all steps along the others, reduced a little to allow for rounding."""
     area = tl.maximum(s_bb * s_cc - s_bc * s_bc, 1e-60)
     least = s_aa - (s_ab * s_ab * s_cc - 2.0 * s_ab * s_ac * s_bc + s_ac * s_ac * s_bb) / area
     return (least - 1e-9 * s_aa).to(tl.float32)
@@ -20,7 +20,7 @@ def least_cost(s_aa, s_bb, s_cc, s_ab, s_ac, s_bc):
 
 @triton.jit
 def within(target, room, least, size, live):
-    """Between which coordinates of an axis, whose targets are given, positions cost less than ``room``."""
+    """The half-open range of coordinates of an axis at which a position can cost less than ``room`` for any target."""
     reach = tl.minimum(tl.sqrt(tl.maximum(room, 0.0) / tl.maximum(least, 1e-30)) + 1.0, 1e9)
     low = tl.min(tl.where(live, target - reach, 1e9), 0)
     high = tl.max(tl.where(live, target + reach, -1e9), 0)
@@ -30,11 +30,11 @@ def within(target, room, least, size, live):
 
 @triton.jit
 def ellipse(r00, r01, r02, r11, r12, r22):
-    """Of one plane: where in b and u the ellipse lies for a = 1, what a costs at least, what b and u do, how b follows u and u
-    follows b where it ends, and S's own number for b. A little less for what is rounded."""
+    """The shape of a plane's ellipse: its middle (b, u) for a = 1; the minimum cost of one step of a, of b and of u, reduced a
+    little to allow for rounding; the best b per step of u, the best u per step of b; and S's diagonal entry for b."""
     r11, r22 = tl.maximum(r11, 1e-18), tl.maximum(r22, 1e-18)
     area = r11 * r22 - r12 * r12
-    is_thin = area < 1e-6 * r11 * r22  # too thin to say where it lies: then a ≠ 0 leaves room without end
+    is_thin = area < 1e-6 * r11 * r22  # too thin to locate: then a ≠ 0 gives unlimited room
     area = tl.maximum(area, 1e-14 * r11 * r22)
     at_b = tl.where(is_thin, 0.0, (r12 * r02 - r22 * r01) / area)
     at_u = tl.where(is_thin, 0.0, (r12 * r01 - r11 * r02) / area)
@@ -48,8 +48,8 @@ def ellipse(r00, r01, r02, r11, r12, r22):
 
 @triton.jit
 def end_of_ellipse(u, low, high, room, least_u, b_by_u, own_b):
-    """For an ellipse that ends along b at u: the middle of where it is nearest to there between low and high, half its
-    extent, and whether it is there at all."""
+    """For an ellipse whose extreme in b lies at u: at the u nearest to that in low … high, the middle of its range of b, half
+    the extent of that range, and whether the range is non-empty."""
     nearest = tl.minimum(tl.maximum(u, low), high)
     rest = room - least_u * nearest * nearest
     middle = b_by_u * nearest
@@ -58,12 +58,12 @@ def end_of_ellipse(u, low, high, room, least_u, b_by_u, own_b):
 
 @triton.jit
 def lines_of_strip(shape, start, a, t1, more, t2, room, live, m, n, PC: tl.constexpr, PL: tl.constexpr):
-    """Between which groups of lines the keys of a strip of columns cost less than ``room`` for any query. Ellipses are convex:
-    within a strip one ends where it ends as a whole, or as near to there as the strip allows.
+    """The half-open range of groups of lines in which keys of a strip of columns can cost less than ``room`` for any query.
+    Ellipses are convex, so within a strip the extreme in b lies at the ellipse's own extreme or as near to it as possible.
 
     Args:
-        shape: what ``ellipse`` found.
-        t1, more: queries look at lines from t1 to t1 + more.
+        shape: the results of ``ellipse``.
+        t1, more: the queries' targets are lines t1 … t1 + more.
     """
     at_b, at_u, least_a, least_b = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2), tl.load(shape + 3)
     least_u, b_by_u, u_by_b, own_b = tl.load(shape + 4), tl.load(shape + 5), tl.load(shape + 6), tl.load(shape + 7)
@@ -76,12 +76,12 @@ def lines_of_strip(shape, start, a, t1, more, t2, room, live, m, n, PC: tl.const
     first = tl.min(tl.where(there, tl.maximum(t1 + at_b * a + below - reach_below, 0.0), 1e9), 0)
     last = tl.max(tl.where(there, tl.minimum(t1 + more + at_b * a + above + reach_above, m - 1.0), -1e9), 0)
     begin = tl.minimum(first, m * 1.0).to(tl.int32) // PL
-    return begin, (tl.maximum(tl.floor(last), -1.0).to(tl.int32) + PL) // PL  # of none, the end is not behind the begin
+    return begin, (tl.maximum(tl.floor(last), -1.0).to(tl.int32) + PL) // PL  # end ≤ begin if empty
 
 
 @triton.jit
 def factors(r00, r01, r02, r11, r12, r22):
-    """S = Lᵀ L, of which each row makes one square of a position's cost. In float64: S may be singular."""
+    """S = Lᵀ L, so that a position's cost is a sum of three squares; l00 is returned squared. In float64: S may be singular."""
     l22 = tl.sqrt(r22 + 1e-30)
     l21, l20 = r12 / l22, r02 / l22
     l11 = tl.sqrt(tl.maximum(r11 - l21 * l21, 1e-12 * r11 + 1e-30))
@@ -92,7 +92,7 @@ def factors(r00, r01, r02, r11, r12, r22):
 
 @triton.jit
 def three_axes(center, matrix, wide, full, head, c_head, c_axis, m_head, m_row, m_column, DIMENSIONS: tl.constexpr):
-    """A head's center and S in float64, as of three axes, the last of which are the grid's; S is made symmetric."""
+    """Write a head's center and symmetrized S in float64, extended to three axes, of which the last are the grid's."""
     row, column, missing = tl.arange(0, 4)[:, None], tl.arange(0, 4)[None, :], 3 - DIMENSIONS
     i, j = row - missing, column - missing
     there, inside = (i >= 0) & (row < 3) & (j >= 0) & (column < 3), (row < 3) & (column < 3)
@@ -112,12 +112,12 @@ def costs_of_heads(
     center, matrix, wide, full, table, c_head, c_axis, m_head, m_row, m_column,
     DIMENSIONS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
-    """What is known of a head before any query is: its center and S of three axes, factors of S, least costs along axes, the
-    shape of ellipses. Once for each head, for quotients in float64 take long."""
+    """Compute what depends on the head only: center and S for three axes, factors of S, minimum costs along axes, the shape
+    of ellipses. A kernel of its own, once per head, because float64 divisions are slow."""
     head = tl.program_id(0)
     three_axes(center, matrix, wide, full, head, c_head, c_axis, m_head, m_row, m_column, DIMENSIONS)
     r00, r01, r02, r11, r12, r22 = symmetric(full, head)
-    # A score is an exponent of 2.
+    # Scores are exponents to base 2.
     r00, r01, r02, r11, r12, r22 = r00 * LOG2_E, r01 * LOG2_E, r02 * LOG2_E, r11 * LOG2_E, r12 * LOG2_E, r22 * LOG2_E
     l22, l21, l20, l11, l10, l00 = factors(r00, r01, r02, r11, r12, r22)
     own = table + head * ENTRIES
@@ -127,7 +127,7 @@ def costs_of_heads(
     tl.store(own + 3, l11.to(tl.float32))
     tl.store(own + 4, l10.to(tl.float32))
     tl.store(own + 5, l00.to(tl.float32))
-    # An axis that is missing must not look as if it cost nothing.
+    # A missing axis has zero cost in S, which would make the matrix singular.
     f00, f11 = r00, r11
     if DIMENSIONS < 3:
         f00 += 1.0

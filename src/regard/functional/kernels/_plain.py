@@ -1,7 +1,7 @@
-"""One axis of a plane mixed by torch's own products, on a card that has no room for the kernels.
+"""The same passes by torch's products, for GPUs that the kernels do not fit and for second-order gradients.
 
-Tensors are read and written where the kernels would, as (items, heads, axis, other, width) with the strides they are
-told: a stride of 0 is one value for all heads.
+Tensors are viewed like in the kernels, as (items, heads, axis, other, width) with given strides; a head stride of 0 means one
+value for all heads.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def matrix_gradient(x: Tensor, grad_y: Tensor) -> Tensor:
 
 
 def axis_matrices(center: Tensor, sharpness: Tensor, grid: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
-    """Of native heads, (heads, size, size) for each axis; differentiable."""
+    """The axis matrices of heads with border "native", (heads, size, size) for each axis; differentiable."""
     build = build_dtype(center, sharpness)
     if sharpness.ndim == 1:
         sharpness = sharpness.unsqueeze(1).expand(-1, len(grid))
@@ -44,7 +44,7 @@ def axis_matrices(center: Tensor, sharpness: Tensor, grid: Sequence[int], dtype:
 
 
 def plain_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[int]) -> Tensor:
-    """Gaussian attention over a grid, one product per axis; differentiable as often as one likes."""
+    """Gaussian attention over a grid, one product per axis; differentiable any number of times."""
     with torch.autocast(value.device.type, enabled=False):
         x = value.unflatten(2, tuple(grid)).expand(-1, center.shape[0], *[-1] * (len(grid) + 1))
         for axis, matrix in enumerate(axis_matrices(center, sharpness, grid, value.dtype)):
@@ -55,7 +55,8 @@ def plain_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[
 
 
 def aliases(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """The same tensors as new nodes of the graph: a gradient by one leaves out what comes through another that depends on it."""
+    """The same tensors as new nodes of the autograd graph, so that the gradient by one input excludes paths through another
+    input that depends on it."""
     return tuple(x.view_as(x) for x in inputs)
 
 

@@ -1,10 +1,10 @@
-"""A whole plane of tokens mixed along both axes without leaving the chip, forward and backward.
+"""Multiply a whole plane of tokens along both axes in one kernel, forward and backward.
 
 For planes small enough that rows × columns × a slice of the channels fits into a program's registers. Between the two
-products the tile is turned: (rows, columns · channels) becomes (columns, rows · channels).
+products the tile is transposed: (rows, columns · channels) becomes (columns, rows · channels).
 
-With ``SHARED`` one value serves all heads: it is read once, all heads are computed from it, and its gradient is summed
-over the heads before it is written.
+With ``SHARED`` all heads share one value: it is read once for all heads, and its gradient is summed over the heads before
+it is written.
 """
 
 import triton
@@ -115,7 +115,7 @@ def plane_backward(
     row_place, row_inside = o * R_IN + i, (o < R_OUT) & (i < R_IN)
     o, i = tl.arange(0, BC_OUT)[:, None], tl.arange(0, BC_IN)[None, :]
     column_place, column_inside = o * C_IN + i, (o < C_OUT) & (i < C_IN)
-    if SHARED:  # the gradient of the value alone, summed over heads; that of the map is _map_gradient's
+    if SHARED:  # only the value's gradient, summed over heads; _map_gradient computes that of the map
         tile = tl.program_id(0)
         item = (tile // width_tiles).to(tl.int64)
         channel = (tile % width_tiles) * BE

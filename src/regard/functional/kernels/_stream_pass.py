@@ -1,13 +1,13 @@
-"""Local Gaussian heads along one axis of a grid, at the price of reading and writing the values once.
+"""Local Gaussian heads along one axis of a grid, at the cost of reading and writing the values once.
 
-A program belongs to one head and holds its weights on the chip: those of a tile of rows and the window of rows that they
-reach. It walks over tiles that have these weights in common, so that values stream through while nothing is computed
-twice: all columns of a row tile near the border, or all row tiles far from it, where weights depend on the distance alone.
+A program belongs to one head and keeps weights in registers: those of a tile of output rows and the window of input rows
+within reach. It loops over tiles that share these weights, so that values stream through and weights are computed once: all
+columns of a row tile near the border, or all interior row tiles, where weights depend on the distance alone.
 
-``REVERSED`` begins with the last tile: what the pass before has written last is still in the cache.
+``REVERSED`` begins with the last tile, because what the previous pass wrote last is still in the cache.
 
-Where the window holds the whole axis every head is local. Else heads with ``2 · reach + |Δ| ≤ ROOM`` are, ``ROOM`` being
-how much longer the window is than the tile; the others are left to :mod:`._gaussian_pass`.
+If the window holds the whole axis, every head is local. Otherwise heads with ``2 · reach + |Δ| ≤ ROOM`` are local, where
+``ROOM`` is the window's length minus the tile's; the others are computed by :mod:`._gaussian_pass`.
 """
 
 import triton
@@ -26,8 +26,8 @@ from regard.functional.kernels._gaussian_pass import (
 
 @triton.jit
 def share_of(program, first, borders, inner, each, rest):
-    """(first row tile, how many, part, parts) of a program: ``each`` of them for every row tile near a border, of which
-    ``first`` come before the others, and ``rest`` for all between."""
+    """(first row tile, number of row tiles, part, parts) of a program. Every row tile near a border gets ``each`` programs
+    (``first`` of these tiles precede the interior), and the whole interior gets ``rest``."""
     near = program < borders * each
     tile = program // each
     row = tl.where(near, tl.where(tile < first, tile, tile + inner), first)
@@ -35,7 +35,7 @@ def share_of(program, first, borders, inner, each, rest):
     return row, tl.where(near, 1, inner), part, tl.where(near, each, rest)
 
 
-# Counts that differ from one grid to the next: one compiled kernel serves them all.
+# Counts that differ between grids; the kernel is not specialized on them, so that one compiled kernel serves all.
 COUNTS = ("first", "borders", "inner", "each", "rest", "column_tiles")
 
 
@@ -65,7 +65,7 @@ def stream_forward(
     step = tl.minimum(tl.maximum(k, 0), SIZE - 1).to(tl.float32)[None, :] - nearest[:, None]
     raw = tl.exp2(-alpha * 1.4426950408889634 * (step * (step + (2.0 * shift)[:, None])))
     raw = tl.where(near[None, :], raw, 0.0)
-    inverse = (1.0 / tl.maximum(tl.sum(raw, 1), 0.5))[:, None]  # the nearest input of a local head weighs 1
+    inverse = (1.0 / tl.maximum(tl.sum(raw, 1), 0.5))[:, None]  # the nearest input of a local head has weight 1
     weight = raw.to(x.dtype.element_ty)
     x_rows, y_rows = (k.to(tl.int64) * after * x_token)[:, None], (m.to(tl.int64) * after * y_token)[:, None]
     outside = (m < SIZE)[:, None]
@@ -97,9 +97,9 @@ def stream_backward(
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr,
     BK: tl.constexpr, BM: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr, REVERSED: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of x, and each program's part of those of center and sharpness: ``partial`` is (heads, axes, 2, programs).
+    """The gradient of x, and partial gradients of center and sharpness: ``partial`` is (heads, axes, 2, programs).
 
-    A program reads no x but the tiles that it writes the gradient of, so that the gradient may take x's place.
+    A program reads x only in tiles whose gradient it writes, so the gradient may overwrite x.
     """
     program, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     row, many, part, parts = share_of(program, first, borders, inner, each, rest)
@@ -113,11 +113,11 @@ def stream_backward(
         begin, end = 0, SIZE
     else:
         tiles = tl.where(is_local(whole, reach, BM - BK), tiles, 0)
-        reach = tl.where(is_local(whole, reach, BM - BK), reach, 0)  # else there is nothing to do
+        reach = tl.where(is_local(whole, reach, BM - BK), reach, 0)  # else another launch computes this head
     m = begin + tl.arange(0, BM)
     there, here = (m < end)[:, None], (k < SIZE)[:, None]
     nearest, shift = nearest_of(m, whole, fraction, SIZE)
-    # Normalizers and mean moments of the window's rows, over all inputs that each of them reaches.
+    # Normalizers and mean moments of the window's rows, over all inputs within reach of each.
     total = tl.zeros((BM, 16), tl.float32)
     steps = tl.zeros((BM, 16), tl.float32)
     squares = tl.zeros((BM, 16), tl.float32)
@@ -130,7 +130,7 @@ def stream_backward(
         total += raw
         steps += raw * step
         squares += raw * square
-    sums = tl.maximum(tl.sum(total, 1), 0.5)  # the nearest input weighs 1
+    sums = tl.maximum(tl.sum(total, 1), 0.5)  # at least 1, the nearest input's weight
     mean_step, mean_square = tl.sum(steps, 1) / sums, tl.sum(squares, 1) / sums
     weight, _, _ = weights_back(k, m, end, nearest, shift, scale, sums, SIZE)
     weight = weight.to(x.dtype.element_ty)
@@ -163,7 +163,7 @@ def stream_backward(
                 back.to(grad_x.dtype.element_ty), mask=inside[None, :] & here,
             )  # fmt: skip
     if NEEDS_HEADS:
-        # Made once more, so that nothing but the products' operands has to be kept while values stream through.
+        # Weights are recomputed, so that only the operands of products occupy registers while values stream through.
         again, step, square = weights_back(k + nothing, m, end, nearest, shift, scale, sums, SIZE)
         pairs = pairs * again
         place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + program
@@ -173,7 +173,7 @@ def stream_backward(
 
 @triton.jit
 def weights_back(k, m, end, nearest, shift, scale, total, SIZE: tl.constexpr):
-    """(weights, steps, squares) by which outputs m look at inputs k, as (inputs, outputs)."""
+    """(weights, steps, squares) of outputs m at inputs k, as (inputs, outputs), with squares = step (step + 2 shift)."""
     step = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None] - nearest[None, :]
     square = step * (step + (2.0 * shift)[None, :])
     looks = (m < end)[None, :] & (k < SIZE)[:, None]

@@ -12,15 +12,15 @@ from regard.functional.kernels._tensors import is_aligned, on_device_of, power_o
 if TYPE_CHECKING:
     from regard.functional.kernels._start import Launch
 
-LONGEST = 128  # axis whose matrix of one tap stays on the chip
-LINES = 128  # at a time
+LONGEST = 128  # longest axis whose matrix of one tap fits into registers
+LINES = 128  # per program
 
 
 def axis_taps(x: Tensor, matrix: Tensor, y: Tensor, *, back: bool = False, bias: Tensor | None = None) -> None:
-    """Mix along the last axis of ``x`` into ``y``, both ``(outer, taps, middle, inner, axis)`` with any strides.
+    """Multiply ``x`` along its last axis into ``y``, both ``(outer, taps, middle, inner, axis)`` with any strides.
 
-    The side that has one tap is read for all, or written with the sum of all, by ``matrix`` (taps, outputs, inputs);
-    ``back`` takes its transposed. ``bias``, if given, is added to the sum: one number for each of the middle.
+    ``matrix`` is (taps, outputs, inputs), transposed with ``back``. If ``x`` has one tap, every tap of ``y`` is computed from
+    it; if ``y`` has one tap, it is the sum over all taps of ``x``, plus ``bias`` (one number per index of the middle axis).
     """
     strides = x.stride(), y.stride(), matrix.stride()
     launch = tap_launch(x.dtype, x.get_device(), x.shape, y.shape, *strides, back, None if bias is None else bias.dtype)
@@ -34,7 +34,7 @@ def tap_launch(
     _dtype: torch.dtype, _device: int, x: torch.Size, y: torch.Size, x_strides: tuple[int, ...],
     y_strides: tuple[int, ...], matrix: tuple[int, ...], back: bool, biased: torch.dtype | None,
 ) -> "Launch":  # fmt: skip
-    """Decided once for tensors of one kind. It takes x, matrix, bias (the matrix again where there is none) and y."""
+    """The launch for tensors of given shapes, strides and dtypes, cached. It takes x, matrix, bias (matrix if None) and y."""
     from regard.functional.kernels._start import Launch
     from regard.functional.kernels._tap_pass import axis_taps as kernel
 
@@ -44,7 +44,7 @@ def tap_launch(
     grid = (math.ceil(lines / LINES), 1, 1)
     sizes = (lines, middle, inner, inputs, outputs)
     blocks = (max(16, power_of_two(axis)) for axis in (inputs, outputs))
-    # One tap on both sides is a sum, too: of one, and with the bias.
+    # If both sides have one tap, the kernel sums over that one tap, which also adds the bias.
     constants = (max(read, y[1]), int(y[1] > 1), int(biased is not None), LINES, *blocks)
     return Launch(
         kernel, grid, (*sizes, *x_strides, *y_strides, m_tap, m_output, m_input, *constants), {"num_warps": 4}, grid[0]

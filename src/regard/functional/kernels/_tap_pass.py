@@ -1,4 +1,4 @@
-"""One axis of a converted convolution in half precision: each tap has its matrix, and taps are added up in float32."""
+"""One axis of a converted convolution in half precision: each tap has a matrix of its own, and taps are summed in float32."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def axis_taps(
 ):  # fmt: skip
     """``y[t, l, o] = Σ_i a[t, o, i] x[l, i]`` if ``SPREAD``, else ``y[l, o] = Σ_t Σ_i a[t, o, i] x[t, l, i]``.
 
-    Lines l lie in memory as outer, middle and inner ones. Each middle one has its number of the bias.
+    Lines l are enumerated as (outer, middle, inner). The bias has one number per index of the middle axis.
     """
     line = tl.program_id(0) * BL + tl.arange(0, BL)
     i, o = tl.arange(0, BI), tl.arange(0, BO)

@@ -1,4 +1,4 @@
-"""What launches ask of tensors. Apart from the launches, so that no one of them imports Triton for it."""
+"""Helpers that launches use on tensors. A separate file, so that importing it does not import Triton."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,14 +10,14 @@ _NOTHING = nullcontext()
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Kernels are launched on the current device, which need not be that of a model on several."""
+    """Make the tensor's device current: Triton launches on the current device, and a model may span several devices."""
     if not x.is_cuda or x.get_device() == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(x.device)
 
 
 def raw_stream(x: Tensor) -> int:
-    """The number of the current stream of a tensor's device; 0 on a CPU."""
+    """The raw handle of the current stream of a tensor's device; 0 on the CPU."""
     return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
 
 
@@ -26,7 +26,7 @@ def is_on_current_gpu(x: Tensor) -> bool:
 
 
 def is_aligned(*tensors: Tensor) -> bool:
-    """Whether all begin at multiples of 16 bytes."""
+    """Whether all tensors start at multiples of 16 bytes."""
     together = 0
     for address in map(Tensor.data_ptr, tensors):
         together |= address
@@ -34,12 +34,12 @@ def is_aligned(*tensors: Tensor) -> bool:
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """Channels side by side, as the kernels read them."""
+    """The tensor with contiguous channels (the last axis), as the kernels need."""
     return x if x.stride(3) == 1 else x.contiguous()
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not less.
+    """The smallest power of two that is at least n.
 
     >>> power_of_two(1), power_of_two(64), power_of_two(65)
     (1, 64, 128)

@@ -1,8 +1,8 @@
-"""Wide Gaussian heads along one axis: plain products with their matrix, which is made once and stays in the cache.
+"""Wide Gaussian heads along one axis: plain products with their matrix, which is computed once and stays in the cache.
 
-Making a weight takes about as long as eight of a matrix unit's rows take to use it. Where heads reach far and the axis is
-short enough for a table (outputs × inputs of each wide head), it is read instead, and all time is spent in products.
-Local heads are left to :mod:`._stream_pass`, longer axes to :mod:`._gaussian_pass`.
+Computing a weight takes about as long as using it in eight rows of a tensor core's product. If the axis is short enough for a
+table (outputs × inputs of each wide head), weights are read from it instead, and all time is spent in products. Local heads
+are computed by :mod:`._stream_pass`, longer axes by :mod:`._gaussian_pass`.
 """
 
 import triton
@@ -26,7 +26,8 @@ def weight_table(
     length, offset, axes, first_axis, heads, c_head, c_axis, s_head, s_axis,
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, ROOM: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Wide heads' weights along axes of one size, from ``offset`` on (axes, heads, outputs, inputs), and rows' moments."""
+    """Write the weights of wide heads along axes of one size to ``table``, from ``offset`` on as (axes, heads, outputs,
+    inputs), and the moments of their rows."""
     head, low = tl.program_id(0) % heads, (tl.program_id(0) // heads) * BM
     axis = first_axis + tl.program_id(1)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
@@ -68,9 +69,9 @@ def wide_mix(
     TRANSPOSED: tl.constexpr, SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
     ROOM: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Values times a head's matrix; ``TRANSPOSED``: what comes from above, back through it.
+    """y = A x for wide heads, with A read from the table; ``TRANSPOSED``: y = Aᵀ x, for gradients.
 
-    Few programs walk over all tiles of all heads, so that nearly none are started where no head is wide."""
+    A small number of programs loops over all tiles of all heads, so that the launch costs little if no head is wide."""
     some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
     for t in range(tl.program_id(0), tl.where(some > 0, tiles * heads, 0), tl.num_programs(0)):
         head, tile = t % heads, t // heads
@@ -116,8 +117,8 @@ def wide_pairs(
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr,
     ROOM: tl.constexpr, BS: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Each program's part of the gradients of center and sharpness: one tile of pairs (inputs, outputs), over its share
-    of the columns. ``partial`` is (heads, axes, 2, programs)."""
+    """Partial gradients of center and sharpness: each program takes one tile of pairs (inputs, outputs) and sums over its
+    share of the columns. ``partial`` is (heads, axes, 2, programs)."""
     head, program = tl.program_id(0) % heads, tl.program_id(0) // heads
     tile, part = program % (tiles * tiles), program // (tiles * tiles)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
@@ -143,7 +144,7 @@ def wide_pairs(
             )  # fmt: skip
             pairs = tl.dot(values, tl.trans(upstream), pairs, input_precision=PRECISION)
         place = partial + ((head * axes + axis) * 2).to(tl.int64) * programs + first_part + program
-        # Where nothing is near no moments have been written, and there are no pairs.
+        # A tile of pairs out of reach reads no moments, and its pairs are zero.
         nearest, shift = nearest_of(m, whole, fraction, SIZE)
         row, read = moments + (axis * heads + head) * length + m, m < tl.where(near, SIZE, 0)
         inverse = tl.load(row, mask=read, other=0.0)
