@@ -120,9 +120,9 @@ def test_dropout_acts_in_training_alone(norm):
 def test_bad_input_is_named(user_errors):
     with pytest.raises(ValueError, match="norm must be one of 'pre', 'post', got 'middle'"):
         EncoderBlock(4, 2, norm="middle")
-    with pytest.raises(ValueError, match="heads is needed to make attention"):
+    with pytest.raises(ValueError, match="heads is needed to create attention"):
         EncoderBlock(4)
-    with pytest.raises(ValueError, match="heads is needed to make cross_attention"):
+    with pytest.raises(ValueError, match="heads is needed to create cross_attention"):
         DecoderBlock(4, attention=Shift())
     with pytest.raises(TypeError, match=r"attention must be an nn\.Module"):
         EncoderBlock(4, attention="gaussian")

@@ -107,7 +107,7 @@ def test_late_sinusoidal_positions_keep_their_digits():
 
 def test_bad_input_is_named(user_errors):
     for arguments, options, message in (
-        ((4,), {}, "grid is None, but learned positions"),
+        ((4,), {}, "grid is None, but kind 'learned' needs one"),
         ((4, 3), {"kind": "rotary"}, "kind must be one of"),
         ((4, 3), {"combine": "multiply"}, "combine must be one of"),
         ((4, 3), {"position_dim": 2}, "position_dim is 2, but positions that are added must be as wide as dim, 4"),

@@ -80,9 +80,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         if position_dim is not None:
             check_positive("position_dim", position_dim)
         if grid is None and kind != "sinusoidal":
-            raise ValueError(
-                f"grid is None, but {kind} positions (kind) need one: the number of tokens, or (rows, columns)"
-            )
+            raise ValueError(f"grid is None, but kind {kind!r} needs one: the number of tokens, or (rows, columns)")
         self.grid = None if grid is None else _as_grid(grid)
         if interpolate and (kind != "learned" or self.grid is None or len(self.grid) != 2):
             raise ValueError(
@@ -124,7 +122,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         """The vectors p, row-major, with the dtype and device of ``like``."""
         wanted = self.grid if grid is None else _as_grid(grid)
         if wanted is None:
-            raise ValueError("grid is needed: these positions were made without one")
+            raise ValueError("grid is needed: these positions were created without one")
         axes = len(self.grid or (0,))
         if len(wanted) != axes:
             raise ValueError(f"grid is {wanted}, of {len(wanted)} axes, but these positions have {axes}")
@@ -210,7 +208,7 @@ class AbsolutePositionalEmbedding(nn.Module):
 
 
 def _sinusoidal(start: int, size: int, width: int, like: Tensor) -> Tensor:
-    # In double precision if the device has it: the angle of a late position needs all digits.
+    # In float64 if the device supports it: the angle of a late position needs all digits.
     dtype = torch.float32 if like.device.type == "mps" else torch.float64
     places = torch.arange(start, start + size, dtype=dtype, device=like.device)
     pairs = torch.arange(0, width, 2, dtype=dtype, device=like.device)

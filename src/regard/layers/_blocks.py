@@ -32,7 +32,7 @@ class DecoderWeights(NamedTuple):
 
 
 class DecoderCache(NamedTuple):
-    """What a decoder block keeps between steps: the keys and values of its own tokens, and those of the memory."""
+    """The keys and values that a decoder block stores between steps: those of its own tokens, and those of the memory."""
 
     attention: KeyValueCache
     cross_attention: KeyValueCache
@@ -205,8 +205,8 @@ class DecoderBlock(_Block):
                 raise TypeError(f"memory_keep must be a boolean tensor (True = attend), got {describe(memory_keep)}")
             if memory_keep.ndim == 0 or memory_keep.shape[-1] not in (1, memory.shape[1]):
                 raise ValueError(
-                    f"memory_keep has shape {tuple(memory_keep.shape)}, but its last axis must be {memory.shape[1]}, as many "
-                    f"as memory has tokens"
+                    f"memory_keep has shape {tuple(memory_keep.shape)}, but its last axis must be {memory.shape[1]}, the "
+                    f"number of memory tokens"
                 )
         if cache is not None and not isinstance(cache, DecoderCache):
             raise TypeError(f"cache must be a DecoderCache, got {describe(cache)}")
@@ -228,7 +228,7 @@ def _attention_or_new(
 ) -> nn.Module:
     if attention is None:
         if heads is None:
-            raise ValueError(f"heads is needed to make {name}; or pass {name}, a module")
+            raise ValueError(f"heads is needed to create {name}; or pass {name}, a module")
         return MultiHeadAttention(dim, heads, context_dim=context_dim, dropout=dropout)
     if not isinstance(attention, nn.Module):
         raise TypeError(f"{name} must be an nn.Module, got {describe(attention)}")
@@ -236,7 +236,7 @@ def _attention_or_new(
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that are not None. A module of the user need not know the others."""
+    """The options that are not None. A user's module need not accept the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -55,7 +55,7 @@ class KeyValueCache:
     def _append(self, held: Tensor | None, new: Tensor) -> Tensor:
         past = 0 if held is None else self.tokens
         if torch.is_grad_enabled():
-            # Writing into a buffer would change what earlier steps saved for their gradients.
+            # Writing into a buffer would change tensors that earlier steps saved for their backward passes.
             return new if held is None else torch.cat([held[:, :, :past], new], 2)
         total = past + new.shape[2]
         if held is None or held.shape[2] < total:

@@ -1,4 +1,4 @@
-"""Full-width heads that are shifts, as the convolution that they are together."""
+"""Full-width heads that are shifts, computed together as one convolution."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def fits_kernel(shifts: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a kernel that holds all shifts has few taps beside them."""
+    """Whether the smallest kernel that contains all shifts has few unused taps."""
     return len(shifts[0]) in CONVOLVE and math.prod(high - low + 1 for low, high in box(shifts)) <= 2 * len(shifts)
 
 
 def box(shifts: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """The first and last offset along each axis, the token itself included."""
+    """The first and last offset along each axis, with offset 0 included."""
     return [(min(0, *offsets), max(0, *offsets)) for offsets in zip(*shifts, strict=True)]
 
 
@@ -29,7 +29,7 @@ def composed_convolution(
     weight: Float[Tensor, "out heads_dim"],
     bias: Tensor | None,
 ) -> Float[Tensor, "batch tokens out"]:
-    r""":math:`\sum_h S_h X W_h + b`, with :math:`S_h` the shift by ``shifts[h]`` that repeats the border, in one convolution.
+    r""":math:`\sum_h S_h X W_h + b` as one convolution; :math:`S_h` shifts by ``shifts[h]`` and repeats the border.
 
     >>> x, weight = torch.tensor([1.0, 2.0, 4.0]).reshape(1, 3, 1), torch.tensor([[1.0, 10.0]])
     >>> composed_convolution(x, (3,), [(0,), (1,)], weight, None).flatten()
@@ -44,12 +44,12 @@ def composed_convolution(
             place = place * size + step - low
         places.append(place)
     taps = weight.view(len(weight), heads, width)
-    if sorted(places) == list(range(math.prod(sizes))):  # a kernel's own grid of shifts: nothing but another order
+    if sorted(places) == list(range(math.prod(sizes))):  # the shifts are exactly the kernel's taps: only reorder
         kernel = taps if places == sorted(places) else taps[:, sorted(range(heads), key=places.__getitem__)]
     else:
         index = constant(tuple(places), weight.device)
         kernel = weight.new_zeros(len(weight), math.prod(sizes), width).index_add(1, index, taps)
-    # Channels come last in tokens and in the kernel: both are read where they lie.
+    # Channels are the last axis in memory of both tokens and kernel, so neither is copied (channels-last layout).
     kernel = kernel.unflatten(1, sizes).movedim(-1, 1)
     image = tokens.unflatten(1, grid).movedim(-1, 1)
     padded = F.pad(image, [side for low, high in reversed(sides) for side in (-low, high)], mode="replicate")

@@ -148,7 +148,7 @@ class GaussianAttention(nn.Module):
         return (out, self.weights(grid).unsqueeze(0)) if return_weights else out
 
     def _shifts(self, grid: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-        """The heads' shifts, where the frozen plan takes full-width heads as taps and nobody asks for more than the output."""
+        """The heads' shifts if the frozen plan makes full-width heads taps and only the output is needed, else None."""
         plan, places = self.plan, self.positions
         if not self.full_width or not isinstance(plan, GaussianPlan) or plan.shifts is None or plan.grid != grid:
             return None

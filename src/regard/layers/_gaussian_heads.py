@@ -126,7 +126,7 @@ def shift_grid(heads: int, axes: int) -> Float[Tensor, "heads axes"]:
     if size**axes != heads:
         raise ValueError(
             f"init 'grid' puts heads on a grid of k^axes shifts, but heads is {heads} and axes is {axes}: "
-            f"heads must be such a number, as {size**axes} is"
+            f"heads must be such a number, for example {size**axes}"
         )
     steps = torch.arange(size, dtype=torch.get_default_dtype()) - (size - 1) // 2
     return torch.stack(torch.meshgrid(*[steps] * axes, indexing="ij"), -1).reshape(heads, axes)

@@ -29,12 +29,12 @@ def flat_tokens(x: Tensor, grid: Sequence[int] | None, axes: int, width: int) ->
         )
     shape = static_sizes(x)
     if shape[-1] == width:
-        # While a graph is traced, sizes may be symbols, which a comparison would fix. Along one axis everybody writes
-        # (batch, tokens, width), and sequences of any length must pass.
+        # While compiling, sizes may be symbolic, and a comparison would fix them. With one axis the layout is always
+        # (batch, tokens, width), and sequences of every length must pass.
         if axes > 1 and not torch.compiler.is_compiling() and shape[1] == width:
             raise ValueError(
-                f"x has shape {shape}, whose second and last axes are both {width} wide, so which one has the "
-                f"channels is not clear: pass grid={shape[1:-1]} for (batch, {_sizes(axes)}, channels), or "
+                f"x has shape {shape}, whose second and last axes are both {width} wide, so it is ambiguous which one has "
+                f"the channels: pass grid={shape[1:-1]} for (batch, {_sizes(axes)}, channels), or "
                 f"permute channels-first input: x.movedim(1, -1) and grid={shape[2:]}"
             )
         return x.flatten(1, -2), shape[1:-1]

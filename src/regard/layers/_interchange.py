@@ -1,4 +1,4 @@
-"""Multi-head attention in other libraries' layouts of the same weights: torch's, and the fused one of timm."""
+"""Convert the weights of multi-head attention from and to the layouts of other libraries: torch, and timm's fused one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ TIMM_NAMES = {
 
 @dataclass(frozen=True)
 class LayerParts:
-    """What a layer is built from.
+    """The parts from which a layer is built.
 
     Attributes:
-        arguments: those of its constructor.
+        arguments: the arguments of its constructor.
         state: its tensors by name.
         source: the module they come from, whose mode (training, frozen) the layer takes over.
-        owners: for a tensor of ``state`` that was cut from parameters of the source or joined from them: those
+        owners: for a tensor of ``state`` that is a slice or a concatenation of parameters of the source: those
             parameters. Such a tensor is frozen only if all of its owners are.
     """
 
@@ -37,7 +37,7 @@ class LayerParts:
 
     def build(self, make: Callable[..., AnyModule]) -> AnyModule:
         """A new module that holds copies of the tensors."""
-        with torch.device("meta"):  # no memory for initial weights that nobody uses
+        with torch.device("meta"):  # allocate no memory for initial weights that are replaced
             module = make(**self.arguments)
         module.load_state_dict({name: tensor.detach().clone() for name, tensor in self.state.items()}, assign=True)
         if self.source is not None:
@@ -165,7 +165,7 @@ def to_timm(layer: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Tensor]
 
 
 def _refuse_variants(arguments: Mapping[str, Any], target: str, *allowed: str) -> None:
-    """Refuse a layer with an option that the target does not have."""
+    """Raise an error if the layer has an option that the target lacks."""
     dim, heads = arguments["dim"], arguments["heads"]
     usual = {
         "context_dim": dim,

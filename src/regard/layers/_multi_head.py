@@ -224,7 +224,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def _is_plain_input(self, x: Tensor) -> bool:
-        """Whether nothing is left to check: a GPU waits for the host at every call, so the usual one is recognized first."""
+        """Whether x needs no further check. A GPU waits for the host at every call, so common inputs skip the full checks."""
         if not self.packed or torch.compiler.is_compiling() or type(x) is not Tensor:
             return False
         shape, weight = x.shape, self._modules["output"].__dict__["_parameters"].get("weight")
@@ -290,7 +290,7 @@ class MultiHeadAttention(nn.Module):
         return query, key, values
 
     def _heads(self, *sources: Tensor | None) -> Sequence[Tensor]:
-        """Queries, keys and values of their three sources, leaving out those of None."""
+        """Queries, keys and values from their three sources; a source of None is left out."""
         if self.packed:
             return packed_heads(self.qkv, sources, self._sizes(), self.head_dim)
         layers = (self.query, self.key, self.value)

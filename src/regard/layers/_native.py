@@ -1,4 +1,4 @@
-"""Self-attention in one call of torch's operator, where a GPU would wait for Python between its parts."""
+"""Self-attention in one call of torch's own operator, because a GPU would wait for Python between several calls."""
 
 from typing import Any
 
@@ -14,7 +14,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 def native_attention(
     x: Tensor, qkv: nn.Module, output: nn.Module, heads: int, return_weights: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Output and, if asked for, weights ``(batch, heads, tokens, tokens)`` of ``x`` ``(batch, tokens, dim)``. No gradients."""
+    """The output for ``x`` ``(batch, tokens, dim)``; on request also the weights ``(batch, heads, tokens, tokens)``. Without
+    gradients."""
     width = x.shape[-1]
     inward: dict[str, Any] = qkv._parameters
     outward: dict[str, Any] = output._parameters
@@ -26,13 +27,13 @@ def native_attention(
 
 
 def can_be_native(x: Tensor, qkv: object, output: object, heads: int, head_dim: int) -> bool:
-    """Whether torch's operator may compute the layer: on a GPU, while no gradient is recorded. On a CPU it stores the map."""
+    """Whether torch's operator may compute the layer: on a GPU without gradients. Not on a CPU, where it stores the map."""
     return x.is_cuda and not torch.is_grad_enabled() and fits_operator(x, qkv, output, heads, head_dim)
 
 
 def fits_operator(x: Tensor, qkv: object, output: object, heads: int, head_dim: int) -> bool:
-    """Whether torch's operator computes the same, and nobody could tell: no hook and no mode of torch watches its parts. On a
-    GPU it then stores no map unless asked for one."""
+    """Whether torch's operator gives the same result and no hook or dispatch mode could notice the difference. On a GPU it
+    stores no map unless requested."""
     return (
         x.dtype in DTYPES
         and head_dim % 8 == 0
@@ -46,7 +47,7 @@ def fits_operator(x: Tensor, qkv: object, output: object, heads: int, head_dim: 
 
 
 def is_plain_linear(layer: object, x: Tensor, width: int) -> bool:
-    """A linear layer to ``width`` with a bias that nobody changed or listens to, with parameters like ``x``."""
+    """Whether layer is an unmodified ``nn.Linear`` to ``width`` with a bias, without hooks, of the dtype and device of ``x``."""
     if type(layer) is not nn.Linear or "forward" in layer.__dict__ or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     weight, bias = layer._parameters["weight"], layer._parameters["bias"]
@@ -56,7 +57,7 @@ def is_plain_linear(layer: object, x: Tensor, width: int) -> bool:
 
 
 def is_watched(x: Tensor) -> bool:
-    """Whether a capture, a mode, a hook on all modules, a transform or a trace wants to see every step."""
+    """Whether a capture, a dispatch mode, a global module hook, a transform or a trace must see every step."""
     return bool(
         is_observed()
         or torch._C._len_torch_function_stack()

@@ -1,4 +1,4 @@
-"""Multi-head attention by content and position together, on the stock fused kernel."""
+"""Multi-head attention by content and position together, on torch's fused kernel."""
 
 from collections.abc import Sequence
 
@@ -78,10 +78,10 @@ class PlacedAttention(nn.Module):
     def from_multi_head(
         cls, layer: MultiHeadAttention, *, axes: int = 2, covariance: Covariance = "full", sharpness: float = 1e-3
     ) -> "PlacedAttention":
-        """The same content, with heads at the query itself and so soft that position hardly matters yet."""
+        """The same content attention, with centers at the query itself and so soft that position has almost no effect."""
         if not isinstance(layer, MultiHeadAttention):
             raise TypeError(
-                "layer must be a regard.MultiHeadAttention, which from_torch makes of an nn.MultiheadAttention, got a "
+                "layer must be a regard.MultiHeadAttention (from_torch converts an nn.MultiheadAttention), got a "
                 f"{type(layer).__name__}"
             )
         plain = layer.packed and not layer.slice_heads and layer.key_value_heads == layer.heads
@@ -109,7 +109,7 @@ class PlacedAttention(nn.Module):
         return made.to(layer.output.weight.device, layer.output.weight.dtype).train(layer.training)
 
     def to_multi_head(self) -> MultiHeadAttention:
-        """Its content alone."""
+        """The content attention alone, without position."""
         made = MultiHeadAttention(self.dim, self.heads, bias=self.qkv.bias is not None, dropout=self.dropout)
         with torch.no_grad():
             for ours, theirs in ((made.qkv, self.qkv), (made.output, self.output)):

@@ -56,7 +56,7 @@ class RelativePositionalEmbedding(nn.Module):
         return self.tables[axis][self.offsets(axis, size)]
 
     def offsets(self, axis: int, size: int) -> Tensor:
-        """Row of the table for key − query, (queries, keys)."""
+        """The row of the table for each offset key − query, (queries, keys)."""
         place = torch.arange(size, device=self.tables[axis].device)
         return place - place[:, None] + self.extent[axis] - 1
 

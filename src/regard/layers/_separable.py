@@ -77,7 +77,7 @@ class SeparableAttention(nn.Module):
                 nn.init.normal_(table, std=0.5)
 
     def profiles(self) -> list[DecayProfile | TableProfile]:
-        """One per axis, in float32 or better."""
+        """One profile per axis, in float32 or better."""
         if self.extent is None:
             rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
             return [DecayProfile(axis, self.side) for axis in rate.unbind(1)]

@@ -55,7 +55,7 @@ def _attention_axes(mask: Tensor, heads: int | None) -> Tensor:
             f"attn_mask has shape {tuple(mask.shape)}, but must be (queries, keys) or (batch · heads, queries, keys)"
         )
     if heads is None:
-        raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: pass heads, to tell its batch from its heads")
+        raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: pass heads, to separate its batch from its heads")
     check_positive("heads", heads)
     if mask.shape[0] % heads:
         raise ValueError(f"attn_mask has {mask.shape[0]} = batch · heads maps, which {heads} heads do not divide")
@@ -65,11 +65,11 @@ def _attention_axes(mask: Tensor, heads: int | None) -> Tensor:
 def _padding_axes(mask: Tensor) -> Tensor:
     if mask.ndim not in (1, 2):
         raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}, but must be (batch, keys) or (keys,)")
-    return (mask if mask.ndim == 2 else mask[None])[:, None, None]  # reshape would not know the batch of no keys
+    return (mask if mask.ndim == 2 else mask[None])[:, None, None]  # reshape fails for zero keys
 
 
 def _like(mask: Tensor, other: Tensor) -> Tensor:
-    """With as many axes as ``other``, after checking that they are masks of the same keys."""
+    """The mask with as many axes as ``other``, after checking that both have the same keys."""
     if mask.shape[-1] != other.shape[-1]:
         raise ValueError(f"attn_mask has {mask.shape[-1]} keys but key_padding_mask has {other.shape[-1]}")
     if mask.ndim == 4 and mask.shape[0] != other.shape[0]:
