@@ -1,4 +1,4 @@
-"""How far a Gaussian head is from a shift, and how far rounding may carry a sum: the two parts of every bound here."""
+"""The two parts of every error bound here: the distance of a Gaussian head from a shift, and the rounding error of sums."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from regard.support.checks import is_functional, under_autocast
 
 
 def sharpness_for(tolerance: float, axes: int) -> float:
-    """The smallest α (to about one in a thousand) whose rows are at most ``tolerance`` from a shift (L1), over that many axes.
+    """The smallest α (to about one in a thousand) with rows at most ``tolerance`` from a shift in L1, on a grid of ``axes`` axes.
 
     >>> shift_leak([sharpness_for(1e-6, 2)] * 2) <= 1e-6
     True
@@ -26,22 +26,22 @@ def sharpness_for(tolerance: float, axes: int) -> float:
 FLOAT32 = torch.finfo(torch.float32).eps / 2
 FLOAT64 = torch.finfo(torch.float64).eps / 2
 
-# Weights below e^−50 of the largest are far under every rounding here, all of them together.
+# All weights below e^−50 of the largest, even their sum, are far smaller than every rounding error here.
 NEGLIGIBLE_SCORE = 50.0
 
 
 class MapRow(NamedTuple):
-    """One row of a map: what its scores are, and how they are computed."""
+    """One row of a map: its scores, and what the error of computing them depends on."""
 
-    scores: Tensor  # s ≥ 0 of the weights e^−s / Z that matter
-    mean: float  # the mean of what is added up to a score, in absolute terms, under the weights
-    off: float  # the weight that is not the nearest key's
-    roundings: int  # of a score, each relative to what is added up to it
-    build: float  # the unit of the dtype that it is built in, at most
+    scores: Tensor  # s ≥ 0 of the weights e^−s / Z that are not negligible
+    mean: float  # the weighted mean of Σ |terms| of the scores
+    off: float  # the total weight of all keys but the nearest
+    roundings: int  # number of roundings of a score, each relative to Σ |terms|
+    build: float  # an upper bound on the unit roundoff of the dtype in which the row is built
 
     @classmethod
     def of(cls, scores: Tensor, parts: Tensor | None = None, roundings: int = 3, build: float = FLOAT32) -> "MapRow":
-        """``parts`` are the absolute terms of each score, where a score is a sum; by default it is none."""
+        """``parts`` is Σ |terms| of each score, for scores that are sums; by default a score is a single term."""
         scores = scores.flatten().double()
         best = scores.min()
         weights = (best - scores).softmax(0)
@@ -52,16 +52,16 @@ class MapRow(NamedTuple):
 
     @classmethod
     def along_axis(cls, center: float, alpha: float) -> "MapRow":
-        """Of a head along one endless axis: α·m(m + 2e) for steps m from the nearest key, which lies e from the target."""
+        """A head's row along one infinite axis: scores α·m(m + 2e), with m = key − nearest key, e = nearest key − target."""
         reach = math.ceil(math.sqrt(NEGLIGIBLE_SCORE / alpha)) + 2
         step = torch.arange(-reach, reach + 1, dtype=torch.float64)
         return cls.of(alpha * step * (step + 2 * (round(center) - center)))
 
 
 class Arithmetic(NamedTuple):
-    """How a device rounds: the unit of what is stored, and the unit that sums are carried in.
+    """How a device rounds: ``stored`` is the unit roundoff of the stored dtype, ``carried`` that of the accumulator of sums.
 
-    ``lowered`` says that autocast rounds parameters to the stored dtype before each product.
+    ``lowered``: whether autocast rounds parameters to the stored dtype before each product.
     """
 
     dtype: torch.dtype
@@ -70,10 +70,10 @@ class Arithmetic(NamedTuple):
     lowered: bool
 
     def product(self, terms: int) -> float:
-        r"""log(1 + relative error) of a sum of that many products, in any order, and of storing it.
+        r"""log(1 + relative error) of a sum of ``terms`` products, in any order, and of storing it.
 
-        :math:`\gamma_n = nu/(1-nu)` covers n products and their sum, with or without fused multiply-adds. Half
-        precision carries the sum in float32 and rounds once more to store it.
+        :math:`\gamma_n = nu/(1-nu)` covers n products and their sum, with or without fused multiply-adds. In half
+        precision the sum is accumulated in float32 and rounded once more to be stored.
         """
         steps = terms * self.carried
         if steps >= 0.5:
@@ -90,10 +90,10 @@ class Arithmetic(NamedTuple):
         return self.cast if self.lowered else 0.0
 
     def matter(self, row: MapRow) -> float:
-        """How many roundings a weighted sum over this row may meet: one for each weight that is not far below a rounding.
+        """How many roundings a weighted sum over this row may have: one for each weight that is not far below a rounding.
 
-        Next to a weight of almost 1 the others change little: adding a term t to a sum s rounds by at most min(us, t), so
-        that all of them together cannot cost more than they are.
+        If one weight is almost 1, the others add little error: adding a term t to a sum s rounds by at most min(us, t), so
+        that their total error is at most their total weight.
         """
         few = int((row.scores <= -math.log(self.carried) + 7).sum().item()) + 1
         return min(float(few), 2 + row.off / self.carried)
@@ -121,38 +121,38 @@ class Arithmetic(NamedTuple):
         return math.log1p(moved) + math.log1p(stored)
 
     def mix(self, row: MapRow) -> float:
-        """log(1 + relative error) of building a row, of the weighted sum with it, and of storing that."""
+        """log(1 + relative error) of building a row, computing a weighted sum with it, and storing the result."""
         steps = self.matter(row) * self.carried
         return self.weights(row) + math.log1p(steps) + (self.cast if self.carried != self.stored else 0.0)
 
     def bound(self, logs: float, size: float) -> float:
-        """The absolute error of a chain of such steps whose absolute terms add up to ``size``."""
+        """The absolute error of a chain of such steps, where ``size`` is the sum of absolute terms."""
         if not size:
             return 0.0
         grown = math.exp(min(logs, 700.0)) * size
         if logs == math.inf or grown > torch.finfo(self.dtype).max:
-            return math.inf  # a sum on the way may overflow
+            return math.inf  # an intermediate sum may overflow
         return math.expm1(logs) * size
 
 
 def arithmetic(x: Tensor) -> Arithmetic:
-    """The arithmetic of a layer that is called with ``x`` here and now: under this autocast, on this device.
+    """The arithmetic of a layer that is called with ``x``, under the active autocast and on the device of ``x``.
 
     Raises:
-        ValueError: where rounding is not known: off the CPU, whose sums are IEEE's, or where float32 products may be
-            computed in TF32 or bfloat16.
+        ValueError: if the rounding is not specified: on devices other than the CPU (which follows IEEE), or if float32
+            products may be computed in TF32 or bfloat16.
     """
     if is_functional(x):
         raise ValueError(f"x has no values: it is on {x.device}")
     if x.device.type != "cpu":
         raise ValueError(
-            f"error_bound does not apply on {x.device}: how its matrix units round is not specified. Call it on the CPU "
+            f"error_bound does not apply on {x.device}: the rounding of its tensor cores is not specified. Call it on the CPU "
             f"(layer.cpu() and x.cpu()); leak holds on every device"
         )
     dtype = torch.get_autocast_dtype("cpu") if under_autocast(x) and x.dtype != torch.float64 else x.dtype
     if dtype == torch.float32 and _may_be_lowered():
         raise ValueError(
-            "error_bound does not apply where float32 products may be computed in less: call "
+            "error_bound does not apply if float32 products may be computed in lower precision: call "
             "torch.set_float32_matmul_precision('highest'), and leave fp32_precision of torch.backends at 'none' or 'ieee'"
         )
     unit = torch.finfo(dtype).eps / 2
@@ -167,11 +167,11 @@ def _may_be_lowered() -> bool:
         return True
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # torch refuses to say where both were used
+    except RuntimeError:  # torch raises if both kinds of settings were used
         return True
 
 
 def lost_below(dtype: torch.dtype) -> float:
-    """What a number may lose to underflow when it is stored: half the smallest positive one."""
+    """The largest error of storing a number that underflows: half the smallest positive number of the dtype."""
     info = torch.finfo(dtype)
     return info.tiny * info.eps / 2

@@ -1,4 +1,4 @@
-"""Whether a module's call computes what its class says: a conversion reads weights, and would lose the rest."""
+"""Whether calling a module computes what its class does: a conversion reads only weights, and would lose anything else."""
 
 from torch import nn
 
@@ -8,12 +8,12 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def why_changed(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
-    """Why a call of the module is not ``base``'s with the module's weights; None where it is.
+    """Why calling the module may differ from ``base``'s computation with the same weights; None if it does not.
 
     Args:
         module: a ``base``.
         base: the class whose computation is known.
-        methods: those that compute it, beside ``forward``; neither a subclass nor the module itself may have its own.
+        methods: the methods besides ``forward`` that compute it; neither a subclass nor the instance may override them.
     """
     name = type(module).__name__
     if method := replaced_method(module, base, "forward", *methods):

@@ -1,4 +1,4 @@
-"""Converted networks in folders: the network they came from, what was done to it, and the weights since."""
+"""Converted networks in folders: the source network, the conversion's settings and report, and the current weights."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The rounding of one input, followed in float64 through a Gaussian layer and through the convolution made of it."""
+"""A rounding bound for one input, computed in float64 through a Gaussian layer and through its converted convolution."""
 
 import math
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from regard.functional import gaussian_attention
 
 
 def followed_errors(conv: Any, x: Tensor, rules: Arithmetic) -> float | None:
-    """The largest error in the interior that rounding and leaks explain, for a :class:`GaussianConvolution` and x in float64;
-    None where there is no interior.
+    """A bound on the error in the interior by rounding and leaks, for a :class:`GaussianConvolution` and x in float64; None if
+    there is no interior.
 
-    Token by token where x has the axes of the grid. For flat tokens every value is taken for the largest of its channel.
+    The bound is computed per token if x has the grid's axes. For flat tokens it uses the largest value of each channel.
     """
     values, value_bias, outputs, bias = (each.double().cpu() for each in conv.projections)
     grid = tuple(x.shape[1:-1]) if x.ndim == conv.axes + 2 else None
@@ -27,7 +27,7 @@ def followed_errors(conv: Any, x: Tensor, rules: Arithmetic) -> float | None:
         return None
     tokens = x.reshape(-1, conv.dim)
     sizes = HeadSizes.of(tokens, values, value_bias)
-    plain = HeadSizes.of(tokens, values, torch.zeros_like(value_bias))  # biases are no part of what is convolved
+    plain = HeadSizes.of(tokens, values, torch.zeros_like(value_bias))  # the convolution's values have no bias
     leaks = torch.tensor([kernel.leak for kernel in conv.kernels]).double()[:, None]
     largest, reached = sizes.largest(), None
     mix: Callable[[Tensor], Tensor] = lambda field: field  # noqa: E731
@@ -50,7 +50,7 @@ def followed_errors(conv: Any, x: Tensor, rules: Arithmetic) -> float | None:
 
 
 def _mixed(conv: Any, grid: tuple[int, ...], field: Tensor) -> Tensor:
-    """(tokens, heads, head_dim) mixed by the layer's own maps."""
+    """The layer's own attention maps applied to (tokens, heads, head_dim)."""
     value = field.unflatten(0, (-1, math.prod(grid))).transpose(1, 2)
     center, sharpness = conv._center.double().cpu(), conv._sharpness.double().cpu()
     return gaussian_attention(value, center, sharpness, grid).transpose(1, 2).flatten(0, 1)
@@ -59,12 +59,13 @@ def _mixed(conv: Any, grid: tuple[int, ...], field: Tensor) -> Tensor:
 def _own_error(
     conv: Any, rules: Arithmetic, plain: HeadSizes, blurred: Tensor, outputs: Tensor, x: Tensor | None
 ) -> Tensor:
-    """Of the convolution, (tokens, out): its kernel and its blurs, which were rounded once, and their sum."""
+    """The rounding error of the convolution, (tokens, out): of its kernel and blurs, whose weights were rounded once, and of
+    their sum."""
     bias = conv.bias.detach().double().cpu()
     total, reached = rules.stored * bias.abs()[None], bias.abs()[None]
     if conv.kernel is not None:
         absolute, dense = _kernel_sizes(conv, rules, plain, outputs, x)
-        error = math.expm1(rules.cast + 2 * FLOAT32) * absolute  # rounded to the layer's dtype, and to this one
+        error = math.expm1(rules.cast + 2 * FLOAT32) * absolute  # rounded to the layer's and to the call's dtype
         error = error + summed(rules, conv.dim * conv.kernel[0, 0].numel(), absolute)
         total, reached = total + error + stored(rules, dense + error), reached + dense + error
     if conv.blurs is not None:
@@ -83,7 +84,7 @@ def _own_error(
 def _kernel_sizes(
     conv: Any, rules: Arithmetic, plain: HeadSizes, outputs: Tensor, x: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What the dense kernel adds up to in absolute terms, and the size of its results."""
+    """For the dense kernel, the sum of absolute terms and the absolute value of the results, (tokens, out) each."""
     kernel = conv.kernel.detach().to(rules.dtype).double().cpu()
     if x is None:
         heads = conv.dense_heads

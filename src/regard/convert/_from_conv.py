@@ -92,7 +92,7 @@ def conv_to_attention(
 
 
 def why_not(conv: object) -> str | None:
-    """Why a module is not a convolution that attention expresses; None where it is one."""
+    """Why the module cannot be converted to attention; None if it can."""
     fits = "nn.Conv1d, nn.Conv2d or nn.Conv3d would fit"
     if isinstance(conv, nn.modules.conv._ConvTransposeNd):
         return f"{type(conv).__name__} spreads inputs over outputs instead of gathering them; {fits}"
@@ -125,7 +125,7 @@ class ConvolutionalAttention(nn.Module):
         self.register_parameter("bias", cast(nn.Parameter | None, conv.bias))
         self.axes = conv.weight.ndim - 2
         self.in_channels, self.out_channels, self.groups = conv.in_channels, conv.out_channels, conv.groups
-        # A convolution takes lists in their place, which are no part of a key.
+        # nn.Conv also accepts lists, which are not hashable and cannot be part of a cache key.
         self.kernel_size, self.stride, self.dilation = tuple(conv.kernel_size), tuple(conv.stride), tuple(conv.dilation)
         self.padding, self.padding_mode = conv.padding, conv.padding_mode
         self.pads = conv_padding(conv)
@@ -214,7 +214,7 @@ class ConvolutionalAttention(nn.Module):
         return out if batched else out[0]
 
     def _check_parameters(self) -> None:
-        """Kernels read them by their addresses: no more than there is, and all of it."""
+        """Check the shapes of the parameters: kernels read them by address and would not notice a wrong size."""
         expected = {"weight": (self.out_channels, self.in_channels // self.groups, *self.kernel_size)}
         if self.bias is not None:
             expected["bias"] = (self.out_channels,)
@@ -224,7 +224,7 @@ class ConvolutionalAttention(nn.Module):
                 raise ValueError(f"{name} has shape {found}, but the convolution has {shape}")
 
     def add_taps(self, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-        """All heads mixed and added up."""
+        """The sum over all heads of weight times attended values, and the bias."""
         prepared = prepare(x, self.weight, self.bias, self.groups, matrices)
         if prepared is None:
             return TapProduct.apply(x, self.weight, self.bias, self.groups, *matrices)
@@ -235,7 +235,7 @@ class ConvolutionalAttention(nn.Module):
         return out
 
     def _settings(self) -> tuple[object, ...]:
-        """All that a call depends on beside its tensors."""
+        """Everything that a call depends on besides its tensors, as part of a cache key."""
         return self.plan, self.stride, self.dilation, self.pads, self.padding_mode, self.alpha, self.groups
 
     def chosen_plan(self, x: Tensor) -> TapsPlan:
@@ -286,10 +286,10 @@ class ConvolutionalAttention(nn.Module):
         with torch.autocast("cpu", enabled=False):
             absolute = conv(x.double().abs()).max().item()
         taps, row = self.weight[0].numel(), MapRow.along_axis(0.0, self.alpha)
-        # Both: the sum over taps and channels, parameters and input rounded under autocast, the bias.
+        # In both layers: the sum over taps and channels, parameters and input rounded under autocast, the bias.
         theirs = rules.product(taps) + 3 * rules.parameter + rules.cast
-        # Ours first builds a row for each axis and mixes along it: the tap's input, and its neighbors. A border that
-        # folds adds up padded columns, which are not the nearest or are alone.
+        # The attention first builds a row for each axis and averages the inputs along it. A border that folds also adds
+        # padded columns, which are never the nearest key, or are the only one.
         axis = rules.mix(row) + math.log1p(rules.carried * row.off)
         ours = theirs + self.axes * axis
         lost = 2 * lost_below(rules.dtype) * (taps + row.scores.numel()) * (1 + norm) * (1 + largest)
@@ -297,7 +297,7 @@ class ConvolutionalAttention(nn.Module):
         return min(bound, self._followed_bound(x, rules, bound)) + lost
 
     def _followed_bound(self, x: Tensor, rules: Arithmetic, otherwise: float) -> float:
-        """By following this input in float64. Both layers round the input and the weights alike, under autocast too."""
+        """A bound for this input by computing in float64. Both layers round input and weights alike, also under autocast."""
         if not follows(rules) or not x.isfinite().all():
             return otherwise
         rounded = x.detach().to(rules.dtype).double()
@@ -311,7 +311,7 @@ class ConvolutionalAttention(nn.Module):
             return convolution_error(rules, conv, rounded, apart)
 
     def multiply_adds(self, grid: Sequence[int]) -> int:
-        """For one item, as attention: the passes over each axis, and the weights."""
+        """Multiply-adds for one item by attention: the passes over each axis, and the products with the weights."""
         sizes = list(zip(self.kernel_size, self.output_size(grid), grid, strict=True))
         return self.groups * multiply_adds(self.weight.shape[1], self.out_channels // self.groups, sizes)
 
@@ -338,7 +338,7 @@ def tap_matrices(
     size: int, outputs: int, stride: int, taps: int, dilation: int, pads: tuple[int, int], alpha: float, border: Border,
     dtype: torch.dtype, device: torch.device,
 ) -> Float[Tensor, "taps outputs inputs"]:  # fmt: skip
-    """The attention of each tap along one axis. Targets are whole numbers, which float32 has exactly."""
+    """The attention of each tap along one axis. Targets are integers, which are exact in float32."""
     build = torch.promote_types(dtype, torch.float32)
     queries = torch.arange(outputs, device=device, dtype=build) * stride
     offsets = torch.arange(taps, device=device, dtype=build) * dilation - pads[0]
@@ -351,14 +351,14 @@ _MATRICES = KeptTensors(64)
 
 
 def kept_matrices(*arguments: Any) -> Tensor:
-    """The same, made once for each size: no parameter has a say in them."""
+    """:func:`tap_matrices`, cached: the matrices depend on no parameter."""
     if any(isinstance(x, torch.SymInt) for x in arguments):
         return tap_matrices(*arguments)
     return _MATRICES.get(arguments, arguments[-1], lambda: tap_matrices(*arguments))
 
 
 def conv_padding(conv: Convolution) -> tuple[tuple[int, int], ...]:
-    """(before, after) per axis; ``"same"`` is asymmetric where the kernel's reach is odd."""
+    """(before, after) per axis; ``"same"`` is asymmetric if dilation · (kernel size − 1) is odd."""
     if conv.padding == "same":
         reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
         return tuple((r // 2, r - r // 2) for r in reach)

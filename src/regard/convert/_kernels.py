@@ -1,4 +1,4 @@
-"""The taps of Gaussian heads: what a head's map is as a convolution kernel, and how much of it a window cuts off."""
+"""Gaussian heads as convolution kernels, cut to a window, with the weight that the window cuts off."""
 
 import math
 import sys
@@ -12,17 +12,17 @@ from torch import Tensor
 from regard.convert._bounds import FLOAT64, MapRow
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-LARGEST_RADIUS = 64  # taps beyond this are no convolution anyone would run
+LARGEST_RADIUS = 64  # a kernel with a larger radius would be impractical
 
 
 class HeadKernel(NamedTuple):
-    """One head's taps: the offset of the first along each axis, the weights, and their L1 distance from the head's."""
+    """One head's taps: the first offset along each axis, the weights, and their L1 distance from the head's weights."""
 
     start: tuple[int, ...]
     taps: Tensor  # (*sizes), sums to one
-    factors: tuple[Tensor, ...] | None  # one vector per axis where the head is separable
+    factors: tuple[Tensor, ...] | None  # one vector per axis if the head is separable
     leak: float
-    rows: tuple[MapRow, ...]  # of its map, one per axis, or one in all where it is not separable
+    rows: tuple[MapRow, ...]  # rows of its map: one per axis, or a single one if it is not separable
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -30,9 +30,9 @@ class HeadKernel(NamedTuple):
 
 
 def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[HeadKernel]:
-    """The smallest windows that hold all but ``tolerance`` of each head's attention, on an endless grid.
+    """The smallest windows that contain all but ``tolerance`` of each head's attention, on an infinite grid.
 
-    Cut weights are spread over those that stay, which moves as much again: a cut share m leaks 2m.
+    The remaining weights are rescaled to sum to one, which changes them by as much as was cut: cutting a share m leaks 2m.
     """
     center, sharpness = center.detach().double().cpu(), sharpness.detach().double().cpu()
     axes = center.shape[1]
@@ -62,15 +62,15 @@ def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[He
 
 
 def _axis_taps(head: int, center: float, alpha: float, share: float) -> tuple[int, Tensor, float]:
-    """First offset, weights and cut share of one axis: the narrowest window around the center that cuts at most
+    """(first offset, weights, cut share) of one axis, for the narrowest window around the center that cuts at most
     ``share``."""
-    # From here on a key has less than share/1000 of the nearest one's weight: the sum is taken up to this radius.
+    # Beyond this radius a key has less than share/1000 of the nearest key's weight; the sum is computed up to it.
     far = math.ceil(math.sqrt((math.log(1e3) - math.log(share)) / max(alpha, 1e-9)) + 2)
     if far > 20 * LARGEST_RADIUS:
         raise too_soft(head, alpha)
     middle = round(center)
     offsets = torch.arange(middle - far, middle + far + 1, dtype=torch.float64)
-    steps = offsets - middle  # scores relative to the nearest key's, as attention has them: large ones would cancel
+    steps = offsets - middle  # scores relative to the nearest key's, as in attention, so that no large terms cancel
     weights = (-alpha * (steps * (steps + 2 * (middle - center)))).softmax(0)
     # A key r > far steps from the middle has e^{−α((r − ½)² − ¼)} ≤ e^{−α(r − 1)²} of the nearest one's weight.
     beyond = 2 * math.exp(-alpha * far**2) / -math.expm1(-2 * alpha * far)
@@ -78,7 +78,7 @@ def _axis_taps(head: int, center: float, alpha: float, share: float) -> tuple[in
         lean = 1 if center >= middle else -1
         for low, high in ((radius, radius), (radius + (lean < 0), radius + (lean > 0))):
             kept = weights[max(far - low, 0) : far + high + 1]
-            # Added up, not one less what is kept: digits would cancel. One in 10¹² for the rounding of these sums.
+            # A direct sum, because 1 − kept would cancel digits. The factor covers the rounding of these sums.
             dropped = weights[: max(far - low, 0)].sum() + weights[far + high + 1 :].sum()
             cut = (1 + 1e-12) * (dropped.item() + beyond)
             if cut <= share:
@@ -101,14 +101,14 @@ def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) ->
         raise too_soft(head, softest)
     middle = center.round()
     sides = [torch.arange(-far, far + 1, dtype=torch.float64) + m for m in middle]
-    # (m + e)ᵀS(m + e) − eᵀSe = mᵀS(m + 2e), for steps m from the nearest offset, which lies e from the center.
+    # (m + e)ᵀS(m + e) − eᵀSe = mᵀS(m + 2e), with m = offset − nearest offset and e = nearest offset − center.
     steps = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1) - middle
     nearest = middle - center
     scores = -torch.einsum("...a,ab,...b->...", steps, matrix, steps + 2 * nearest)
     total = scores.flatten().logsumexp(0).item() - (nearest @ matrix @ nearest).item()
     weights = scores.flatten().softmax(0).view_as(scores)
-    # Keys outside that box lie u = far + ½ or more from the center along some axis, and score at most −λ‖·‖² for the
-    # smallest eigenvalue λ: one axis' tail is a geometric series, the others' sums are at most 2 + √(π/λ).
+    # Keys outside that box are at least u = far + ½ from the center along some axis, and score at most −λ‖·‖², with λ the
+    # smallest eigenvalue: the tail of one axis is a geometric series, the sum over each other axis at most 2 + √(π/λ).
     u = far + 0.5
     log_tail = math.log(2 * axes) - softest * u * u - math.log(-math.expm1(-2 * softest * u))
     beyond = math.exp(min(log_tail + (axes - 1) * math.log(2 + math.sqrt(math.pi / softest)) - total, 0.0))
@@ -118,7 +118,7 @@ def _full_kernel(head: int, center: Tensor, matrix: Tensor, tolerance: float) ->
         outside[tuple([slice(far - radius, far + radius + 1)] * axes)] = 0.0
         cut = (1 + 1e-12) * (outside.sum().item() + beyond)
         if 2 * cut <= tolerance:
-            # What is added up to a score, in absolute terms: no more than this, for |m(m + 2e)| ≤ 2|m|² there.
+            # An upper bound on Σ |terms| of a score, because |m(m + 2e)| ≤ 2|m|² here.
             parts = 3 * torch.einsum("...a,ab,...b->...", steps.abs(), matrix.abs(), steps.abs())
             row = MapRow.of(-scores, parts, roundings=6 + axes**2, build=FLOAT64)
             start = tuple(int(m.item()) - radius for m in middle)
@@ -133,7 +133,7 @@ def box(kernels: Sequence[HeadKernel]) -> list[tuple[int, int]]:
 
 
 def dense_kernel(kernels: Sequence[HeadKernel], weights: Tensor) -> tuple[tuple[int, ...], Tensor]:
-    """One kernel (out, dim, *sizes) that holds all these heads, and the offset of its first tap."""
+    """(offset of the first tap, kernel (out, dim, *sizes)): all these heads as one kernel."""
     sides = box(kernels)
     kernel = weights.new_zeros(*weights.shape[1:], *[high - low for low, high in sides])
     for head, weight in zip(kernels, weights, strict=True):
@@ -146,7 +146,7 @@ def dense_kernel(kernels: Sequence[HeadKernel], weights: Tensor) -> tuple[tuple[
 
 
 def axis_map(start: int, taps: Tensor, size: int) -> Tensor:
-    """The (size × size) matrix of a kernel along one axis with its edge repeated."""
+    """The (size × size) matrix of a kernel along one axis, with the edge repeated."""
     matrix = torch.zeros(size, size, dtype=taps.dtype)
     rows = torch.arange(size)
     for t, tap in enumerate(taps):

@@ -68,7 +68,7 @@ def convert_network(
     rows, done = [], dict[int, nn.Module]()
     attention: tuple[type[nn.Module], ...] = (*ATTENTION, ConvolutionalAttention)
     kinds, others = (CONVOLUTION, attention) if to == "attention" else (attention, CONVOLUTION)
-    # One module object may stand in several places: it is converted once, and stays one.
+    # One module object may be used in several places: it is converted once, and stays one object.
     for name, module in list(network.named_modules(remove_duplicate=False)):
         if not isinstance(module, kinds):
             continue
@@ -89,8 +89,8 @@ def convert_network(
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """A copy. A tensor that was computed (a weight under weight norm or pruning, which the next call computes again) has
-    a history, which copy.deepcopy refuses; its values are copied without."""
+    """A deep copy. copy.deepcopy refuses tensors with a grad_fn (a weight under weight norm or pruning, which the next call
+    recomputes); their values are copied without it."""
     computed = [
         value
         for module in model.modules()
@@ -101,7 +101,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _inputs(model: nn.Module, example: Tensor | tuple[Any, ...] | None) -> dict[str, tuple[Any, ...]]:
-    """What every layer is called with when the model sees the example: its first input, and ``grid`` where given."""
+    """The arguments of every layer when the model is called with the example: its first input, and ``grid`` if passed."""
     seen: dict[str, tuple[Any, ...]] = {}
     if example is None:
         return seen
@@ -121,7 +121,7 @@ def _inputs(model: nn.Module, example: Tensor | tuple[Any, ...] | None) -> dict[
     ]
     training = [module for module in model.modules() if module.training]
     try:
-        model.eval()  # batch statistics must not move
+        model.eval()  # batch statistics must not change
         with torch.no_grad(), taking("example", example, model):
             model(*example) if isinstance(example, tuple) else model(example)
     finally:
@@ -190,7 +190,7 @@ def _gaussian_to_convolution(
         conv = attention_to_conv(layer, tolerance=tolerance, grid=None if seen is None else sizes)
     except ValueError as refused:
         return layer, LayerReport(name, _describe(layer), "kept", note=str(refused))
-    # Dropout is no part of the map.
+    # Compared without dropout.
     theirs = cast(Tensor, copy.copy(layer).eval()(x, grid)).reshape(x.shape[0], *sizes, -1)
     ours = cast(Tensor, conv(x, grid)).reshape(x.shape[0], *sizes, -1)
     inside = (slice(None), *conv.interior(sizes))

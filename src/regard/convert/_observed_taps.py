@@ -15,9 +15,9 @@ def observed_taps(
     grid: tuple[int, ...],
     outputs: tuple[int, ...],
 ) -> Tensor:
-    """The heads' outputs, ``(batch, channels, heads, *outputs)``, or what a listener puts in their place.
+    """The heads' outputs, ``(batch, channels, heads, *outputs)``, or a listener's replacement for them.
 
-    ``weights`` makes the map, ``(1, heads, outputs, inputs)``, if anyone looks.
+    ``weights`` computes the map, ``(1, heads, outputs, inputs)``; it is called only if a listener needs it.
     """
     flat = heads.flatten(3).permute(0, 2, 3, 1)  # (batch, heads, outputs, channels)
     value = x.flatten(2).transpose(1, 2).unsqueeze(1)

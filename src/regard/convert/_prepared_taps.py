@@ -1,7 +1,7 @@
-"""A converted convolution on a plane, in half precision by kernels: everything but the tensors is decided once.
+"""A converted convolution on a plane, in half precision by kernels, with cached launches.
 
-Between two launches of a training step the device waits for the host, so that sizes, strides and launches are found for the
-first call of a kind, and a call like an earlier one takes one look-up instead of all checks.
+In a training step the GPU often waits for the host between launches. So sizes, strides and launches are determined in the
+first call with given shapes, strides and dtypes, and later ones take one lookup instead of all checks.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,8 +21,8 @@ _known: dict[Hashable, "PreparedTaps"] = {}
 
 
 class PreparedTaps:
-    """The products of :class:`regard.convert._tap_products.Passes` for inputs of one kind, all items at once: the first axis
-    mixed, the weights of all taps in one product, the taps of the last axis added up."""
+    """The products of :class:`regard.convert._tap_products.Passes` for inputs of given shapes and strides, all items at once:
+    attention along the first axis, one product with the weights of all taps, attention along the last axis summed over taps."""
 
     def __init__(self, way: Passes, x: Tensor, weight: Tensor, bias: Tensor | None, matrices: Sequence[Tensor]) -> None:
         self.lead, self.last = matrices
@@ -31,7 +31,7 @@ class PreparedTaps:
         columns = items * way.lead_outputs * inputs
         self.mixed, self.made = (channels * taps, columns), (last_taps * rows, columns)
         self.out = (items, rows, way.lead_outputs, way.outputs)
-        # Of a weight (out, channels, taps, last taps), and of its gradient, which has the order of the products.
+        # Shapes and strides to pack a weight (out, channels, taps, last taps) for the product, and to unpack its gradient.
         inner = channels * taps
         self.packing = (last_taps, rows, inner), (1, inner * last_taps, last_taps)
         self.unpacking = tuple(weight.shape), (inner, taps, 1, rows * inner)
@@ -52,7 +52,7 @@ class PreparedTaps:
         self.add, self.spread = launch(made, self.last, out, False, bias), launch(out, self.last, made, True)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The output, and the weights as the products take them."""
+        """The output, and the packed weights."""
         added = self.last if bias is None else bias.contiguous()
         aligned, stream = kernels.is_aligned(x, added), kernels.raw_stream(x)
         packed = torch.as_strided_copy(weight, *self.packing).view(self.made[0], self.mixed[0])
@@ -83,8 +83,8 @@ class PreparedTaps:
 
 
 class AllTaps(torch.autograd.Function):
-    """``(batch, out, *outputs)`` of ``x`` ``(batch, channels, *space)``. Beside the inputs, only the weights as the products
-    take them are kept for the backward pass. A gradient of the gradient is computed by plain operations."""
+    """``(batch, out, *outputs)`` from ``x`` ``(batch, channels, *space)``. Besides the inputs, only the packed weights are
+    saved for the backward pass. Second-order gradients are computed by plain operations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, prepared: PreparedTaps) -> Tensor:  # type: ignore[override]
@@ -100,7 +100,7 @@ class AllTaps(torch.autograd.Function):
         prepared = ctx.prepared
         by_bias = grad.sum((0, 2, 3)) if ctx.has_bias and needs_bias else None
         if torch.is_grad_enabled():
-            x, weight = x.view_as(x), weight.view_as(weight)  # x may depend on the weight: that is not this gradient
+            x, weight = x.view_as(x), weight.view_as(weight)  # new nodes: excludes the path to weight through x
             wanted = [tensor for tensor, need in ((x, needs_x), (weight, needs_weight)) if need]
             out = plain_taps(x, weight, None, 1, (prepared.lead, prepared.last))
             found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True) if wanted else ())
@@ -110,15 +110,15 @@ class AllTaps(torch.autograd.Function):
         return *prepared.backward(grad.contiguous(), x, ctx.packed, needs_x, needs_weight), by_bias, None
 
 
-# Without what ``Function.apply`` does for functorch's transforms, of which none is active where this is called.
+# ``Function.apply`` without its overhead for functorch's transforms: none of them is active where this is called.
 _apply = super(torch.autograd.Function, AllTaps).apply
 
 
 def prepare(
     x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, matrices: Sequence[Tensor]
 ) -> PreparedTaps | None:
-    """None where the products are others: in float32, along one or three axes, in groups, with the weights last, or for so
-    many items that they must be taken a few at a time."""
+    """The prepared products, or None if :class:`PreparedTaps` does not apply: in float32, with one or three axes, with groups,
+    if the weights are multiplied last, or if there are so many items that they must be split into chunks."""
     if len(matrices) != 2 or groups != 1 or not (x.is_contiguous() and weight.is_contiguous()):
         return None
     way = Passes(x, weight, groups, matrices)
@@ -135,18 +135,18 @@ def kind_of(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Hashable) 
 
 
 def remember(kind: Hashable, prepared: PreparedTaps) -> None:
-    """That calls of this kind are computed so."""
+    """Remember how calls with this cache key are computed."""
     if len(_known) >= MOST_CALLS:
         _known.clear()
     _known[kind] = prepared
 
 
 def attend_again(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Hashable) -> Tensor | None:
-    """The output, or None where there was no call like this, or where something must see more of it than its result."""
+    """The output, or None if there was no such call before or a mode, a transform or a CUDA graph needs the general path."""
     if type(x) not in _PLAIN or type(weight) not in _PLAIN or not kernels.is_on_current_gpu(x):
         return None
     prepared = _known.get(kind_of(x, weight, bias, settings))
-    # A graph reads the maps of its taps as long as it is replayed: the longer way has them kept.
+    # A CUDA graph reads the tap matrices whenever it is replayed; the general path keeps them alive.
     if prepared is None or not is_plain() or under_autocast(x) or is_transformed() or is_captured(x.device):
         return None
     return _apply(x, weight, bias, prepared) if kernels.usable_for_taps(x, (prepared.lead, prepared.last)) else None

@@ -1,4 +1,4 @@
-"""What a conversion did, layer by layer."""
+"""The report of a conversion, layer by layer."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class ConversionReport:
         return dataclasses.asdict(self)
 
     def table(self) -> list[tuple[str, ...]]:
-        """The rows as text, cell by cell, below a row of headings."""
+        """A row of headings, then the rows; each row is a tuple of text cells."""
         return [("layer", "was", "became", "bound", "error", "multiply-adds", "note"), *map(_cells, self.rows)]
 
     def _says_other_way(self) -> str:

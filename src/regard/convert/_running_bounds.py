@@ -1,5 +1,5 @@
-"""Bounds on rounding that follow one input through a layer, in float64: a result that is stored in half precision is off by
-half a unit of its own size, not of the size of everything that was added up to it."""
+"""Bounds on rounding for one input, computed through a layer in float64. They are tighter than bounds by max|x|: storing a
+result in half precision costs half a unit of that result's size, not of the size of the sum of absolute terms."""
 
 import math
 from typing import NamedTuple
@@ -12,29 +12,29 @@ from regard.functional import shift_leak
 
 
 def follows(rules: Arithmetic) -> bool:
-    """Whether float64 can follow: it must be more exact than the layer."""
+    """Whether these bounds apply: float64 must be more accurate than the layer's own arithmetic."""
     return rules.stored > FLOAT64
 
 
 def stored(rules: Arithmetic, size: Tensor) -> Tensor:
-    """The error of rounding numbers of this size to the stored dtype; none where sums are carried in it anyway."""
+    """The error of rounding numbers of this size to the stored dtype; zero if sums are accumulated in that dtype anyway."""
     return rules.stored * size if rules.stored != rules.carried else torch.zeros_like(size)
 
 
 def summed(rules: Arithmetic, terms: int, absolute: Tensor) -> Tensor:
-    """The error of a sum of that many products as it is carried, whose absolute terms add up to ``absolute``."""
-    steps = terms * (rules.carried + FLOAT64)  # and of following it in float64
+    """The accumulated error of a sum of ``terms`` products, where ``absolute`` is the sum of absolute terms."""
+    steps = terms * (rules.carried + FLOAT64)  # including the error of this float64 computation
     if steps >= 0.5:
         return torch.full_like(absolute, math.inf)
     return steps / (1 - steps) * absolute
 
 
 def shift_error(rules: Arithmetic, alpha: float, axes: int, largest: float) -> float:
-    """How far a head of whole center is from the shift of its input, which has numbers of at most ``largest``.
+    """A bound on the difference between a head with integer center and the exact shift, for inputs of at most ``largest``.
 
-    Along one axis the row of weights is leak + error from the one-hot row in L1, so a sum with it is at most
-    d = (leak + error + roundings) · largest from the number that it should be. That one is a number of the stored dtype,
-    so rounding to the nearest such number adds at most d again, and at most half a unit.
+    Along one axis the row of weights is leak + error from the one-hot row in L1, so a weighted sum differs by at most
+    d = (leak + error + roundings) · largest from the exact shift. The exact result is a number of the stored dtype, so
+    rounding to the nearest such number adds at most d again, and at most half a unit.
     """
     row = MapRow.along_axis(0.0, alpha)
     leak, built = shift_leak([alpha]), math.expm1(rules.weights(row))
@@ -43,7 +43,7 @@ def shift_error(rules: Arithmetic, alpha: float, axes: int, largest: float) -> f
         size = largest + total
         steps = (
             rules.matter(row) * rules.carried * (1 + built) + rules.carried * row.off
-        )  # the last one folds the border
+        )  # the last term is for folding the border
         apart = (leak + built + steps) * size
         if rules.stored != rules.carried:
             apart += min(apart, rules.stored * (size + apart))
@@ -52,12 +52,12 @@ def shift_error(rules: Arithmetic, alpha: float, axes: int, largest: float) -> f
 
 
 def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: float) -> float:
-    """How far a convolution and the attention that computes it are from each other, where no head is further than
-    ``apart`` from its shift.
+    """A bound on the difference between a convolution and its converted attention, if every head's output is at most
+    ``apart`` from its exact shift.
 
     Args:
-        conv: the convolution in float64, with the weights that are multiplied.
-        x: the numbers that it is called with, in float64.
+        conv: the convolution in float64, with its weights as rounded for the products.
+        x: its input as rounded, in float64.
     """
     weight, bias = conv.weight, conv.bias
     assert isinstance(weight, Tensor)
@@ -72,8 +72,8 @@ def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: floa
     conv._parameters["weight"] = nn.Parameter(weight.abs())
     absolute = conv(batch.abs())
     total = passed
-    # The convolution's own rounding, and the attention's. A convolution may begin its sum with the bias, and then every step
-    # rounds a number that holds it; the attention adds it at the end.
+    # The rounding of the convolution, then of the attention. A convolution may start its sum with the bias, and then every
+    # step rounds a number that includes it; the attention adds it at the end.
     for moved, begun in ((torch.zeros_like(passed), added), (passed, torch.zeros_like(added))):
         error = summed(rules, terms + 1, absolute + moved + begun)
         error = error + stored(rules, exact + moved + error)
@@ -85,15 +85,15 @@ def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: floa
 
 
 class HeadSizes(NamedTuple):
-    """How large the numbers of one input become at each token; or at most over all tokens, as those of a single one."""
+    """Absolute sizes of inputs and values at each token; or their maximum over all tokens, as for a single token."""
 
     inputs: Tensor  # |x|, (tokens, dim)
     values: Tensor  # |v| of each head, (tokens, heads, head_dim)
-    absolute: Tensor  # |V| |x| + |b|: what is added up to them
+    absolute: Tensor  # |V| |x| + |b|: the sum of absolute terms of each value
 
     @classmethod
     def of(cls, tokens: Tensor, values: Tensor, bias: Tensor) -> "HeadSizes":
-        """Of tokens (tokens, dim) in float64, from the value projection (heads, head_dim, dim) and its bias."""
+        """From tokens (tokens, dim) in float64, the value projection (heads, head_dim, dim) and its bias."""
         flat, shape = values.flatten(0, 1), (-1, *bias.shape)
         exact = torch.addmm(bias.flatten(), tokens, flat.mT).abs().reshape(shape)
         absolute = torch.addmm(bias.flatten().abs(), tokens.abs(), flat.abs().mT).reshape(shape)
@@ -107,14 +107,14 @@ class HeadSizes(NamedTuple):
 
 
 def values_error(rules: Arithmetic, sizes: HeadSizes, dim: int) -> Tensor:
-    """Of each head's values: one product, stored; parameters that autocast rounds first."""
+    """The error of each head's values: one product, stored, with parameters that autocast rounds first."""
     error = summed(rules, dim + 1, sizes.absolute) + rules.parameter * sizes.absolute
     return error + stored(rules, sizes.values + error)
 
 
 def mixed_error(error: Tensor, mixed: Tensor, logs: Tensor) -> Tensor:
-    """After mixing with weights that add up to one: ``error`` and ``mixed`` are errors and sizes of values, mixed by exact
-    weights; ``logs`` is log(1 + relative error) of mixing, for each head."""
+    """The error after averaging with attention weights. ``error`` and ``mixed`` are errors and sizes of the values, averaged
+    with exact weights; ``logs`` is log(1 + relative error) of the averaging, for each head."""
     grown = torch.expm1(logs)[:, None]
     return error * (1 + grown) + grown * mixed
 
@@ -122,8 +122,8 @@ def mixed_error(error: Tensor, mixed: Tensor, logs: Tensor) -> Tensor:
 def output_error(
     rules: Arithmetic, error: Tensor, mixed: Tensor, outputs: Tensor, bias: Tensor, reached: Tensor | None = None
 ) -> Tensor:
-    """Of the output projection (heads, out, head_dim), which adds a bias: (tokens, out). ``reached`` is the size of its exact
-    results where that is known."""
+    """The error of the output projection (heads, out, head_dim) and its bias, (tokens, out). ``reached`` is the absolute value
+    of its exact results, if known."""
     absolute = torch.einsum("hoj,thj->to", outputs.abs(), mixed + error) + bias.abs()
     total = torch.einsum("hoj,thj->to", outputs.abs(), error) + rules.parameter * absolute
     total = total + summed(rules, outputs.shape[0] * outputs.shape[2] + 1, absolute)

@@ -1,16 +1,15 @@
-"""The heads of a convolution mixed and added up without ever being stored: a few items at a time, and again backward.
+"""The output of a converted convolution without storing its heads: in chunks of items, forward and backward.
 
     y = Σ_t W_t (⊗_a A_a[t_a]) x
 
-Taps that agree on an axis share its matrix. All axes but the last are mixed first; the weights then come before or after the
-last axis, whichever multiplies less:
+Taps with the same offset on an axis share its matrix A_a. All axes but the last are applied first; the weights W then come
+before or after the last axis, whichever takes fewer multiply-adds:
 
     before: y = Σ_s A_last[s] (Σ_{c, t} W_{s, t} R_{c, t})        after: y = Σ_{s, c, t} W_{s, t} (A_last[s] R_{c, t})
 
-with R the values mixed along the leading axes. In half precision it is after on a CPU: mixed values are almost numbers of the
-input, which lose nothing when they are stored, and sums of products would. A GPU waits for memory then, and the taps of the
-last axis are a multiple of everything else: there it is what stores less. It stores sums then, and a kernel adds up those of
-all taps in float32.
+with R the result of the leading axes. In half precision on a CPU the weights come after: attended values are almost equal to
+inputs, so that storing them loses nothing, while storing sums of products would. On a GPU half precision is limited by memory
+traffic, so the order that stores less is used. If it stores sums of products, a kernel adds those of all taps in float32.
 """
 
 import math
@@ -25,7 +24,7 @@ from torch import Tensor
 from regard.functional import kernels
 from regard.support.checks import is_exporting, is_tracing, under_autocast
 
-# What the intermediates of a few items may take: the cache of a CPU; on a GPU so much that its host keeps up with it.
+# The most bytes for the intermediates of one chunk of items: what fits a CPU's cache; on a GPU, enough to amortize launches.
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 128 << 20}
 
 
@@ -42,14 +41,15 @@ def can_be_chunked(x: Tensor, weight: Tensor) -> bool:
         and not x.is_meta
         and not under_autocast(x)
         and not torch._C._are_functorch_transforms_active()
-        and fwAD._current_level < 0  # no forward gradients
+        and fwAD._current_level < 0  # no forward-mode gradients
     )
 
 
 class TapProduct(torch.autograd.Function):
-    """``(batch, out, *outputs)`` of ``x`` ``(batch, channels, *space)``. Nothing but the inputs is kept for the backward pass.
+    """``(batch, out, *outputs)`` from ``x`` ``(batch, channels, *space)``. Only the inputs are saved for the backward pass (on
+    a GPU also the packed weights).
 
-    A gradient of the gradient is computed by plain operations, which autograd records."""
+    Second-order gradients are computed by plain operations, which autograd records."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -61,7 +61,7 @@ class TapProduct(torch.autograd.Function):
         x = x.contiguous()
         out = x.new_empty(len(x), groups, len(weight) // groups, way.lead_outputs * way.outputs)
         packed = way.pack(weight)
-        ctx.packed = None if x.is_cpu else packed  # small beside everything else; a step less for the host of a GPU
+        ctx.packed = None if x.is_cpu else packed  # comparatively small, and saves the host a step on a GPU
         added = bias if way.fused and way.weights_first and groups == 1 else None
         for part in way.parts(len(x)):
             way.forward(x[part], packed, out[part], added)
@@ -75,7 +75,7 @@ class TapProduct(torch.autograd.Function):
         nothing = (None,) * (1 + len(matrices))
         by_bias = grad.sum((0, *range(2, grad.ndim))) if ctx.has_bias and needs_bias else None
         if torch.is_grad_enabled():
-            x, weight = x.view_as(x), weight.view_as(weight)  # x may depend on the weight: that is not this gradient
+            x, weight = x.view_as(x), weight.view_as(weight)  # new nodes: excludes the path to weight through x
             wanted = [tensor for tensor, need in ((x, needs_x), (weight, needs_weight)) if need]
             out = plain_taps(x, weight, None, ctx.groups, matrices)
             found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True) if wanted else ())
@@ -87,7 +87,7 @@ class TapProduct(torch.autograd.Function):
         total = WeightSum(torch.empty(packed.shape, dtype=wide, device=x.device)) if needs_weight else None
         rounds = [(needs_x, total)]
         if needs_x and needs_weight and not way.weights_first:
-            rounds = [(False, total), (True, None)]  # they share nothing: one after the other takes less room
+            rounds = [(False, total), (True, None)]  # nothing is shared: in turn they take less memory
         by_x = None
         for wants_x, so_far in rounds:
             by_x = torch.empty_like(x) if wants_x else None
@@ -98,7 +98,7 @@ class TapProduct(torch.autograd.Function):
 
 
 class Passes:
-    """The order of the products for one shape."""
+    """The products and their order for inputs of one shape."""
 
     def __init__(self, x: Tensor, weight: Tensor, groups: int, matrices: Sequence[Tensor]) -> None:
         *self.lead, self.last = matrices
@@ -110,7 +110,7 @@ class Passes:
         mixed, made = self.channels * self.taps, self.rows
         before, after = last_products(mixed, made, self.outputs, self.inputs)
         self.fused = kernels.usable_for_taps(x, matrices)
-        if self.fused:  # what is stored on the way decides, not what is multiplied
+        if self.fused:  # compare the sizes of stored intermediates instead of multiply-adds
             before, after = (
                 (mixed + self.last_taps * made) * self.inputs,
                 mixed * (self.inputs + self.last_taps * self.outputs),
@@ -119,28 +119,29 @@ class Passes:
         between = max(mixed, self.last_taps * (made if self.weights_first else mixed))
         width = self.inputs if self.weights_first else self.outputs
         self.device = x.device.type
-        # Kernels write the values of all items side by side, so that one product takes them all.
+        # Kernels write the values of all items as columns of one matrix, so that a single product covers all items.
         self.beside = self.fused and groups == 1 and len(self.lead) == 1
         self.item_bytes = 2 * groups * between * self.lead_outputs * width * x.element_size()
         if not self.beside and self.device != "cpu":
-            self.item_bytes += weight.numel() * x.element_size()  # the item's own gradient of the weight
+            self.item_bytes += weight.numel() * x.element_size()  # each item's gradient of the weight
 
     def parts(self, items: int) -> list[slice]:
-        """So few items at a time that what stands between the products is small beside inputs and outputs, or in cache."""
+        """Chunks of items whose intermediates take at most ``CHUNK_BYTES``."""
         room = CHUNK_BYTES.get(self.device, CHUNK_BYTES["cuda"])
         count = math.ceil(items / max(1, room // max(self.item_bytes, 1)))
         size = math.ceil(items / count)
         return [slice(first, first + size) for first in range(0, items, size)]
 
     def pack(self, weight: Tensor) -> Tensor:
-        """(groups, last taps · out, channels · taps), or (groups, out, last taps · channels · taps)."""
+        """The weight as (groups, last taps · out, channels · taps) if it is multiplied before the last axis, else as (groups,
+        out, last taps · channels · taps)."""
         split = weight.reshape(self.groups, self.rows, self.channels * self.taps, self.last_taps)
         if self.weights_first:
             return split.permute(0, 3, 1, 2).reshape(self.groups, self.last_taps * self.rows, -1)
         return split.permute(0, 1, 3, 2).reshape(self.groups, self.rows, -1)
 
     def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
-        """As the weight, and in its dtype."""
+        """The inverse of :meth:`pack`, in the dtype of ``like``."""
         if self.weights_first:
             split = packed.view(self.groups, self.last_taps, self.rows, -1).permute(0, 2, 3, 1)
         else:
@@ -172,8 +173,8 @@ class Passes:
             self.unmix_lead(back, by_x)
 
     def mix_lead(self, x: Tensor, beside: bool = False) -> Tensor:
-        """(items, groups, channels · taps, leading outputs · inputs of the last axis), by all axes but the last; or, if
-        ``beside``, (1, channels · taps, items · leading outputs · inputs)."""
+        """Apply all axes but the last: (items, groups, channels · taps, leading outputs · inputs of the last axis); with
+        ``beside`` (1, channels · taps, items · leading outputs · inputs)."""
         shape: tuple[int, ...] = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
         if self.fused and len(self.lead) == 1:
             (taps, outputs, size), channels = self.lead[0].shape, x.shape[1]
@@ -192,14 +193,14 @@ class Passes:
             y = y.reshape(-1, size, math.prod(behind) * self.inputs)
             y = torch.bmm(matrix.view(taps * outputs, size).expand(len(y), -1, -1), y)
             behind = [taps, outputs, *behind]
-        if len(self.lead) > 1:  # taps before places
+        if len(self.lead) > 1:  # all axes of taps before all axes of outputs
             y = y.view(-1, *behind, self.inputs)
             order = [1 + 2 * i for i in range(len(self.lead))] + [2 + 2 * i for i in range(len(self.lead))]
             y = y.permute(0, *order, y.ndim - 1)
         return y.reshape(shape)
 
     def unmix_lead(self, grad: Tensor, by_x: Tensor) -> None:
-        """The transposed of :meth:`mix_lead`, into ``by_x``."""
+        """The transpose of :meth:`mix_lead`, written to ``by_x``."""
         if self.fused and len(self.lead) == 1:
             (taps, outputs, size), (items, channels) = self.lead[0].shape, by_x.shape[:2]
             if self.beside and self.weights_first:
@@ -223,8 +224,8 @@ class Passes:
         by_x.copy_(y.view(by_x.shape))
 
     def mix_last(self, mixed: Tensor, beside: bool = False) -> Tensor:
-        """(items, groups, last taps · channels · taps, leading outputs · outputs); or, if ``beside``, (1, last taps · channels ·
-        taps, items · leading outputs · outputs)."""
+        """Apply the last axis: (items, groups, last taps · channels · taps, leading outputs · outputs); with ``beside`` (1, last
+        taps · channels · taps, items · leading outputs · outputs)."""
         items, rows = len(mixed), self.channels * self.taps
         if beside:
             found = mixed.new_empty(self.last_taps, rows, items, self.lead_outputs, self.outputs)
@@ -236,8 +237,8 @@ class Passes:
         return found.view(items, self.groups, self.last_taps * rows, -1)
 
     def spread_last(self, grad: Tensor) -> Tensor:
-        """(items, groups, last taps · out, leading outputs · inputs): each output to what each tap reads; (1, last taps · out,
-        items · leading outputs · inputs) where items are side by side."""
+        """The transpose of :meth:`add_last`: (items, groups, last taps · out, leading outputs · inputs), or (1, last taps · out,
+        items · leading outputs · inputs) if ``self.beside``."""
         items = len(grad)
         if self.beside:
             found = grad.new_empty(self.last_taps, self.rows, items, self.lead_outputs, self.inputs)
@@ -249,7 +250,7 @@ class Passes:
         return found.view(items, self.groups, self.last_taps * self.rows, -1)
 
     def _along_last(self, x: Tensor, found: Tensor, length: int, back: bool) -> None:
-        """Each tap's own mixture of the last axis."""
+        """Multiply the last axis by each tap's matrix, transposed with ``back``."""
         count, _, rows, lead, _ = found.shape
         if self.fused:
             kernels.axis_taps(x.reshape(count, 1, rows, lead, length), self.last, found, back=back)
@@ -259,8 +260,8 @@ class Passes:
             multiply(flat, matrix if back else matrix.mT, found[:, tap])
 
     def add_last(self, made: Tensor, out: Tensor, back: bool = False, bias: Tensor | None = None) -> None:
-        """The last axis mixed tap by tap and added up, or with ``back`` the transposed of :meth:`mix_last`; a kernel adds the
-        bias, too."""
+        """Multiply the last axis by each tap's matrix and sum over taps; with ``back`` the transpose of :meth:`mix_last`. The
+        bias is only added by the kernel."""
         count, length = len(out) * self.groups, self.outputs if back else self.inputs
         if self.fused:
             if self.beside and self.weights_first:
@@ -272,7 +273,7 @@ class Passes:
             return
         flat = made.view(count, self.last_taps, -1, length)
         target = out.view(count, flat.shape[2], -1)
-        # Half precision adds up in one product, wider dtypes in place.
+        # Half precision sums over taps in one product, which accumulates in float32; wider dtypes accumulate in place.
         if back and made.dtype not in (torch.float32, torch.float64):
             joined = flat.transpose(1, 2).reshape(count, flat.shape[2], -1)
             multiply(joined, self.last.reshape(-1, self.inputs), target)
@@ -280,18 +281,18 @@ class Passes:
         for tap, matrix in enumerate(self.last):
             side = matrix if back else matrix.mT
             if tap:
-                torch.baddbmm(target, flat[:, tap], side.expand(count, -1, -1), out=target)  # in place, and counted
+                torch.baddbmm(target, flat[:, tap], side.expand(count, -1, -1), out=target)  # FLOP counters see it
             else:
                 multiply(flat[:, tap], side, target)
 
 
 def last_products(mixed: int, made: int, outputs: int, inputs: int) -> tuple[int, int]:
-    """Multiply-adds of the weights and of one tap of the last axis, for one line of it: the weights before it, and after."""
+    """(weights before the last axis, weights after it): multiply-adds of the weights and one tap, for one line of the axis."""
     return (mixed * made + made * outputs) * inputs, (mixed * inputs + mixed * made) * outputs
 
 
 def multiply_adds(channels: int, rows: int, sizes: Sequence[tuple[int, int, int]]) -> int:
-    """Of one group's channels to its rows, for one item in float32; ``sizes`` are (taps, outputs, inputs) of each axis."""
+    """Multiply-adds of one group, for one item in float32; ``sizes`` are (taps, outputs, inputs) of each axis."""
     total, behind, mixed = 0, sizes[-1][2], channels
     for axis in reversed(range(len(sizes) - 1)):
         taps, outputs, _ = sizes[axis]
@@ -304,14 +305,14 @@ def multiply_adds(channels: int, rows: int, sizes: Sequence[tuple[int, int, int]
 
 
 class WeightSum:
-    """``Σ_i left[i] @ right[i].mT``, in place where the dtype allows it: a weight's gradient may be large beside everything
-    else. A GPU would rather start one product than one for each item."""
+    """``Σ_i left[i] @ right[i].mT``, accumulated in place on a CPU if the dtype allows it, because a weight's gradient may be
+    the largest tensor. On a GPU one batched product is faster than one product per item."""
 
     def __init__(self, memory: Tensor) -> None:
         self.so_far, self.is_empty = memory, True
 
     def add(self, left: Tensor, right: Tensor) -> None:
-        """Of (items, groups, rows, columns), or of all items side by side, (groups, rows, columns)."""
+        """Add tensors (items, groups, rows, columns), or (groups, rows, columns) with all items as columns."""
         if self.so_far.dtype == left.dtype and self.so_far.is_cpu:
             if self.is_empty:
                 self.so_far.zero_()
@@ -336,10 +337,10 @@ def multiply(x: Float[Tensor, "items rows inner"], matrix: Float[Tensor, "inner 
 
 
 def mixed_taps(x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch channels heads *outputs"]:
-    """Every head's output, one axis at a time from the last to the first: a tap's passes are shared by all taps that agree on
-    that axis, so K² heads cost 2 passes of K matrices and not K² of each."""
+    """Every head's output, one axis at a time from the last to the first. Taps with the same offset on an axis share its pass,
+    so K² heads cost 2 passes of K matrices instead of K² each."""
     batch, channels = x.shape[:2]
-    done: list[tuple[int, int]] = []  # (taps, outputs) of the axes behind
+    done: list[tuple[int, int]] = []  # (taps, outputs) of the later axes
     y = x.reshape(batch * channels, *x.shape[2:])
     for matrix in reversed(matrices):
         taps, outputs, size = matrix.shape
@@ -347,7 +348,7 @@ def mixed_taps(x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch ch
         if not done:  # the last axis: one product for everything
             y = torch.nn.functional.linear(y.reshape(-1, size), stacked)
         else:
-            behind = math.prod([t * o for t, o in done])  # of a list: torch.compile takes no generator here
+            behind = math.prod([t * o for t, o in done])  # a list, because torch.compile accepts no generator here
             y = y.reshape(-1, size, behind)
             y = torch.bmm(stacked.expand(y.shape[0], *stacked.shape), y)
         done.insert(0, (taps, outputs))
@@ -361,15 +362,15 @@ def mixed_taps(x: Tensor, matrices: Sequence[Tensor]) -> Float[Tensor, "batch ch
 def weighted_taps(
     heads: Tensor, weight: Tensor, bias: Tensor | None, groups: int
 ) -> Float[Tensor, "batch out *outputs"]:
-    """Each group's heads ``(batch, channels, heads, *outputs)`` against its own weights: no block-diagonal matrix."""
+    """Multiply each group's heads ``(batch, channels, heads, *outputs)`` by its weights, without a block-diagonal matrix."""
     outputs = heads.shape[3:]
     weight = weight.to(heads.dtype).reshape(groups, len(weight) // groups, -1)
-    # Sizes are given and not left to be found, for in an empty batch they cannot be.
+    # All sizes are explicit, because reshape cannot infer a size from an empty batch.
     inputs = heads.reshape(heads.shape[0], groups, weight.shape[2], math.prod(outputs))
     out = torch.matmul(weight, inputs).reshape(heads.shape[0], groups * weight.shape[1], *outputs)
     return out if bias is None else out + bias.to(heads.dtype).reshape(-1, *[1] * len(outputs))
 
 
 def plain_taps(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, matrices: Sequence[Tensor]) -> Tensor:
-    """The same in plain operations, every head stored: for compilers, transforms and gradients of gradients."""
+    """The same in plain operations, which store every head: for compilers, transforms and second-order gradients."""
     return weighted_taps(mixed_taps(x, matrices), weight, bias, groups)

@@ -75,7 +75,7 @@ def attention_to_conv(
 
 
 def why_not_gaussian(layer: object) -> str | None:
-    """Why a module is not an attention that a convolution expresses; None where it may be one."""
+    """Why the module cannot be converted to convolutions; None if nothing is known to prevent it."""
     if isinstance(layer, GaussianAttention):
         return why_changed(layer, GaussianAttention, "attend")
     name = type(layer).__name__
@@ -85,7 +85,7 @@ def why_not_gaussian(layer: object) -> str | None:
     if isinstance(layer, content):
         return f"{name} attends by content, so its map changes with the input; a convolution's does not"
     if hasattr(layer, "to_conv"):
-        return f"it is a {name}, which was made from a convolution: its to_conv() is that"
+        return f"it is a {name}, which was made from a convolution: its to_conv() returns that convolution"
     return f"it is a {name}; a GaussianAttention would fit"
 
 
@@ -116,7 +116,7 @@ class GaussianConvolution(nn.Module):
         bias = torch.zeros(layer.out_dim) if layer.output.bias is None else layer.output.bias.detach()
         self.projections = tuple(
             each.clone() for each in (values, value_bias, outputs, bias)
-        )  # what error_bound follows
+        )  # for error_bound, which computes with them in float64
         self.full_width = layer.full_width
         self.dense_heads, self.chain_heads = self._cheapest(layer.full_width)
         like = layer.output.weight
@@ -134,7 +134,7 @@ class GaussianConvolution(nn.Module):
         self.train(layer.training)
 
     def _cheapest(self, full_width: bool) -> tuple[list[int], list[int]]:
-        """Sharp heads are taps; of the soft ones the narrowest may join them, as long as that costs less."""
+        """(dense heads, chain heads). Sharp heads are taps; the narrowest soft heads join them as long as that costs less."""
         order = sorted(range(len(self.kernels)), key=lambda h: self.kernels[h].taps.numel())
         best: tuple[float, int] | None = None
         for count in range(len(order) + 1):
@@ -142,7 +142,7 @@ class GaussianConvolution(nn.Module):
             if any(kernel.factors is None for kernel in rest):
                 continue  # a full covariance has no separable blur
             if any(kernel.taps.numel() == 1 for kernel in rest):
-                continue  # a single tap belongs into the kernel
+                continue  # a single tap belongs in the dense kernel
             cost = self._cost([self.kernels[h] for h in order[:count]], rest, full_width)
             if best is None or cost < best[0]:
                 best = (cost, count)
@@ -214,8 +214,8 @@ class GaussianConvolution(nn.Module):
         )
         size = self.norms.path * largest + self.norms.bias
         ours, theirs = self._rounding(rules), self._layer_rounding(rules)
-        # Each layer is off from its own exact result, and the two results differ by the leak. What underflows on the way
-        # is lost from a value, a weight or a result, and then passes through what comes after it.
+        # Each layer differs from its own exact result by rounding, and the exact results differ by the leak. Underflow adds
+        # an error to a value, a weight or a result, which then passes through the later steps.
         terms = sum(row.scores.numel() for kernel in self.kernels for row in kernel.rows)
         terms += self.dim + len(self.kernels) * self.head_dim
         lost = 2 * lost_below(rules.dtype) * terms * (1 + self.norms.output) * (1 + self.norms.value * (1 + largest))
@@ -223,8 +223,8 @@ class GaussianConvolution(nn.Module):
         return min(bound, self._followed_bound(x, rules, bound)) + lost
 
     def _followed_bound(self, x: Tensor, rules: Arithmetic, otherwise: float) -> float:
-        """By following this input in float64 through the layer and through this convolution: token by token where the grid
-        is known, else by the largest values of each channel."""
+        """A bound for this input by computing in float64 through the layer and this convolution: per token if the grid is
+        known, else by the largest value of each channel."""
         if not follows(rules) or not x.numel() or not x.isfinite().all():
             return otherwise
         size = self.norms.path * x.detach().abs().max().double().item() + self.norms.bias
@@ -238,13 +238,13 @@ class GaussianConvolution(nn.Module):
         return (found + built) * (1 + 1e-9) if found is not None else otherwise
 
     def _layer_rounding(self, rules: Arithmetic) -> float:
-        """log(1 + relative error) of the layer: project, build the rows of the map, mix axis by axis, project."""
+        """log(1 + relative error) of the layer: project, build the map's rows, average along each axis, project."""
         worst = max(sum(rules.mix(row) for row in kernel.rows) for kernel in self.kernels)
         values = 0.0 if self.full_width else rules.product(self.dim + 1) + rules.parameter
         return values + worst + rules.product(len(self.kernels) * self.head_dim + 1) + rules.parameter
 
     def _rounding(self, rules: Arithmetic) -> float:
-        """log(1 + relative error) of this convolution, a sum of both parts and a bias. Its weights were made in float64
+        """log(1 + relative error) of this convolution, a sum of both parts and a bias. Its weights were computed in float64
         and rounded once."""
         taps = chains = 0.0
         if self.dense_heads:
@@ -328,11 +328,11 @@ class GaussianConvolution(nn.Module):
 
 
 class Norms(NamedTuple):
-    """How large a layer's weights are, as absolute row sums."""
+    """Absolute row sums of a layer's weights."""
 
     joined: list[list[float]]  # of output · value, for each output channel and head
-    path: float  # of |output| · |value|, all heads together: what an input of 1 may add up to in absolute terms
-    bias: float  # what biases add to that
+    path: float  # of |output| · |value|, over all heads: the sum of absolute terms for an input of 1
+    bias: float  # the contribution of biases to that sum
     value: float
     output: float
 

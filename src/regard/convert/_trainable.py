@@ -60,7 +60,7 @@ class TrainableConvolutionalAttention(nn.Module):
         return shift_leak([float(self.sharpness.detach().min())] * self.axes)
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that weight decay should leave out."""
+        """Parameters that weight decay should exclude."""
         return {"center", "log_sharpness"}
 
     def axis_matrices(self, grid: Sequence[int], like: Tensor) -> list[Float[Tensor, "heads outputs inputs"]]:
@@ -89,7 +89,7 @@ class TrainableConvolutionalAttention(nn.Module):
         grid = static_sizes(x)[2:]
         y = x.unsqueeze(2)  # (batch, channels, heads or 1, *space)
         for axis, matrix in enumerate(self.axis_matrices(grid, x)):
-            last = y.ndim - 1  # not −1, which TorchScript's exporter to ONNX would write down as it is
+            last = y.ndim - 1  # not −1, which the TorchScript ONNX exporter would write unchanged
             values = y.expand(-1, -1, self.heads, *y.shape[3:]).movedim(3 + axis, last)
             y = torch.einsum("hoi,bch...i->bch...o", matrix, values).movedim(last, 3 + axis)
         outputs = tuple(y.shape[3:])
