@@ -104,13 +104,13 @@ def test_says_what_is_wrong_with_the_configuration(folder, user_errors):
     with pytest.raises(ValueError, match="names the class 'ResNet99', which is not known here"):
         Pretrained.from_pretrained(folder)
     edit(folder, **{"class": "ResNet18", "arguments": [3]})
-    with pytest.raises(ValueError, match="does not say the arguments"):
+    with pytest.raises(ValueError, match="does not contain the arguments"):
         Pretrained.from_pretrained(folder)
     (folder / "config.json").write_text('{"class": "ResNet18", ')
     with pytest.raises(ValueError, match=r"config\.json is damaged"):
         Pretrained.from_pretrained(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match="does not say the model's class"):
+    with pytest.raises(ValueError, match="does not name the model's class"):
         Pretrained.from_pretrained(folder)
 
 

@@ -156,7 +156,7 @@ def test_says_what_is_wrong_with_an_image(user_errors):
         model(torch.ones(1, 1, 8, 8))
     with pytest.raises(ValueError, match=r"width of images .image_size. is 9"):
         model(torch.ones(1, 3, 8, 9))
-    with pytest.raises(TypeError, match="layer's parameters are"):
+    with pytest.raises(TypeError, match="like the layer's parameters"):
         model(torch.ones(1, 3, 8, 8, dtype=torch.float64))
 
 

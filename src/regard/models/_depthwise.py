@@ -29,7 +29,7 @@ class DepthwiseMixing(nn.Module):
     torch.Size([2, 8, 5, 12])
     """
 
-    attends = False  # where its name, which is attention's, says otherwise: no map is missing
+    attends = False  # in a model it is named "attention", but regard.capture must not expect a map from it
 
     def __init__(
         self, dim: int, heads: int, *, head_dim: int | None = None, full_width: bool = False, kernel: int = 3

@@ -1,4 +1,4 @@
-"""Which attention an image encoder has."""
+"""The settings of an image encoder's attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -70,7 +70,7 @@ class AttentionSettings:
 
     @classmethod
     def of(cls, given: Any) -> "AttentionSettings":
-        """The settings from what a caller passed: a kind, settings, or settings as a dictionary."""
+        """Settings from a caller's argument: a kind, settings, or settings as a dictionary."""
         if isinstance(given, AttentionSettings):
             return given
         if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""The BERT-like image model: small squares of pixels as tokens, and attention of any kind among them."""
+"""The BERT-like image model: small squares of pixels as tokens, and a choice of attention between them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

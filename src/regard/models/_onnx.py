@@ -32,7 +32,7 @@ def export_onnx(model: nn.Module, inputs: Tensor | Sequence[Tensor], path: str |
         check_tensor("inputs", example)
         if example.ndim == 0 or example.shape[0] != examples[0].shape[0] or example.shape[0] == 0:
             raise ValueError(f"inputs have shapes {[tuple(x.shape) for x in examples]}, but need one common batch size")
-    if examples[0].shape[0] == 1:  # a batch of one would be taken for a constant
+    if examples[0].shape[0] == 1:  # the exporter would treat a batch size of one as a constant
         examples = tuple(example.expand(2, *example.shape[1:]) for example in examples)
     batch = torch.export.Dim("batch")
     modes = {module: module.training for module in model.modules()}

@@ -1,4 +1,4 @@
-"""The vision transformer of an exercise sheet, without anything that the sheet does not write down."""
+"""The vision transformer of an exercise sheet, with exactly the parts that the sheet lists."""
 
 from collections.abc import Sequence
 

@@ -62,7 +62,7 @@ class Pretrained(nn.Module):
         changed = differing_shapes(shapes_of(state), shapes_of(fresh.state_dict()))
         if changed:
             raise ValueError(
-                f"this {type(self).__name__} is no longer what its constructor makes of {self.config}, so it could not "
+                f"this {type(self).__name__} is no longer what its constructor builds from {self.config}, so it could not "
                 f"be loaded again: {changed}"
             )
         path.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,8 @@ class Pretrained(nn.Module):
 
 
 def _built(kind: "type[Pretrained]", arguments: dict[str, Any], folder: Path) -> "Pretrained":
-    """A model of the arguments in a file; a wrong type among them, or a size beyond any tensor, is the file's fault."""
+    """Build a model from the arguments in a file. An argument of a wrong type or an impossible size is reported as an error
+    in the file."""
     try:
         return kind(**arguments)
     except (TypeError, OverflowError, RuntimeError) as error:
@@ -133,11 +134,11 @@ def _remembering(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def remembering(self: Pretrained, *args: Any, **options: Any) -> None:
-        if "config" not in self.__dict__:  # a subclass that calls this one has remembered its own
+        if "config" not in self.__dict__:  # else a subclass called this constructor and has recorded its own
             try:
                 bound = signature.bind(self, *args, **options)
             except TypeError:
-                init(self, *args, **options)  # says it in its own words
+                init(self, *args, **options)  # raises its own error message
                 raise
             bound.apply_defaults()
             self.__dict__["config"] = dict(list(bound.arguments.items())[1:])
@@ -157,7 +158,7 @@ def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Settings as a dictionary, which the constructor that took them must also take."""
+    """Settings as a dictionary, which the constructor must also accept."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
@@ -176,9 +177,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("class"), str):
-        raise ValueError(f"{path} does not say the model's class")
+        raise ValueError(f"{path} does not name the model's class")
     if not isinstance(config.get("arguments"), dict):
-        raise ValueError(f"{path} does not say the arguments of {config['class']}")
+        raise ValueError(f"{path} does not contain the arguments of {config['class']}")
     return config
 
 
@@ -203,9 +204,9 @@ def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # Copies, in memory that lies as torch's own does: products may round otherwise where it does not, and a
-            # file that is written over must not change a model that was read from it.
-            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            # Copies, aligned like torch's own memory: with another alignment products may round differently. And
+            # overwriting the file must not change a model that was read from it.
+            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dictionary)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     try:
@@ -213,7 +214,7 @@ def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(saved_with, dict):
-        raise ValueError(f"{path} is damaged: it does not say the model's class")
+        raise ValueError(f"{path} is damaged: it does not name the model's class")
     for part in ("class", "arguments"):
         if saved_with.get(part) != config[part]:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""A network of full-width Gaussian heads on coarser and coarser grids, built like a small convolutional network."""
+"""A network of full-width Gaussian heads on successively coarser grids, built like a small convolutional network."""
 
 from collections.abc import Sequence
 
@@ -147,7 +147,7 @@ class AttentionPyramid(Pretrained):
         if stride not in (1, 2):
             raise ValueError(f"stride must be 1 or 2, got {describe(stride)}")
         self.widths, self.depth = tuple(widths), depth
-        self.attends = mixing == "gaussian"  # else no map is missing, whatever the name of this class says
+        self.attends = mixing == "gaussian"  # else regard.capture must not expect maps, despite the class name
         self.embedding = WhitenedPatches(channels, 2, stride, directions=directions)
         self.pools = tuple(stage > 0 or stride == 1 for stage in range(len(widths)))
         self.grids = self.grids_for(image_size)
@@ -196,12 +196,12 @@ class AttentionPyramid(Pretrained):
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "batch dim"]:
         """One vector for each image: the maximum of each feature."""
-        # Not amax: its gradient goes to the entries that equal the maximum, and a compiled graph compares values that
-        # are not rounded to bfloat16 with a maximum that is. It finds none and divides by 0.
+        # Not amax: its gradient goes to the entries that equal the maximum, and a compiled graph compares unrounded values
+        # with a maximum rounded to bfloat16. It finds no equal entry and divides by 0.
         return tokens.max(1).values
 
     def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
-        """From what ``forward_features`` gives to the classes."""
+        """From the output of ``forward_features`` to the logits."""
         return self.head(self.pool(tokens))
 
     def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:

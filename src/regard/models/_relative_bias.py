@@ -44,6 +44,6 @@ class RelativeBias(nn.Module):
 
 
 def _offsets(size: int, device: torch.device) -> Tensor:
-    """Row of the table for key − query, ``(queries, keys)``."""
+    """The row of the table for each offset key − query, ``(queries, keys)``."""
     place = torch.arange(size, device=device)
     return place - place[:, None] + size - 1

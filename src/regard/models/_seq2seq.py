@@ -38,7 +38,7 @@ class DotAttention(nn.Module):
         keep: Bool[Tensor, "batch 1 keys"] | None = None,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        # One head, so that the batch is not taken for the heads.
+        # Add an axis for one head, so that the batch is not read as the heads.
         check_flag("return_weights", return_weights)
         query, key = query[:, None], key[:, None]
         mask = None if keep is None else keep[:, None]
@@ -153,7 +153,7 @@ class Seq2SeqRNN(Pretrained):
         if keep is None:
             return self.encoder(x)
         if values_are_readable(keep) and bool((keep[:, 1:] & ~keep[:, :-1]).any()):
-            raise ValueError("keep must be True from the first token on: padding stands at the end")
+            raise ValueError("keep must be True up to the last token of each row: padding must come at the end")
         return run_padded(self.encoder, x, keep)
 
     def decode(
@@ -179,7 +179,7 @@ class Seq2SeqRNN(Pretrained):
         queries, state = self.decoder(self._embed("target", target, self.embedding, start), state)
         if self.attention is None:
             if return_weights:
-                raise ValueError("return_weights asks for the alignment, but this model was made with attention='none'")
+                raise ValueError("return_weights needs attention, but this model was created with attention='none'")
             return self.output(self.dropout(queries)), state, None
         mask = None if keep is None else keep[:, None]
         weights = None

@@ -56,7 +56,7 @@ class SignedGaussians(nn.Module):
         self.output = nn.Linear(heads * head_dim, dim)
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that weight decay should leave out (timm asks for them by this name)."""
+        """Parameters that weight decay should exclude (timm calls a method of this name)."""
         return {"first_weight", "second_weight"}
 
     def forward(self, x: Float[Tensor, "batch *tokens dim"], grid: Sequence[int] | None = None) -> Tensor:

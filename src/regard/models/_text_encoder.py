@@ -113,7 +113,7 @@ class TextEncoder(Pretrained):
     def forward_classes(self, vectors: Vectors) -> Float[Tensor, "batch num_classes"]:
         """Scores of the classes, from the first token."""
         if not self.num_classes:
-            raise ValueError("this model was made with num_classes=0: it has no head for classes")
+            raise ValueError("this model was created with num_classes=0: it has no head for classes")
         return self.class_output(torch.tanh(self.class_hidden(self.pool(vectors))))
 
     def forward(

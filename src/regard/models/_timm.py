@@ -1,4 +1,4 @@
-"""Read vision transformers of timm."""
+"""Read the weights of timm's vision transformers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def read_timm(
 def _tokens(
     taken: "_Taking", pool: str, image_size: int | Sequence[int] | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What stands before the first block: patches, positions, class token and registers."""
+    """Arguments and state of everything before the first block: patches, positions, class token and registers."""
     state = {"patches.projection.weight": taken.take("patch_embed.proj.weight")}
     dim, channels, *patch = state["patches.projection.weight"].shape
     state["patches.projection.bias"] = taken.take("patch_embed.proj.bias", (dim,))
@@ -80,7 +80,7 @@ def _tokens(
     positions = "none"
     if "pos_embed" in taken.state:
         positions, table = "learned", taken.take("pos_embed")[0]
-        if len(table) > math.prod(grid):  # the prefix tokens have positions too, which never change: added once here
+        if len(table) > math.prod(grid):  # constant positions of the prefix tokens are added to them here
             prefix, table = prefix + table[: len(prefix)], table[len(prefix) :]
         state["positions.table"] = table.unflatten(0, grid)
     class_token = int(pool == "class")
@@ -100,7 +100,7 @@ def _tokens(
 
 
 class _Taking:
-    """A state of which every tensor must be used. A tensor that is left over belongs to a part that this model lacks."""
+    """A state whose tensors must all be used: a tensor that is left over belongs to a part that this model lacks."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self.state = state
@@ -126,7 +126,7 @@ class _Taking:
         if self.left:
             names = sorted(self.left)
             raise ValueError(
-                f"source has weights for which this model has no place: {', '.join(names[:5])}"
+                f"source has weights that this model does not have: {', '.join(names[:5])}"
                 + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             )
 
@@ -138,7 +138,7 @@ def _block(taken: _Taking, prefix: str, dim: int) -> dict[str, Tensor]:
         state |= taken.layer(f"{prefix}{theirs}", f"{prefix}{ours}", features)
     for scale, layer in (("ls1.gamma", "attention.output"), ("ls2.gamma", "feed_forward.contract")):
         if prefix + scale in taken.state:
-            # A factor per output feature is part of the linear layer before it.
+            # A factor per output feature is multiplied into the linear layer before it.
             factor = taken.take(prefix + scale)
             state[f"{prefix}{layer}.weight"] = factor[:, None] * state[f"{prefix}{layer}.weight"]
             state[f"{prefix}{layer}.bias"] = factor * state[f"{prefix}{layer}.bias"]
@@ -167,7 +167,7 @@ def _pool_of(state: Mapping[str, Tensor]) -> str:
     if "cls_token" in state:
         return "class"
     raise ValueError(
-        "source has no cls_token, fc_norm or attn_pool: its way of pooling cannot be told; pass the module"
+        "source has no cls_token, fc_norm or attn_pool, so its pooling cannot be determined: pass the module"
     )
 
 
@@ -186,17 +186,17 @@ def _grid(
             )
         return grid
     if tokens is None:
-        raise ValueError("image_size is needed: source has no positions that would tell the number of patches")
+        raise ValueError("image_size is needed: source has no positions that determine the number of patches")
     sides = [math.isqrt(n) for n in {tokens, tokens - prefix} if n > 0 and math.isqrt(n) ** 2 == n]
     if len(sides) != 1:
         raise ValueError(
-            f"image_size is needed: source has {tokens} positions, {prefix} prefix tokens and no one square"
+            f"image_size is needed: {tokens} positions and {prefix} prefix tokens do not determine a square grid"
         )
     return sides[0], sides[0]
 
 
 def _refuse_variants(module: nn.Module, epsilon: float) -> None:
-    """Refuse options that the weights alone do not show."""
+    """Raise an error for unsupported options that cannot be seen from the weights."""
     if not all(hasattr(module, name) for name in ("blocks", "patch_embed", "global_pool")):
         raise TypeError(f"source must be a timm VisionTransformer or its state, got {type(module).__name__}")
     block: Any = module.blocks[0]  # type: ignore[index]

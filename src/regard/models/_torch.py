@@ -1,4 +1,4 @@
-"""Read ``nn.Transformer``."""
+"""Read the weights of an ``nn.Transformer``."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _DECODER = {
     "norm3.": "feed_forward_norm.",
 }
 _ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu"}
-_KNOWN: dict[str, tuple[Any, Any, tuple[str, ...]]] = {  # part: its class, its layers', and what those compute with
+_KNOWN: dict[str, tuple[Any, Any, tuple[str, ...]]] = {  # part: its class, its layers' class, the layers' methods
     "encoder": (nn.TransformerEncoder, nn.TransformerEncoderLayer, ("_sa_block", "_ff_block")),
     "decoder": (nn.TransformerDecoder, nn.TransformerDecoderLayer, ("_sa_block", "_mha_block", "_ff_block")),
 }
@@ -51,13 +51,13 @@ def read_torch(module: nn.Transformer) -> tuple[dict[str, Any], dict[str, Tensor
 def fill(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Copy the parameters of :func:`read_torch` into the blocks of our model."""
     own = {name: value for name, value in model.named_parameters() if name.startswith(("encoder", "decoder"))}
-    # A layer made without biases is one whose biases are zero; nothing else may be missing.
+    # A layer without biases equals one with zero biases; nothing else may be missing.
     missing = [name for name in own if name not in state and not name.endswith(".bias")]
     if missing:
         raise ValueError(f"module lacks weights that this model has: {', '.join(missing)}")
     unknown = sorted(set(state) - set(own))
     if unknown:
-        raise ValueError(f"module has weights for which this model has no place: {', '.join(unknown)}")
+        raise ValueError(f"module has weights that this model does not have: {', '.join(unknown)}")
     like = state["decoder.0.feed_forward.expand.weight"]
     model.to(dtype=like.dtype, device=like.device)
     with torch.no_grad():
@@ -82,8 +82,8 @@ def _common_settings(module: nn.Transformer) -> dict[str, Any]:
             for name, value in _settings(layer, where).items():
                 if common.setdefault(name, value) != value:
                     raise ValueError(
-                        f"module's layers differ, but this model's are alike: {where} has {name}={value} and those before "
-                        f"it {common[name]}"
+                        f"module's layers must all have the same settings: {where} has {name}={value}, but earlier layers "
+                        f"have {common[name]}"
                     )
     if common["d_model"] != module.d_model or common["batch_first"] != module.batch_first:
         raise ValueError(
@@ -120,7 +120,7 @@ def _settings(layer: Any, where: str) -> dict[str, Any]:
     attentions = [part for part in (layer.self_attn, getattr(layer, "multihead_attn", None)) if part is not None]
     for attention in attentions:
         if type(attention) is not nn.MultiheadAttention or attention.add_zero_attn or attention.bias_k is not None:
-            raise ValueError(f"module's {where} has an attention of another kind than torch's layer is made with")
+            raise ValueError(f"module's {where} must have the nn.MultiheadAttention that torch's layer creates")
     for name, norm in layer.named_children():
         if name.startswith("norm"):
             _check_norm(norm, f"{where}.{name}")
@@ -172,7 +172,7 @@ def _translated(module: nn.Transformer) -> dict[str, Tensor]:
         if rest.startswith("norm."):
             state[f"{part}_{rest}"] = tensor
             continue
-        if not rest.startswith("layers."):  # nothing of ours: it is refused by this name
+        if not rest.startswith("layers."):  # not part of our model: rejected later under this name
             state[name] = tensor
             continue
         _, number, inside = rest.split(".", 2)

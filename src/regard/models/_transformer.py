@@ -193,13 +193,13 @@ class Transformer(Pretrained):
         cache: Cache | None = None,
         maps: list[Any] | None = None,
     ) -> Vectors:
-        """The decoder's vectors ``(batch, t, dim)``, each of which has seen the target up to its own place.
+        """The decoder's vectors ``(batch, t, dim)``; each depends on the target up to its own position.
 
         Args:
-            target: token numbers ``(batch, t)``, or vectors that are embedded already.
-            memory: what :meth:`encode` gave; None without an encoder.
+            target: token numbers ``(batch, t)``, or vectors that are already embedded.
+            memory: the output of :meth:`encode`; None without an encoder.
             memory_keep: True on the source's tokens, False on its padding.
-            cache: from :meth:`empty_cache`; then ``target`` holds only the tokens that came since the last call.
+            cache: from :meth:`empty_cache`; then ``target`` holds only the tokens since the last call.
             maps: a list to which the attention maps of the blocks are appended.
         """
         if (memory is None) is bool(len(self.encoder)):
@@ -343,7 +343,7 @@ def _depths(depth: Any) -> tuple[int, int]:
 
 def _embedding(vocab_size: int, dim: int) -> nn.Embedding:
     table = nn.Embedding(vocab_size, dim)
-    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim, this is as large as the positions
+    nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim, entries are as large as the positions
     return table
 
 

@@ -142,10 +142,10 @@ class VisionTransformer(Pretrained):
         Outputs in evaluation mode are the same. Its dropout is not copied.
 
         Layer scales become part of the linear layers before them, and the position of the class token becomes part of
-        the token. Models with other parts (norms of queries and keys, other activations or blocks) are refused.
+        the token. Models with other parts (norms of queries and keys, other activations or blocks) raise an error.
         """
         arguments, state = read_timm(source, heads, image_size, EPSILON)
-        with torch.device("meta"):  # no memory for initial weights that nobody uses
+        with torch.device("meta"):  # allocate no memory for initial weights that are replaced
             model = cls(**arguments)
         model.load_state_dict({name: tensor.detach().clone() for name, tensor in state.items()}, assign=True)
         return model.train(source.training) if isinstance(source, nn.Module) else model

@@ -14,11 +14,11 @@ class WhitenedPatches(nn.Module):
     .. math:: z = \mathrm{gelu}\bigl(\pm\,\Lambda^{-1/2} U^\top x + b\bigr), \qquad
         \tfrac1n \sum x x^\top = U \Lambda U^\top
 
-    x holds the pixels of a patch. Neighboring pixels are nearly equal, so raw patches differ mostly in brightness; in
-    whitened ones edges and colors are as large. Both signs are kept because gelu suppresses one of them. At the right
+    x holds the pixels of a patch. Neighboring pixels are nearly equal, so raw patches differ mostly in brightness; after
+    whitening, edges and colors have the same variance. Both signs are kept because gelu suppresses one of them. At the right
     and lower edges the last pixels are repeated.
 
-    :meth:`fit` measures U and Λ; they are not trained. b is.
+    :meth:`fit` measures U and Λ, which are not trained; b is trained.
 
     Args:
         channels: channels of the images.
@@ -71,7 +71,7 @@ class WhitenedPatches(nn.Module):
         patches = self.patches(images).flatten(0, 1).double()
         values, vectors = torch.linalg.eigh(patches.mT @ patches / len(patches))
         scaled = vectors.mT / (values.clamp_min(0)[:, None] + self.epsilon).sqrt()
-        strongest = scaled[-(self.out // 2) :]  # values come in ascending order
+        strongest = scaled[-(self.out // 2) :]  # eigenvalues are in ascending order
         self.weight.copy_(torch.cat([strongest, -strongest]))
 
     def patches(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens features"]:
