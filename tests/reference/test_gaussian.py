@@ -212,7 +212,7 @@ def test_gradients(kind, border):
             ValueError,
             r"needs padding .* got \(\(1, 1\), \(1, -1\)\)",
         ),
-        ({"padding": ((1, 1), (1, 1))}, ValueError, "padding must be None where border is 'native'"),
+        ({"padding": ((1, 1), (1, 1))}, ValueError, "padding must be None if border is 'native'"),
         ({"queries": [torch.ones(2)]}, ValueError, "queries has 1 entries but the grid has 2 axes"),
         ({"grid": (2, -3)}, ValueError, r"grid must have sizes of 1 or more, got \(2, -3\)"),
     ],

@@ -28,8 +28,8 @@ def gaussian_scores(
         center: Δ, where the head looks from the query, in the order of the grid's axes (row, column).
         sharpness: α with S = αI, ``(heads,)``; the diagonal of S, ``(heads, axes)``; or S, ``(heads, axes, axes)``.
         grid: the size of each axis; keys are row-major.
-        queries: one 1-D tensor of coordinates per axis, row-major combinations of which are the queries; they may be
-            fractions or lie outside. Default: the grid itself.
+        queries: one 1-D tensor of coordinates per axis, whose combinations in row-major order are the queries; they may
+            be fractional or outside. Default: the grid's own coordinates.
 
     >>> gaussian_scores(torch.tensor([[1.0]]), torch.tensor([2.0]), (3,))
     tensor([[[ -2.,  -0.,  -2.],
@@ -89,7 +89,7 @@ def gaussian_attention(
 
 
 def fold(grid: Sequence[int], padding: Padding, border: str) -> Float[Tensor, "padded_tokens tokens"]:
-    """F: a one for the token that each padded token copies, in that token's column; a row of zeros if it copies none.
+    """F: row i has a one in the column of the token that padded token i copies, and is zero if it copies none.
 
     >>> fold((2,), ((1, 1),), "circular")
     tensor([[0., 1.],
@@ -124,6 +124,6 @@ def check_border(border: str, padding: Padding | None, grid: Sequence[int]) -> N
     """``native`` takes no padding; every other border needs a pair (before, after) for each axis."""
     check_choice("border", border, ("native", *BORDERS))
     if border == "native" and padding is not None:
-        raise ValueError(f"padding must be None where border is 'native', got {padding!r}")
+        raise ValueError(f"padding must be None if border is 'native', got {padding!r}")
     if border != "native" and (padding is None or len(padding) != len(grid) or min(map(min, padding)) < 0):
         raise ValueError(f"border={border!r} needs padding ((before, after), …), a pair per axis, got {padding!r}")

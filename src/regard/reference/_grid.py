@@ -58,8 +58,8 @@ def border_source(
 ) -> tuple[Int[Tensor, "*any"], Bool[Tensor, "*any"]]:
     """Which of the coordinates 0 … size − 1 a padded coordinate copies, and whether it copies any.
 
-    ``zeros`` copies nothing outside, ``replicate`` the nearest, ``circular`` the one a whole number of sizes away,
-    ``reflect`` the mirror image about the outermost coordinates, again and again where one mirror is not enough.
+    Outside, ``zeros`` copies nothing, ``replicate`` the nearest coordinate, ``circular`` the one a multiple of ``size``
+    away, ``reflect`` the mirror image about the outermost coordinates, mirrored repeatedly if needed.
 
     >>> border_source(torch.tensor([-2, -1, 0, 1, 2, 3]), 3, "reflect")[0]
     tensor([2, 1, 0, 1, 2, 1])

@@ -9,7 +9,7 @@ from regard.reference._linear import linear
 
 
 class AbsoluteScores(NamedTuple):
-    """The four terms of :func:`absolute_scores`, each ``(*batch, tokens, tokens)``, the query's part named first."""
+    """The four terms of :func:`absolute_scores`, each ``(*batch, tokens, tokens)``; names give the query's part first."""
 
     content_content: Tensor
     content_position: Tensor
@@ -83,7 +83,7 @@ def relative_scores(
     .. math:: W_q z_q \cdot W_k z_k + W_q z_q \cdot \widetilde W_k r_\delta + u \cdot W_k z_k
         + v \cdot \widetilde W_k r_\delta
 
-    The learned u and v stand where the query's absolute position would.
+    The learned u and v replace the query's absolute position.
 
     Args:
         content: z.

@@ -1,4 +1,4 @@
-"""Memory of a server that answers from many threads, where the C library is glibc."""
+"""Limit the memory of a multi-threaded server on systems with glibc."""
 
 import ctypes
 import sys
@@ -10,14 +10,14 @@ LARGE = 2**20  # bytes
 
 
 def limit_arenas(most: int = MOST_ARENAS, large: int = LARGE) -> bool:
-    """Let the threads that start from now on share ``most`` heaps, and return large blocks to the system when freed.
+    """Let threads that start from now on share ``most`` heaps (arenas), and return large freed blocks to the system.
 
-    glibc gives threads heaps of their own, up to eight for each core, and what one thread frees in its heap no other uses:
-    a server's memory grows until each heap has met the largest request. It also learns to keep freed blocks of up to
-    32 MiB. Both suit programs that allocate all the time in all threads. Python's threads take turns anyway.
+    glibc gives threads their own heaps, up to eight per core, and memory that one thread frees in its heap is not reused by
+    threads of other heaps: a server's memory grows until every heap has served the largest request. It also learns to keep
+    freed blocks of up to 32 MiB. Both suit programs whose threads all allocate all the time; Python's threads take turns.
 
     Returns:
-        Whether the C library has these settings. Others (musl, macOS, Windows) are left as they are.
+        Whether the C library has these settings. On others (musl, macOS, Windows) nothing changes.
     """
     if not sys.platform.startswith("linux"):
         return False

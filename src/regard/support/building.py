@@ -1,4 +1,4 @@
-"""Build modules from descriptions that may be hostile: with a limit on their parts, and shapes compared before use."""
+"""Build modules from untrusted descriptions: with a limit on their size, and with shapes compared before use."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Inside the block, new tensors have a shape and no memory, and the random state stays as it is.
+    """Inside the block, new tensors have a shape but no memory, and the random state does not change.
 
     >>> with shapes_only():
     ...     tuple(torch.nn.Embedding(3, 2).weight.shape)
@@ -23,7 +23,7 @@ def shapes_only() -> Iterator[None]:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Draws nothing for tensors without memory: torch loads its compiler for that, which takes seconds."""
+    """Skips normal initialization of tensors without memory: for it torch would import its compiler, which takes seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
@@ -36,7 +36,7 @@ class _Undrawn(TorchFunctionMode):
 
 @contextmanager
 def at_most(tensors: int) -> Iterator[None]:
-    """Inside the block, this thread cannot make a module that has more parameters than so many."""
+    """Inside the block, this thread cannot create a module with many more parameters than ``tensors``."""
     thread, parameters, modules = threading.get_ident(), 0, 0
 
     def count(parameter: int, module: int) -> None:
@@ -44,10 +44,10 @@ def at_most(tensors: int) -> Iterator[None]:
         if threading.get_ident() != thread:
             return
         parameters, modules = parameters + parameter, modules + module
-        # Each block has some modules without parameters; ten for each tensor is more than any of ours has.
+        # Each block has some modules without parameters; none of our models has as many as ten per tensor.
         if parameters > 2 * tensors + 100 or modules > 10 * tensors + 1000:
             raise ValueError(
-                f"the network that is described has more parts than the {tensors} tensors of its file are for"
+                f"the network that is described has more parts than the {tensors} tensors in its file allow"
             )
 
     handles = (
@@ -62,7 +62,7 @@ def at_most(tensors: int) -> Iterator[None]:
 
 
 def differing_shapes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What differs between two mappings of names to shapes, in words; empty where nothing does.
+    """The differences between two mappings of names to shapes, in words; empty if there are none.
 
     >>> differing_shapes({"a": (2,), "b": (1,)}, {"a": (3,), "c": (1,)})
     'without c; with the unknown b; a is (2,) instead of (3,)'

@@ -10,8 +10,8 @@ import torch
 import torch.autograd.forward_ad as fwAD
 from torch import Tensor, nn
 
-LONGEST = 300  # characters of a value in an error
-# Sequences of letters or of bytes, which are no sequences of numbers.
+LONGEST = 300  # most characters of a value in an error message
+# Python sequences that are text or bytes and must not be read as sequences of numbers.
 TEXT = (str, bytes, bytearray, memoryview)
 
 
@@ -21,11 +21,11 @@ MOST_BLOCKS = 10_000
 
 
 class UnusableInputError(ValueError):
-    """A file, folder or option that the user gave cannot be used. Commands end with exit code 2."""
+    """A file, folder or option from the user cannot be used. Commands end with exit code 2."""
 
 
 def describe(value: Any) -> str:
-    """A value as a few words for an error message."""
+    """A short description of a value for an error message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     if getattr(value, "ndim", 0) and hasattr(value, "dtype"):  # an array of NumPy or another library
@@ -36,7 +36,7 @@ def describe(value: Any) -> str:
 
 
 def is_iterable(value: Any, kind: Any = Iterable) -> bool:
-    """Whether one can go through its elements. A tensor without axes only looks as if one could."""
+    """Whether one can iterate over the value. A tensor without axes only looks iterable."""
     return isinstance(value, kind) and not (isinstance(value, Tensor) and value.ndim == 0)
 
 
@@ -44,7 +44,7 @@ def check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {describe(value)}")
     if not torch.compiler.is_compiling() and value.layout in SPARSE:
-        raise TypeError(f"{name} must be a dense tensor, got {describe(value)} that is sparse")
+        raise TypeError(f"{name} must be a dense tensor, got a sparse one: {describe(value)}")
 
 
 def check_floating(name: str, value: Any) -> None:
@@ -54,7 +54,7 @@ def check_floating(name: str, value: Any) -> None:
 
 
 def check_ndim(name: str, value: Any, axes: str) -> None:
-    """``axes`` names them, as in ``"batch heads tokens width"``."""
+    """Check the number of axes; ``axes`` names them, as in ``"batch heads tokens width"``."""
     check_floating(name, value)
     expected = axes.split()
     if value.ndim != len(expected):
@@ -74,12 +74,12 @@ def check_width(name: str, value: Any, width: int) -> None:
 
 
 def is_tracing() -> bool:
-    """Inside ``torch.jit.trace``, which TorchScript's exporter to ONNX uses, too."""
+    """Whether ``torch.jit.trace`` is running, which the TorchScript ONNX exporter also uses."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
 
 
 def static_sizes(value: Tensor) -> tuple[int, ...]:
-    """The shape, in whole numbers also where ``torch.jit.trace`` would give tensors: a trace is for one grid."""
+    """The shape as integers, even inside ``torch.jit.trace``, which gives tensors: a trace is valid for one grid only."""
     if not is_tracing():
         return tuple(value.shape)
     with warnings.catch_warnings():
@@ -88,12 +88,12 @@ def static_sizes(value: Tensor) -> tuple[int, ...]:
 
 
 def check_dtype(name: str, value: Tensor, parameter: Any) -> None:
-    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it. A layer whose weights are
-    packed (``torch.ao.quantization`` makes ``weight`` a method) checks its input itself."""
+    """Check that ``value`` has the dtype of the layer's parameter, unless autocast converts it. A layer with packed weights
+    (``torch.ao.quantization`` makes ``weight`` a method) checks its input itself."""
     if not isinstance(parameter, Tensor):
         return
     if value.dtype != parameter.dtype and not under_autocast(value):
-        raise TypeError(f"{name} is {describe(value)}, but must be {parameter.dtype}: the layer's parameters are")
+        raise TypeError(f"{name} is {describe(value)}, but must be {parameter.dtype} like the layer's parameters")
 
 
 def under_autocast(value: Tensor) -> bool:
@@ -104,8 +104,8 @@ def under_autocast(value: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether ``torch.func``'s transforms or forward gradients are at work, which see plain operations only. A compiler has its
-    own way with them."""
+    """Whether ``torch.func``'s transforms or forward-mode gradients are active, which need plain operations. Always False while
+    compiling, because compilers handle transforms themselves."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._are_functorch_transforms_active() or fwAD._current_level >= 0
@@ -128,8 +128,8 @@ def check_beta(beta: Any, name: str = "beta") -> None:
         return
     if isinstance(beta, bool) or not isinstance(beta, int | float):
         raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
-    if not beta >= 0:  # also refuses NaN
-        # An integer of thousands of digits has no text.
+    if not beta >= 0:  # also true for NaN
+        # Python refuses to convert an integer of thousands of digits to text.
         raise ValueError(
             f"{name} must lie in [0, ∞], got {beta if isinstance(beta, float) or beta > -1e300 else 'less than -1e300'}"
         )
@@ -157,7 +157,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_depth(name: str, value: Any, least: int = 1) -> None:
-    """The number of a network's blocks. Files may ask for any number, and a list of a billion grids takes minutes."""
+    """Check a network's number of blocks. It is limited because files may ask for any number, and a billion takes minutes."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number of {least} or more, got {describe(value)}")
     if not least <= value <= MOST_BLOCKS:
@@ -189,7 +189,8 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_values(name: str, value: Any, channels: int, axis: int, axes: tuple[int, ...]) -> None:
-    """A floating-point tensor with values (not on ``meta``), so many axes, and ``channels`` at ``axis`` from the end."""
+    """Check that this is a floating-point tensor with values (not on ``meta``), with a number of axes among ``axes``, and of
+    size ``channels`` at ``axis``."""
     check_floating(name, value)
     if value.ndim not in axes or value.shape[axis] != channels:
         wanted = " or ".join(map(str, axes))
@@ -228,7 +229,7 @@ def check_module(name: str, value: Any) -> None:
 
 
 def check_index(name: str, value: Any, count: int, what: str) -> None:
-    """A whole number that counts from the beginning, or from the end if it is negative."""
+    """Check an index that counts from the beginning, or from the end if it is negative."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number below {what} {count}, got {describe(value)}")
     if not -count <= value < count:
@@ -236,7 +237,7 @@ def check_index(name: str, value: Any, count: int, what: str) -> None:
 
 
 def check_device(name: str, value: Any) -> torch.device:
-    """A device that this machine has."""
+    """The device, if this machine has it."""
     try:
         return torch.empty(0, device=value).device
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
@@ -253,7 +254,7 @@ def check_broadcastable(
     same_ndim: bool = True,
 ) -> None:
     """Check that ``value`` has the axes of ``shape``, each of the same size or 1. With ``same_ndim`` leading axes may not
-    be left out, so that a mask of the wrong kind is refused instead of broadcast."""
+    be left out, so that a mask with wrong axes raises an error instead of being broadcast."""
     check_tensor(name, value)
     if dtype is torch.bool and value.dtype is not torch.bool:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(value)}")
@@ -270,7 +271,7 @@ def check_broadcastable(
 
 
 def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | None = None) -> None:
-    """A mask is ``(queries, keys)``, or it has as many axes as the scores, each of the same size or 1."""
+    """Check a mask: ``(queries, keys)``, or as many axes as the scores, each of the same size or 1."""
     fits = scores.shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores.shape
     check_broadcastable(name, mask, tuple(fits), "scores", dtype=dtype)
 
@@ -292,7 +293,7 @@ def is_functional(value: Tensor) -> bool:
 
 
 def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
-    """The first of these methods of ``base`` that a subclass or the module itself replaces, or None.
+    """The first of these methods of ``base`` that a subclass or the instance overrides, or None.
 
     >>> replaced_method(torch.nn.Linear(2, 2), torch.nn.Linear, "forward") is None
     True
@@ -344,7 +345,7 @@ def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
 
 @contextmanager
 def taking(name: str, value: Any, model: nn.Module) -> Iterator[None]:
-    """Inside the block a model is called with what the user passed: its own error is told as one about that argument.
+    """Inside the block a model is called with a user's argument: an error of the model becomes one about that argument.
 
     >>> model = nn.Linear(2, 2)
     >>> with taking("x", torch.ones(3), model):
@@ -358,7 +359,7 @@ def taking(name: str, value: Any, model: nn.Module) -> Iterator[None]:
         raise
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         said = str(error).strip().partition("\n")[0]
-        if said.startswith(f"{name} must be"):  # it is about the argument already
+        if said.startswith(f"{name} must be"):  # the message is already about the argument
             raise
         given = f"{describe(value):.200}"
         raise ValueError(

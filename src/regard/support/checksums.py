@@ -13,7 +13,7 @@ def checksum(content: bytes, size: int = 16) -> str:
 
 
 def published_checksum(content: bytes, expected: str) -> str:
-    """The MD5 or SHA-256 of ``content``, whichever has the length of the ``expected`` one, which others published.
+    """The MD5 or SHA-256 of ``content``, whichever has the length of the published checksum ``expected``.
 
     >>> published_checksum(b"", "d41d8cd98f00b204e9800998ecf8427e")
     'd41d8cd98f00b204e9800998ecf8427e'

@@ -30,7 +30,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Write or replace a file in one step: a reader sees the old file or the new one, never a part.
+    """Write or replace a file atomically: a reader sees the old file or the new one, never a partial one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process left of :func:`write_atomic` in a folder that no other process writes to."""
+    """Remove temporary files that a killed process left in :func:`write_atomic`, if no other process writes to the folder."""
     for path in folder.glob(".*.writing"):
         path.unlink(missing_ok=True)
 
@@ -72,7 +72,7 @@ def reporting_full_disk(folder: Path, what: str, size: int) -> Iterator[None]:
 
     Args:
         folder: where the file is written.
-        what: the file, as the message calls it.
+        what: the file's name in the message.
         size: its size in bytes; 0 if unknown.
 
     >>> with reporting_full_disk(Path("."), "checkpoint of step 7", 10**6):
@@ -100,8 +100,8 @@ def reporting_full_disk(folder: Path, what: str, size: int) -> Iterator[None]:
 
 
 def sorted_header(content: bytes) -> bytes:
-    """The same safetensors file with the entries of its header in order of their names, so that equal weights give equal
-    bytes: the library writes metadata in any order.
+    """The same safetensors file with its header's entries sorted by name, so that equal weights give equal bytes: the library
+    writes metadata in arbitrary order.
 
     >>> import json
     >>> text = b'{"__metadata__":{"b":"2","a":"1"}}'
@@ -113,5 +113,5 @@ def sorted_header(content: bytes) -> bytes:
     if "__metadata__" in header:
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # the format wants tensors to begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # the format requires tensors to start at a multiple of eight
     return len(text).to_bytes(8, "little") + text + content[8 + length :]

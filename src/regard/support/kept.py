@@ -1,6 +1,6 @@
-"""Small tensors that depend on shapes alone, kept on their device so that a call neither makes nor copies them again.
+"""A cache of small tensors that depend on shapes alone, on their device, so that calls do not create or copy them again.
 
-A copy from the host's memory waits for a GPU, and is not allowed at all while a CUDA graph is being captured.
+A copy from host memory to a GPU synchronizes, and is not allowed while a CUDA graph is captured.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -13,8 +13,8 @@ from regard.support.checks import is_exporting, is_tracing
 
 
 class KeptTensors:
-    """The ``most`` recently made tensors, by their keys. Those that a CUDA graph reads stay for good: it is replayed without
-    asking again."""
+    """The ``most`` most recently created tensors, by cache key. Tensors that a CUDA graph reads are never dropped, because a
+    graph is replayed without calling :meth:`get` again."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -22,7 +22,7 @@ class KeptTensors:
         self.of_graphs: dict[Hashable, Tensor] = {}
 
     def get(self, key: Hashable, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
-        """What ``make`` gives, which must be on the device and the same for the same key."""
+        """The cached result of ``make``, which must be on the device and the same for the same key."""
         if not is_plain():
             return make()
         captured = is_captured(device)
@@ -33,9 +33,9 @@ class KeptTensors:
             if captured:
                 self.of_graphs[key] = found
             return found
-        if captured:  # a graph writes what is made in it only when it is replayed
+        if captured:  # not cached: a tensor created during capture has no values until the graph is replayed
             return make()
-        # Not made in inference mode, whose tensors later calls could not differentiate through.
+        # Outside of inference mode, because later calls could not use its tensors in autograd.
         with torch.inference_mode(False), torch.no_grad():
             found = make()
         while len(self.recent) >= self.most:
@@ -45,12 +45,12 @@ class KeptTensors:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether what is called now goes into a CUDA graph instead of running."""
+    """Whether operations on the device are being captured into a CUDA graph instead of running."""
     return device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def is_plain() -> bool:
-    """Whether a tensor made now is one that later calls can use: no trace, transform or mode stands behind it."""
+    """Whether later calls can use a tensor created now: no trace, transform or dispatch mode is active."""
     return not (
         torch.compiler.is_compiling()
         or is_exporting()
@@ -64,7 +64,7 @@ _CONSTANTS = KeptTensors(256)
 
 
 def constant(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
-    """A tensor of these numbers, nested in tuples as they are.
+    """A tensor of these (nested) numbers, cached on other devices than the CPU.
 
     >>> constant((2, 0, 1), torch.device("cpu"))
     tensor([2, 0, 1])
@@ -79,7 +79,7 @@ def constant(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype = 
 
 
 def filled(numbers: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The same, one number after the other, without a copy from the host.
+    """A tensor of these (nested) numbers, filled one by one, without a copy from the host.
 
     >>> filled(((1, 2), (3, 4)), torch.device("cpu"), torch.long)
     tensor([[1, 2],

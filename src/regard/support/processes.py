@@ -1,20 +1,20 @@
-"""Processes that end with the one that started them. Needs no torch: it runs before anything else is imported."""
+"""End worker processes together with their parent. Does not import torch, because it runs before anything else."""
 
 import os
 import sys
 import threading
 import time
 
-PARENT = "REGARD_PARENT"  # the process id of the one that starts others
+PARENT = "REGARD_PARENT"  # environment variable with the process id of the parent
 
 
 def announce_parent() -> None:
-    """To be called before other processes are started: they find this process's id in their environment."""
+    """Put this process's id into the environment of child processes. Call it before starting them."""
     os.environ[PARENT] = str(os.getpid())
 
 
 def end_with_parent() -> None:
-    """End this process when the one that announced itself ends, also when that happened before this call."""
+    """End this process when its announced parent ends, also if that happened before this call."""
     parent = os.environ.get(PARENT, "")
     is_worker = os.environ.get("LOCAL_RANK", "0") != "0"  # Fabric sets it for the processes that it starts
     if not parent.isdigit() or not is_worker:
@@ -27,7 +27,7 @@ def end_with_parent() -> None:
     elif hasattr(os, "getppid"):
         threading.Thread(target=_watch, args=[int(parent)], daemon=True).start()
     if hasattr(os, "getppid") and os.getppid() != int(parent):
-        os._exit(1)  # it ended before the system was asked to tell
+        os._exit(1)  # the parent ended before the watch was set up
 
 
 def _watch(parent: int) -> None:

@@ -1,6 +1,6 @@
-"""Read files that may be hostile: not too large, not a pipe or a device, JSON of limited depth, names inside a folder.
+"""Read untrusted files: limited size, no pipes or devices, JSON of limited depth, only names inside a folder.
 
-Everything here raises ``OSError`` or ``ValueError`` with a message for the user, whatever the file holds.
+Everything here raises ``OSError`` or ``ValueError`` with a message for the user, whatever the file contains.
 """
 
 import json
@@ -19,12 +19,12 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-# Names that Windows gives to devices, in every folder and with every ending.
+# Names that Windows reserves for devices, in every folder and with every extension.
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{name}{number}" for name in ("com", "lpt") for number in range(10))}
 
 
 class UnreadableError(ValueError):
-    """A file that regard does not read: of another kind, too large, or with other content than is due."""
+    """A file that regard does not read: of another kind, too large, or with unexpected content."""
 
 
 def is_plain_name(name: Any) -> bool:
@@ -41,7 +41,7 @@ def is_plain_name(name: Any) -> bool:
 
 
 def file_inside(folder: Path, name: Any) -> Path:
-    """The path of a regular file of that name in the folder; a link that leads out of the folder is refused.
+    """The path of the regular file with that name in the folder. A link to a place outside the folder raises an error.
 
     >>> file_inside(Path("maps"), "../secret")
     Traceback (most recent call last):
@@ -54,17 +54,17 @@ def file_inside(folder: Path, name: Any) -> Path:
     path = folder / name
     check_regular(path)
     if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), "")):  # noqa: PTH118
-        raise UnreadableError(f"{path} links to a place outside its folder, which is not read")
+        raise UnreadableError(f"{path} links to a place outside its folder; only files inside the folder are read")
     return path
 
 
 def check_regular(path: str | os.PathLike[str], most: int | None = None) -> int:
-    """The size of a regular file in bytes. Pipes and devices, whose reading may never end, are refused."""
+    """The size of a regular file in bytes. Pipes and devices raise an error, because reading them may never end."""
     path = Path(path)
     try:
         found = path.stat()
     except RuntimeError as loop:  # older versions of pathlib raise this for links that lead to themselves
-        raise UnreadableError(f"{path} is a link that leads to itself") from loop
+        raise UnreadableError(f"{path} is a link to itself") from loop
     return _checked(path, found, most)
 
 
@@ -73,12 +73,12 @@ def _checked(path: Path, found: os.stat_result, most: int | None) -> int:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         raise UnreadableError(f"{path} is {kind}, not a file that can be read")
     if most is not None and found.st_size > most:
-        raise UnreadableError(f"{path} has {found.st_size:,} bytes, more than {most:,}, the most that is read")
+        raise UnreadableError(f"{path} has {found.st_size:,} bytes, but at most {most:,} are read")
     return found.st_size
 
 
 def open_regular(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
-    """A regular file of at most so many bytes, open for reading.
+    """Open a regular file of at most ``most`` bytes for reading.
 
     >>> open_regular("/dev/zero")
     Traceback (most recent call last):
@@ -86,7 +86,7 @@ def open_regular(path: str | os.PathLike[str], most: int | None = None) -> Binar
     """
     path = Path(path)
     check_regular(path, most)
-    # It may have been replaced since: without waiting for a pipe's other end, and checked again once it is open.
+    # The file may have been replaced since the check: O_NONBLOCK avoids waiting on a pipe, and the open file is checked again.
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
     try:
         _checked(path, os.fstat(file.fileno()), most)
@@ -97,7 +97,7 @@ def open_regular(path: str | os.PathLike[str], most: int | None = None) -> Binar
 
 
 def read_limited(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a regular file of at most so many bytes.
+    """The content of a regular file of at most ``most`` bytes.
 
     >>> read_limited("/dev/zero", 100)
     Traceback (most recent call last):
@@ -128,8 +128,8 @@ def read_object(path: str | os.PathLike[str], most: int = LARGEST_JSON, *, finit
 
 
 def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
-    """JSON with what any JSON reader understands alike: finite numbers, whole Unicode characters, limited depth.
-    Without ``finite``, the constants NaN and Infinity, which Python writes, are read as well.
+    """Parse JSON that all readers interpret alike: finite numbers, complete Unicode characters, limited depth.
+    Without ``finite``, the constants NaN and Infinity, which Python writes, are accepted as well.
 
     >>> parse_json(b'{"step": 3}')
     {'step': 3}
@@ -147,7 +147,7 @@ def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not a number that JSON knows")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -163,7 +163,7 @@ def _whole(digits: str) -> int:
     return number
 
 
-# Made once: a file of lines is parsed line by line.
+# Created once, because files of many lines are parsed line by line.
 _DECODERS = {
     finite: json.JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=_whole)
     for finite, constant in ((True, _refuse), (False, float))
@@ -171,7 +171,7 @@ _DECODERS = {
 
 
 def _check_levels(found: Any, escaped: bool) -> None:
-    """Refuse deep nesting, and halves of Unicode pairs, which can only stand there as an escape."""
+    """Raise an error for deep nesting and for unpaired Unicode surrogates, which only an escape sequence can produce."""
     level, depth = [found], 0
     while level:
         depth += 1

@@ -8,7 +8,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def whole_characters(text: str) -> str:
-    """The text with a question mark for each half of a pair of Unicode surrogates, which no file can hold.
+    """The text with a question mark for each unpaired Unicode surrogate, which cannot be encoded.
 
     >>> whole_characters("a\\ud83d, \\U0001f600") == "a?, \\U0001f600"
     True
@@ -55,7 +55,7 @@ _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(size: str | int, name: str = "size") -> int:
-    """A number of bytes, given as such or as text with a unit. ``name`` is the argument that an error names.
+    """A number of bytes, passed as an integer or as text with a unit. ``name`` is the argument's name in an error message.
 
     >>> parse_size("2GiB"), parse_size("1.5 MB"), parse_size(100)
     (2147483648, 1500000, 100)
@@ -92,7 +92,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def error_in_words(error: BaseException) -> str:
-    """The first line of an error and its kind; an error of the user's own may have no text, or fail to give it.
+    """The class and first line of an error. A user-defined error may have no text, or fail while producing it.
 
     >>> error_in_words(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
