@@ -133,7 +133,7 @@ class TestRefused:
             (RelativeAttention(8, 4, (4, 4)), "attends by content"),
             (RelativeAttention(8, 4, (4, 4), content=False), "need not fade with distance"),
             (nn.Linear(3, 3), "it is a Linear; a GaussianAttention would fit"),
-            (regard.conv_to_attention(nn.Conv2d(3, 3, 3)), r"made from a convolution: its to_conv\(\) is that"),
+            (regard.conv_to_attention(nn.Conv2d(3, 3, 3)), r"made from a convolution: its to_conv\(\) returns"),
         ],
     )
     def test_what_is_not_a_convolution_is_refused_with_the_reason(self, layer, reason):

@@ -75,7 +75,7 @@ def test_kernels_that_disagree_are_replaced(monkeypatch):
     monkeypatch.setattr(_decay_launch, "_tried", {})
     monkeypatch.setattr(_decay_launch, "sums", wrong)
     value, profile = torch.randn(1, 2, 9, 3), DecayProfile(torch.tensor([0.1, 1.0]))
-    with pytest.warns(UserWarning, match="are off by .*: plain operations replace them"):
+    with pytest.warns(UserWarning, match="have error .*: plain operations are used instead"):
         found = separable_attention(value, [profile], (9,), plan="scans")
     assert torch.equal(found, separable_attention(value, [profile], (9,), plan="scans"))
     torch.testing.assert_close(found, separable_attention(value, [profile], (9,), plan="matrices"))

@@ -125,7 +125,7 @@ def test_missing_and_unknown_weights_are_named(folder):
 def test_a_model_that_was_changed_by_hand_is_not_saved(tmp_path):
     model = ResNet18(3, width=2)
     model.fc = nn.Linear(16, 5)
-    with pytest.raises(ValueError, match="no longer what its constructor makes"):
+    with pytest.raises(ValueError, match="no longer what its constructor builds"):
         model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

@@ -138,7 +138,7 @@ def test_bad_input(user_errors):
         (lambda: Seq2SeqRNN(9, positions="one-hot"), "length is None, but positions 'one-hot' need"),
         (lambda: Seq2SeqRNN(9, positions="sinusoidal"), "positions must be one of 'none', 'one-hot', 'sine'"),
         (lambda: model(source + 9, target), "source holds numbers from 9 to 9"),
-        (lambda: model(source, target, source_keep=holes), "padding stands at the end"),
+        (lambda: model(source, target, source_keep=holes), "padding must come at the end"),
         (lambda: model(torch.zeros(2, 6, dtype=torch.int64), target), "go beyond the one-hot positions"),
         (
             lambda: Seq2SeqRNN(9, dim=4, hidden=4, attention="none")(source, target, return_weights=True),

@@ -289,7 +289,7 @@ class ConvolutionalAttention(nn.Module):
         # In both layers: the sum over taps and channels, parameters and input rounded under autocast, the bias.
         theirs = rules.product(taps) + 3 * rules.parameter + rules.cast
         # The attention first builds a row for each axis and averages the inputs along it. A border that folds also adds
-        # padded columns, which are never the nearest key, or are the only one.
+        # padded columns to inputs: either they are not the nearest key, or nothing else is added.
         axis = rules.mix(row) + math.log1p(rules.carried * row.off)
         ours = theirs + self.axes * axis
         lost = 2 * lost_below(rules.dtype) * (taps + row.scores.numel()) * (1 + norm) * (1 + largest)

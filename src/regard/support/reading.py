@@ -73,7 +73,7 @@ def _checked(path: Path, found: os.stat_result, most: int | None) -> int:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         raise UnreadableError(f"{path} is {kind}, not a file that can be read")
     if most is not None and found.st_size > most:
-        raise UnreadableError(f"{path} has {found.st_size:,} bytes, but at most {most:,} are read")
+        raise UnreadableError(f"{path} has {found.st_size:,} bytes, more than {most:,}, the largest size that is read")
     return found.st_size
 
 

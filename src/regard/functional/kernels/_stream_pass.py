@@ -1,6 +1,6 @@
 """Local Gaussian heads along one axis of a grid, at the cost of reading and writing the values once.
 
-A program belongs to one head and keeps weights in registers: those of a tile of output rows and the window of input rows
+A program belongs to one head and keeps weights on the chip: those of a tile of output rows and the window of input rows
 within reach. It loops over tiles that share these weights, so that values stream through and weights are computed once: all
 columns of a row tile near the border, or all interior row tiles, where weights depend on the distance alone.
 

@@ -12,7 +12,7 @@ from regard.functional.kernels._tensors import is_aligned, on_device_of, power_o
 if TYPE_CHECKING:
     from regard.functional.kernels._start import Launch
 
-LONGEST = 128  # longest axis whose matrix of one tap fits into registers
+LONGEST = 128  # longest axis whose matrix of one tap fits on the chip
 LINES = 128  # per program
 
 
