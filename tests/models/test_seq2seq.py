@@ -142,7 +142,7 @@ def test_bad_input(user_errors):
         (lambda: model(torch.zeros(2, 6, dtype=torch.int64), target), "go beyond the one-hot positions"),
         (
             lambda: Seq2SeqRNN(9, dim=4, hidden=4, attention="none")(source, target, return_weights=True),
-            "made with attention='none'",
+            "created with attention='none'",
         ),
     ]
     for call, message in calls:
