@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for
 from regard.convert._calls import why_changed
 from regard.convert._observed_taps import observed_taps
-from regard.convert._prepared_taps import AllTaps, attend_again, kind_of, prepare, remember
+from regard.convert._prepared_taps import AllTaps, cached_attention, kind_of, prepare, remember
 from regard.convert._running_bounds import convolution_error, follows, shift_error
 from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
 from regard.convert._trainable import TrainableConvolutionalAttention
@@ -28,7 +28,7 @@ from regard.support.checks import (
     static_sizes,
     under_autocast,
 )
-from regard.support.kept import KeptTensors, is_captured
+from regard.support.tensor_cache import TensorCache, is_captured
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -186,7 +186,7 @@ class ConvolutionalAttention(nn.Module):
     def forward(self, input: Float[Tensor, "..."]) -> Tensor:
         """``(batch, channels, *space)``, or without the batch, as the convolution takes it (and under the same name)."""
         if not torch.compiler.is_compiling() and not is_observed() and isinstance(input, Tensor):
-            found = attend_again(input, self.weight, self.bias, self._settings())
+            found = cached_attention(input, self.weight, self.bias, self._settings())
             if found is not None:
                 return found
         check_floating("input", input)
@@ -347,7 +347,7 @@ def tap_matrices(
     return axis_matrix(targets, sharpness, size, border=border, padding=pads).to(dtype)
 
 
-_MATRICES = KeptTensors(64)
+_MATRICES = TensorCache(64)
 
 
 def kept_matrices(*arguments: Any) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.convert._tap_products import Passes, plain_taps
 from regard.functional import kernels
 from regard.support.checks import is_transformed, under_autocast
-from regard.support.kept import is_captured, is_plain
+from regard.support.tensor_cache import is_captured, is_plain
 
 MOST_CALLS = 256
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -141,7 +141,7 @@ def remember(kind: Hashable, prepared: PreparedTaps) -> None:
     _known[kind] = prepared
 
 
-def attend_again(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Hashable) -> Tensor | None:
+def cached_attention(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Hashable) -> Tensor | None:
     """The output, or None if there was no such call before or a mode, a transform or a CUDA graph needs the general path."""
     if type(x) not in _PLAIN or type(weight) not in _PLAIN or not kernels.is_on_current_gpu(x):
         return None

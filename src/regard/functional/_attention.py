@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.functional._attention_checks import LARGEST_FUSED, check_attention, is_plain_call
-from regard.functional._careful import careful_attention, is_at_the_edge
+from regard.functional._extreme_inputs import careful_attention, has_extreme_inputs
 from regard.functional._softargmax import below_best, finite_number, hard_logits
 from regard.support.checks import (
     check_count,
@@ -116,19 +116,19 @@ def attention(
     check_flag("return_weights", return_weights)
     queries, keys = query.shape[-2], key.shape[-2]
     beta = max(query.shape[-1], 1) ** -0.5 if beta is None else finite_number(beta)
-    if is_at_the_edge(query, key, value, beta, bias, masked=keep is not None or bias is not None):
+    if has_extreme_inputs(query, key, value, beta, bias, masked=keep is not None or bias is not None):
         if causal and queries > 1:
             keep = _and(keep, causal_keep(queries, keys, query.device))
         return careful_attention(query, key, value, beta, keep, bias, dropout, return_weights)
     by_hand = return_weights or keys == 0 or _is_differentiated_twice(query, key, value)
     if isinstance(beta, Tensor):
         # β · query may overflow in float16; only the unfused path computes it in float32.
-        by_hand = by_hand or query.dtype == torch.float16 or _leaves_the_range(beta)
+        by_hand = by_hand or query.dtype == torch.float16 or _may_overflow(beta)
     elif beta < torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny:
         # A kernel that masks with −∞ before it scales would compute 0 · −∞ = NaN.
         query, beta = query * 0.0, 1.0
     else:
-        by_hand = by_hand or _leaves_the_range(beta)
+        by_hand = by_hand or _may_overflow(beta)
     if by_hand:
         if causal and queries > 1:
             keep = _and(keep, causal_keep(queries, keys, query.device))
@@ -165,7 +165,7 @@ def _plain(
     """The fast path for ordinary self-attention, with the same result; None if the call needs the general path."""
     batch, heads, tokens, width = query.shape
     scale = width**-0.5 if beta is None else beta
-    if not query.is_cuda and is_at_the_edge(query, key, value, scale, None, masked=False):
+    if not query.is_cuda and has_extreme_inputs(query, key, value, scale, None, masked=False):
         return None
     if return_weights is False and (causal is False or causal is True):
         return F.scaled_dot_product_attention(query, key, value, None, dropout, causal and tokens > 1, scale=scale)
@@ -257,7 +257,7 @@ def _logits(
     """β·q·kᵀ + bias, and −∞ for keys that are not kept."""
     if not isinstance(beta, Tensor) and beta == math.inf:
         return hard_logits(_scores(query, key, 1.0), bias, keep, -1)
-    if _leaves_the_range(beta):
+    if _may_overflow(beta):
         scores = below_best(_scores(query, key, 1.0), bias, keep, -1)
         largest = torch.finfo(scores.dtype).max
         logits = scores * (beta.to(scores.dtype).clamp(max=largest) if isinstance(beta, Tensor) else min(beta, largest))
@@ -276,7 +276,7 @@ def _logits(
     return logits
 
 
-def _leaves_the_range(beta: float | Tensor) -> bool:
+def _may_overflow(beta: float | Tensor) -> bool:
     """Whether β exceeds ``LARGEST_FUSED``. A tensor on another device is not read, to avoid a synchronization."""
     if isinstance(beta, Tensor):
         return values_are_readable(beta) and bool((beta > LARGEST_FUSED).any())

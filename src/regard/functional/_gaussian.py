@@ -68,7 +68,7 @@ def gaussian_attention(
             [0., 1., 1.]])
     """
     if is_default(queries, border, padding, plan, dropout) and not is_observed():
-        found = kernels.gaussian_again(value, center, sharpness, grid)
+        found = kernels.cached_gaussian_grid(value, center, sharpness, grid)
         if found is not None:
             return found
     check_probability("dropout", dropout)

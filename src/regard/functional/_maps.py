@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.functional._axis import Border, Targets, build_dtype, fold, matrix_of, nearest_scores
 from regard.functional._call import GaussianCall
 from regard.functional._mix import AxisBlocks, HeadGroup
-from regard.support.kept import constant
+from regard.support.tensor_cache import constant
 
 
 def matrices_for(

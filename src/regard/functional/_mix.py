@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.functional import kernels
 from regard.support.checks import is_exporting, is_transformed, under_autocast
-from regard.support.kept import constant
+from regard.support.tensor_cache import constant
 
 
 class AxisBlocks(NamedTuple):
@@ -159,7 +159,7 @@ class _SharedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, matrix, x):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(matrix, x)
-        return _one_for_all(matrix, x)
+        return _times_each_item(matrix, x)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
@@ -168,12 +168,12 @@ class _SharedProduct(torch.autograd.Function):
         if grad.device.type == "cuda" and columns <= x.shape[2]:
             # Here one gradient per item takes less memory than transposed copies of the values and their gradients.
             by_matrix = torch.bmm(grad, x.mT).sum(0, dtype=torch.float32).to(matrix.dtype)
-            return by_matrix, _one_for_all(matrix.mT, grad)
+            return by_matrix, _times_each_item(matrix.mT, grad)
         by_matrix = grad.transpose(0, 1).reshape(rows, -1) @ x.transpose(0, 1).reshape(columns, -1).mT
-        return by_matrix, _one_for_all(matrix.mT, grad)
+        return by_matrix, _times_each_item(matrix.mT, grad)
 
 
-def _one_for_all(matrix: Tensor, x: Tensor) -> Tensor:
+def _times_each_item(matrix: Tensor, x: Tensor) -> Tensor:
     """``matrix @ x[i]`` for every item i. Not written as ``matrix @ x``: if the matrix requires a gradient, torch would
     transpose all values and the result by copies that take longer than the product."""
     return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES, Carriers, Heads, JoinColumns, PadColumns, three_axes, usable_for_places
 from regard.support.checks import values_are_readable
-from regard.support.kept import constant
+from regard.support.tensor_cache import constant
 
 # The score of a hidden key is lowered by HIDDEN plus twice the largest score of a position, but by at most FARTHEST: beyond
 # 2²⁵, a kernel that subtracts a rounded maximum could give weights above 1 in rows with only hidden keys.

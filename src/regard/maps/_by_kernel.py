@@ -15,7 +15,7 @@ from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
-from regard.support.kept import KeptTensors
+from regard.support.tensor_cache import TensorCache
 
 
 class Proof:
@@ -28,7 +28,7 @@ class Proof:
 
 
 _proven: dict[tuple[Any, ...], Proof] = {}  # by the kind of calls
-_shifts = KeptTensors(256)
+_shifts = TensorCache(256)
 COMPARED = 4  # rows that the first call of a kind computes both ways
 
 

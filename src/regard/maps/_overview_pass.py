@@ -20,7 +20,7 @@ from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
-from regard.support.kept import constant
+from regard.support.tensor_cache import constant
 
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too
 TILE = 2**20  # scores at a time on a CPU: more of them leave the cache, fewer of them take longer to organize

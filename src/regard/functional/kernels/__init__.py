@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._again import attend_again, is_repeatable
+from regard.functional.kernels._call_cache import cached_attention, is_repeatable
 from regard.functional.kernels._carriers import PIECES as PIECES
 from regard.functional.kernels._carriers import Carriers as Carriers
 from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
@@ -189,11 +189,11 @@ def gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[
         return plain_grid(value, center, sharpness, grid)
 
 
-def gaussian_again(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[int]) -> Tensor | None:
+def cached_gaussian_grid(value: Tensor, center: Tensor, sharpness: Tensor, grid: Sequence[int]) -> Tensor | None:
     """The result of :func:`gaussian_grid` if it was called before with tensors of the same shapes and kinds, else None."""
     if torch.compiler.is_compiling() or type(grid) is not tuple or not is_repeatable(value, center, sharpness):
         return None
-    return attend_again(as_autocast(value), center, sharpness, grid) if _run_on(value.device.type) else None
+    return cached_attention(as_autocast(value), center, sharpness, grid) if _run_on(value.device.type) else None
 
 
 def usable_for_scans(x: Tensor) -> bool:

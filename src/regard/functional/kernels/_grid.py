@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._again import key_of, remember
+from regard.functional.kernels._call_cache import key_of, remember
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
 from regard.functional.kernels._tensors import is_aligned, on_device_of, raw_stream

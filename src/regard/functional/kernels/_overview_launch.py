@@ -13,7 +13,7 @@ from regard.functional.kernels._map_launch import ScoreTensors
 from regard.functional.kernels._packing import CellSums, PackedParts
 from regard.functional.kernels._start import Launch, launcher_of
 from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream, rows_of
-from regard.support.kept import constant
+from regard.support.tensor_cache import constant
 
 # Whether a Hopper GPU loads the queries of full tiles by TMA descriptors: 210 ms instead of 238 for a layer of 131,072 tokens.
 COPIES = True

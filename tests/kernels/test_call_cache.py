@@ -5,7 +5,7 @@ import torch
 
 from regard import capture
 from regard.functional import _gaussian, gaussian_attention, kernels
-from regard.functional.kernels import _again
+from regard.functional.kernels import _call_cache
 
 GRID = (20, 18)
 
@@ -20,11 +20,11 @@ def short_way(monkeypatch):
         long.append(arguments)
         return resolve(*arguments)
 
-    monkeypatch.setattr(_again, "is_on_current_gpu", lambda value: True)
+    monkeypatch.setattr(_call_cache, "is_on_current_gpu", lambda value: True)
     monkeypatch.setattr(_gaussian, "resolve", noted)
-    _again.forget()
+    _call_cache.forget()
     yield long
-    _again.forget()
+    _call_cache.forget()
 
 
 def heads(dtype=torch.float32, width=16):
@@ -94,4 +94,4 @@ def test_autocast_is_heeded_on_the_short_way(short_way):
         first, second = (gaussian_attention(*inputs, GRID) for _ in range(2))
     assert first.dtype == second.dtype == torch.bfloat16
     assert len(short_way) == 1
-    assert kernels.gaussian_again(*inputs, GRID) is None
+    assert kernels.cached_gaussian_grid(*inputs, GRID) is None

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.support.checks import is_exporting, is_tracing
 
 
-class KeptTensors:
+class TensorCache:
     """The ``most`` most recently created tensors, by cache key. Tensors that a CUDA graph reads are never dropped, because a
     graph is replayed without calling :meth:`get` again."""
 
@@ -60,7 +60,7 @@ def is_plain() -> bool:
     )
 
 
-_CONSTANTS = KeptTensors(256)
+_CONSTANTS = TensorCache(256)
 
 
 def constant(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:

@@ -49,7 +49,7 @@ def is_repeatable(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
     )  # fmt: skip
 
 
-def attend_again(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor | None:
+def cached_attention(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor | None:
     """The output, or None if there was no such call before."""
     found = _known.get(key_of(value, center, sharpness, grid))
     if found is None:

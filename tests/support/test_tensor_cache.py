@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.support import kept
-from regard.support.kept import KeptTensors, constant, filled
+from regard.support import tensor_cache
+from regard.support.tensor_cache import TensorCache, constant, filled
 
 CPU = torch.device("cpu")
 
@@ -12,11 +12,11 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def capturing(monkeypatch):
     """As if a CUDA graph were being captured."""
-    return lambda on: monkeypatch.setattr(kept, "is_captured", lambda device: on)
+    return lambda on: monkeypatch.setattr(tensor_cache, "is_captured", lambda device: on)
 
 
 def test_the_same_key_is_made_once_and_the_oldest_is_forgotten():
-    tensors, made = KeptTensors(2), []
+    tensors, made = TensorCache(2), []
 
     def make(key):
         return tensors.get(key, CPU, lambda: made.append(key) or torch.tensor([key]))
@@ -26,7 +26,7 @@ def test_the_same_key_is_made_once_and_the_oldest_is_forgotten():
 
 
 def test_what_a_graph_reads_is_never_forgotten(capturing):
-    tensors = KeptTensors(1)
+    tensors = TensorCache(1)
     first = tensors.get("a", CPU, lambda: torch.ones(1))
     capturing(True)
     assert tensors.get("a", CPU, lambda: torch.zeros(1)) is first
@@ -37,7 +37,7 @@ def test_what_a_graph_reads_is_never_forgotten(capturing):
 
 
 def test_what_is_made_inside_a_graph_is_not_kept(capturing):
-    tensors = KeptTensors(4)
+    tensors = TensorCache(4)
     capturing(True)
     inside = tensors.get("a", CPU, lambda: torch.ones(1))
     capturing(False)
@@ -45,7 +45,7 @@ def test_what_is_made_inside_a_graph_is_not_kept(capturing):
 
 
 def test_what_inference_made_can_be_differentiated_through():
-    tensors = KeptTensors(4)
+    tensors = TensorCache(4)
     with torch.inference_mode():
         tensors.get("a", CPU, lambda: torch.ones(1))
     x = torch.ones(1, requires_grad=True)

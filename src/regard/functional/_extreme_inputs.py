@@ -13,7 +13,7 @@ from regard.support.checks import values_are_readable
 ROOM = 1e-3
 
 
-def is_at_the_edge(
+def has_extreme_inputs(
     query: Tensor, key: Tensor, value: Tensor, beta: float | Tensor, bias: Tensor | None, *, masked: bool
 ) -> bool:
     """Whether the fast paths may overflow, or spread infinite or NaN values that a mask hides. Values are read only on the
