@@ -202,7 +202,7 @@ class TestWhereTheBoundDoesNotApply:
         torch.set_float32_matmul_precision("high")
         try:
             for layer, shape in zip(self.layers(), ((1, 9, 9, 8), (1, 8, 9, 9)), strict=True):
-                with pytest.raises(ValueError, match="does not apply where float32 products"):
+                with pytest.raises(ValueError, match="does not apply if float32 products"):
                     layer.error_bound(torch.zeros(shape))
                 assert layer.error_bound(torch.zeros(shape, dtype=torch.float64)) >= 0
         finally:
