@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.maps._band import Band
 from regard.maps._cpu_products import products
-from regard.maps._hiding import hide
+from regard.maps._masking import hide
 
 # A selection along one axis: a slice, or whole numbers.
 Selection = slice | Tensor

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._hiding import hide
+from regard.maps._masking import hide
 
 _REMEMBERED = 2**18  # larger blocks are not remembered
 

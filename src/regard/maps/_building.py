@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all
-from regard.maps._by_kernel import weights_by_kernel
-from regard.maps._by_logsumexp import weights_at_once
+from regard.maps._logsumexp_weights import weights_at_once
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import chosen_count, numbers_of, on_device
 from regard.maps._tiles import fits_tiles, in_tiles
+from regard.maps._triton_maps import weights_by_kernel
 
 AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
 

@@ -19,11 +19,10 @@ from regard.maps._attention_scores import ALL
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import intercept
-from regard.maps._keeping import LongTexts
+from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
-from regard.maps._plainly import Plainly
 from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._repeated_calls import RepeatedCall
@@ -31,6 +30,7 @@ from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
 from regard.maps._storage import Storage
+from regard.maps._torch_modes import ModesOff
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
 
@@ -53,7 +53,7 @@ class Capture(Revisions):
     prefix: int | None = None
     stream: str | Path | None = None
     values: bool = False
-    long: LongTexts = field(default_factory=LongTexts)
+    long: OverviewOptions = field(default_factory=OverviewOptions)
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -85,10 +85,10 @@ class Capture(Revisions):
         if self._quick is not None:
             self._quick.modules = max(1, expected)
         if not expected:
-            self._say_what_is_not_seen(self._names.modules)
+            self._report_unseen_modules(self._names.modules)
         return self.maps
 
-    def _say_what_is_not_seen(self, modules: Mapping[str, nn.Module]) -> None:
+    def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
         """Modules that run outside of Python, or in other threads. A model that has some is not learned."""
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
         for name, module in modules.items() if unseen else ():
@@ -150,7 +150,7 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with Plainly(running.device):
+        with ModesOff(running.device):
             try:
                 if self.long.overview is None:  # which tells it with its check
                     record.check.allowed = running.rounding(record.shape[3])
@@ -308,7 +308,7 @@ def capture(
     >>> maps[0].overview.shape, maps[0].cell, maps[0].per_key.received.shape, maps[0].row(4).shape
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
-    long = LongTexts(overview, keep_keys)
+    long = OverviewOptions(overview, keep_keys)
     return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from regard.maps._contributions import PROJECTIONS
 from regard.maps._interceptor_parts import InterceptorParts
-from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite
 from regard.maps._patches import (
@@ -25,6 +24,7 @@ from regard.maps._patches import (
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import is_foreign, may_attend, says_attention
+from regard.maps._torch_modes import in_backward
 from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
     PYTHON_FUNCTIONS,
@@ -40,7 +40,7 @@ from regard.maps.sources import (
     own_layer,
     run_kernel,
     shares_memory,
-    without_question,
+    without_mode_dispatch,
 )
 from regard.observation import is_hidden, listen, unobserved
 
@@ -167,7 +167,7 @@ class Interceptor(InterceptorParts):
         self._replaced = None if edited is None else (weakref.ref(new), edited)
         return (new, *out[1:]) if isinstance(out, tuple) else new
 
-    def _apart(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _call_listener(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call of the listener that no interceptor sees."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), paused():
             return unobserved(function, *args)
@@ -210,7 +210,7 @@ class Interceptor(InterceptorParts):
             self._missed(None, "a tensor subclass handles multi_head_attention_forward itself")
             return func(*args, **kwargs)
         with self:
-            return without_question(func)(*args, **kwargs)
+            return without_mode_dispatch(func)(*args, **kwargs)
 
     def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.maps._contributions import PROJECTIONS
-from regard.maps._known_functions import KnownFunctions
+from regard.maps._function_table import FunctionTable
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._outputs import OutputTracker
@@ -54,7 +54,9 @@ class InterceptorParts(TorchFunctionMode):
         self.is_prepared = True
         self.handwritten = HandwrittenAttention(self._running)
         self.blocks = BlockLayers(self.names.modules.values())
-        self.outputs = OutputTracker(self.listener, self._apart, self._follow, self.names, self.handwritten.before)
+        self.outputs = OutputTracker(
+            self.listener, self._call_listener, self._follow, self.names, self.handwritten.before
+        )
         # All are empty while nothing is followed.
         history, self._derived = self.handwritten.history, self.outputs.derived.known
         self._origins, self._random = history.origins, history.random.known
@@ -62,7 +64,7 @@ class InterceptorParts(TorchFunctionMode):
         # Layers of blocks need to know everything, and whoever waits for a projection each product.
         quiet = () if self.blocks else self.outputs.quiet
         shown = () if self.listener.projections is None else PROJECTIONS
-        self._functions = KnownFunctions(self._handlers, quiet, shown)
+        self._functions = FunctionTable(self._handlers, quiet, shown)
 
     def release(self) -> None:
         """These refer back to us: without them, the model is freed before the next garbage collection."""
@@ -79,7 +81,7 @@ class InterceptorParts(TorchFunctionMode):
         """What runs functions of these names instead."""
 
     @abstractmethod
-    def _apart(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _call_listener(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call of the listener that no interceptor sees."""
 
     @abstractmethod

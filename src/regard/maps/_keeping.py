@@ -26,7 +26,7 @@ SUGGESTED = 128  # cells a side of the overview that is offered where a map does
 
 
 @dataclass(frozen=True)
-class LongTexts:
+class OverviewOptions:
     """How long maps are kept: in so many cells a side, and with their queries and keys."""
 
     overview: int | None = None
@@ -40,7 +40,7 @@ class Keeping(RecordListener, ABC):
     dtype: torch.dtype | None
     reduce: Callable[..., Any] | None
     stream: str | Path | None
-    long: LongTexts
+    long: OverviewOptions
     storage: Storage
     maps: Maps
     by_rows: bool

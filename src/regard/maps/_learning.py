@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._interception import Interceptor
-from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
@@ -24,6 +23,7 @@ from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
+from regard.maps._torch_modes import in_backward
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
@@ -208,7 +208,7 @@ class LearningInterceptor(Interceptor):
         if self._modules is not None or self._operators is not None or not self._usual:
             return
         learned = self._learn()
-        if learned is None or not learned.form.likeness.is_that_of(list(self.names.modules.values())):
+        if learned is None or not learned.form.fingerprint.matches(list(self.names.modules.values())):
             self._usual = False
             return
         self._known = learned
@@ -266,9 +266,9 @@ class LearningInterceptor(Interceptor):
         self._latest = None  # it is followed
         return super()._changed(record, running, out)
 
-    def _apart(self, function: Any, *args: Any) -> Any:
+    def _call_listener(self, function: Any, *args: Any) -> Any:
         self._usual = False
-        return super()._apart(function, *args)
+        return super()._call_listener(function, *args)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         self._usual = False

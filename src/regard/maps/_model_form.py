@@ -29,7 +29,7 @@ class ModelForm(NamedTuple):
         path_of: the path of a module, by its id.
         root: the name of the model itself.
         is_wrapped: whether wrappers add something to the paths.
-        likeness: what decides which way the model takes.
+        fingerprint: what decides which way the model takes.
     """
 
     modules: list[weakref.ref[nn.Module]]
@@ -39,7 +39,7 @@ class ModelForm(NamedTuple):
     path_of: dict[int, str]
     root: str
     is_wrapped: bool
-    likeness: "Likeness"
+    fingerprint: "Fingerprint"
 
     def names_if_same(self, model: nn.Module) -> ModuleNames | None:
         """The names of the model's modules, if all of them and what they state is as it was."""
@@ -49,7 +49,7 @@ class ModelForm(NamedTuple):
         variables = list(map(_VARIABLES, modules))
         if _children(compress(variables, self.holding)) != self.children:
             return None
-        if not self.likeness.is_that_of(modules, variables):
+        if not self.fingerprint.matches(modules, variables):
             return None
         return (
             ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
@@ -59,15 +59,15 @@ class ModelForm(NamedTuple):
 def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
     """The form of a model; None if it cannot be told whether another one is like it."""
     modules = list(names.modules.values())
-    likeness = likeness_of(modules)
-    if likeness is None or modules[0] is not model:
+    fingerprint = fingerprint_of(modules)
+    if fingerprint is None or modules[0] is not model:
         return None
     kinds: list[Any] = list(map(type, modules))
     holding = [bool(module._modules) or not _about(kind)[0] for module, kind in zip(modules, kinds, strict=True)]
     children = _children(compress(map(vars, modules), holding))
     return ModelForm(
         list(map(weakref.ref, modules)), list(names.modules), holding, children, names.paths, names.root,
-        names.is_wrapped, likeness,
+        names.is_wrapped, fingerprint,
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
     return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
-class Likeness:
+class Fingerprint:
     """What decides which way a model takes, as far as its modules state it: their classes and methods, whether they train,
     their hooks, and all attributes that are numbers, words or flags.
 
@@ -112,7 +112,7 @@ class Likeness:
     def _values(self, stating: Iterable[dict[str, Any]]) -> list[Any]:
         return list(chain.from_iterable(map(call, self._get, stating)))
 
-    def is_that_of(self, modules: Sequence[nn.Module], variables: list[dict[str, Any]] | None = None) -> bool:
+    def matches(self, modules: Sequence[nn.Module], variables: list[dict[str, Any]] | None = None) -> bool:
         """Whether nothing changed. ``variables`` are those of the modules."""
         variables = list(map(_VARIABLES, modules)) if variables is None else variables
         if list(map(type, modules)) != self._kinds or list(map(_FORWARD, self._classes)) != self._forward:
@@ -129,11 +129,11 @@ class Likeness:
         return _implementations(compress(stating, self._configured)) == self._implementations
 
 
-def likeness_of(modules: Iterable[nn.Module]) -> Likeness | None:
+def fingerprint_of(modules: Iterable[nn.Module]) -> Fingerprint | None:
     """What decides which way a model takes; None if that cannot be told."""
     modules = list(modules)
     unseen = any(_about(kind)[1] for kind in set(map(type, modules)))
-    return None if unseen or not all("training" in vars(module) for module in modules) else Likeness(modules)
+    return None if unseen or not all("training" in vars(module) for module in modules) else Fingerprint(modules)
 
 
 def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.maps._ways import USUAL, Way, way_of
+from regard.maps._call_stack import USUAL, CallStack, call_stack_of
 
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -252,7 +252,7 @@ class ModuleNames:
         method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
         return getattr(method, "__code__", None) is frame.f_code
 
-    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> Way:
+    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> CallStack:
         """This call of a module is about to attend: what runs around it.
 
         Args:
@@ -267,22 +267,22 @@ class ModuleNames:
             if back is None:
                 return self._begin_run(call, inside)
             frame = back
-        found = way_of(tuple(numbers), call, inside, run)
+        found = call_stack_of(tuple(numbers), call, inside, run)
         if self._outside is not USUAL:
             found = found.within(self._outside)
         if found.compiled and not self.compiled:
             self.compiled = _from_compiled_code(inside + _frames_from(call))
         return found
 
-    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> Way:
+    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> CallStack:
         """The same for the first attention of a run."""
         around = _frames_from(call)
         self._count_run(around)
         codes = [frame.f_code for frame in around]
         known = self._run is not None and self._run[0] in around
-        outside = Way.by(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
+        outside = CallStack.by(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
         self._outside = outside if any(outside[:3]) else USUAL
-        found = Way.by(codes, [frame.f_code for frame in inside])
+        found = CallStack.by(codes, [frame.f_code for frame in inside])
         if found.compiled and not self.compiled:
             self.compiled = _from_compiled_code(inside + around)
         return found

@@ -150,7 +150,7 @@ class _Shortcut:
 
     def begin(self) -> None:
         with self._lock:
-            _let_scripts_know()
+            _register_for_torchscript()
             self._watches += 1
             if F.scaled_dot_product_attention is _ORIGINAL:  # and not a function of somebody else's
                 F.scaled_dot_product_attention = _ask_listener
@@ -163,7 +163,7 @@ class _Shortcut:
 
 
 @functools.cache
-def _let_scripts_know() -> None:
+def _register_for_torchscript() -> None:
     """Code that is scripted inside a block calls the operator, as it would outside."""
     from torch.jit import _builtins
 

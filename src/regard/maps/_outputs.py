@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.maps._combinations import Followed, Memory, Terms, scaled, some_heads, total
 from regard.maps._folded_heads import FoldedHeads
+from regard.maps._function_table import FunctionEntry
 from regard.maps._joining import Joint, axis_of
-from regard.maps._known_functions import KnownFunction
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._packed_patches import about_tokens
@@ -83,7 +83,7 @@ class OutputTracker(ScaledOutputs):
         out = func(*args, **kwargs)
         if terms is not None and isinstance(out, Tensor):
             self._combined(terms, out, func.__name__ in SUBTRACTIONS)
-            self.note()
+            self.refresh_known()
         self._follow(func.__name__, func, given, kwargs, out)
         return out
 
@@ -114,7 +114,7 @@ class OutputTracker(ScaledOutputs):
         terms = self._sums.get(args[0]) if args else None
         if terms is not None and isinstance(out, Tensor) and same_rows(args[0], out):
             self._sums.set(out, terms)
-            self.note()
+            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
@@ -137,7 +137,7 @@ class OutputTracker(ScaledOutputs):
                 found = some_heads(whole, terms, part, index)
                 if found is not None:
                     self._sums.set(part, found)
-            self.note()
+            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
@@ -145,12 +145,12 @@ class OutputTracker(ScaledOutputs):
         out = func(*args, **kwargs)
         if len(self._outputs) > 1 or (self._outputs and self._steps > 0):
             self._joined(func.__name__, args, kwargs, out)
-            self.note()
+            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
     def is_quiet(
-        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
+        self, known: FunctionEntry, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
     ) -> bool:
         """Whether a call concerns nothing that is followed here, nor one of the parameters that are waited for. Almost
         every call of a model is of this kind."""
@@ -222,7 +222,7 @@ class OutputTracker(ScaledOutputs):
         self._outputs.append(output)
         self._sums.set(tensor, {output: factor or 1.0})
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
-        self.note()
+        self.refresh_known()
 
     def _end_call(self, keep: bool = False) -> None:
         """The call of a module is over. Kernels that gave their logsumexp to the model are there to be merged.
@@ -307,7 +307,7 @@ class OutputTracker(ScaledOutputs):
             self._outputs = [output for output in self._outputs if output not in outputs[1:]]
             self._sums.without(outputs)
             self._sums.set(out, {outputs[0]: 1.0})
-            self.note()
+            self.refresh_known()
 
     def finish(self) -> None:
         self.before_next()

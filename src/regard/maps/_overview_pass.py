@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
-from regard.maps._by_kernel import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
+from regard.maps._triton_maps import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 from regard.support.kept import constant
 
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too

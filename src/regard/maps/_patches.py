@@ -180,7 +180,7 @@ _finder = _Finder()
 
 
 @functools.lru_cache(8)
-def _asking_tensors(original: Callable[..., bool]) -> Callable[..., bool]:
+def _ignore_our_modes(original: Callable[..., bool]) -> Callable[..., bool]:
     """In the place of ``torch.overrides.has_torch_function``."""
 
     @functools.wraps(original)
@@ -196,7 +196,7 @@ def _asking_tensors(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 @functools.lru_cache(8)
-def _telling_of_threads(original: Callable[..., Any]) -> Callable[..., Any]:
+def _report_threads(original: Callable[..., Any]) -> Callable[..., Any]:
     """In the place of a method that starts a thread, or passes work to one."""
 
     @functools.wraps(original)
@@ -210,7 +210,7 @@ def _telling_of_threads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.lru_cache(8)
-def _telling_of_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
+def _report_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
     """In the place of ``stateless._functional_call``."""
 
     @functools.wraps(original)
@@ -237,10 +237,10 @@ def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
 
 
 _PLACES: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    (torch.overrides, "has_torch_function", _asking_tensors),
-    (stateless, "_functional_call", _telling_of_parameters),
-    (threading.Thread, "start", _telling_of_threads),
-    (ThreadPoolExecutor, "submit", _telling_of_threads),
+    (torch.overrides, "has_torch_function", _ignore_our_modes),
+    (stateless, "_functional_call", _report_parameters),
+    (threading.Thread, "start", _report_threads),
+    (ThreadPoolExecutor, "submit", _report_threads),
 )
 
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from regard.maps._call_stack import CallStack
 from regard.maps._module_names import CALL, CallSite
-from regard.maps._ways import Way
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
@@ -65,7 +65,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     cache = _local(inside, CACHES)
     if cache is None:
         return Positions(0, queries, 0, keys, keys) if queries == keys else None
-    state = state_of(cache, site.module, inside, Way.by(frame.f_code for frame in site.frames))
+    state = state_of(cache, site.module, inside, CallStack.by(frame.f_code for frame in site.frames))
     return None if state is None else positions_in(state, shape)
 
 
@@ -78,12 +78,12 @@ class CacheState(NamedTuple):
     guessed: bool
 
 
-def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], way: Way) -> CacheState | None:
+def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: CallStack) -> CacheState | None:
     """What a cache states now, if it states anything.
 
     Args:
         inside: the frames of the module's own call.
-        way: what runs around it.
+        stack: what runs around it.
     """
     own, kind = cache, type(cache)
     # Most have no other cache inside: to ask a class first is less than to ask for what is not there.
@@ -95,7 +95,7 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], way: Wa
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
-    return CacheState(_length(own, module), cross, way.beams, way.guessed)
+    return CacheState(_length(own, module), cross, stack.beams, stack.guessed)
 
 
 # Classes of caches: whether they have a length, and another cache inside only if it is among their variables.

@@ -13,17 +13,17 @@ from regard.functional import kernels
 from regard.maps._attention_scores import ALL
 from regard.maps._band import alignment
 from regard.maps._building import AT_ONCE
-from regard.maps._by_kernel import Proof, proof_of_weights
-from regard.maps._by_logsumexp import weights_and_error
 from regard.maps._check import Check, Rounding, allowed_by_rounding
+from regard.maps._check_buffers import CheckBuffers, CheckNumbers
 from regard.maps._layout import Layout, given_layout
-from regard.maps._numbers_of_checks import NumbersOfCall, NumbersOfChecks
+from regard.maps._logsumexp_weights import weights_and_error
 from regard.maps._operator_watch import unwatched
-from regard.maps._plainly import Plainly, leave_inference_mode
 from regard.maps._record import AttentionRecord, rounding_factor
 from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
 from regard.maps._selection import Rows, select
 from regard.maps._storage import Storage
+from regard.maps._torch_modes import ModesOff, leave_inference_mode
+from regard.maps._triton_maps import Proof, proof_of_weights
 
 
 class QuickOptions(NamedTuple):
@@ -87,16 +87,16 @@ class KeptCall(NamedTuple):
     plan: WritePlan
     options: QuickOptions
     stored: Tensor
-    numbers: NumbersOfCall | tuple[Tensor, Tensor, Tensor]
+    numbers: CheckNumbers | tuple[Tensor, Tensor, Tensor]
     kernel: str | None
     cache: Any
     moment: tuple[int, int]
 
     @property
     def check(self) -> Check:
-        error, more, largest = self.numbers.tensors if isinstance(self.numbers, NumbersOfCall) else self.numbers
+        error, more, largest = self.numbers.tensors if isinstance(self.numbers, CheckNumbers) else self.numbers
         found = Check("kernel", error, Rounding(largest, self.plan.times))
-        if isinstance(self.numbers, NumbersOfCall):
+        if isinstance(self.numbers, CheckNumbers):
             found.add(None, more)
         else:
             found.add_sums(more)
@@ -105,7 +105,7 @@ class KeptCall(NamedTuple):
     @property
     def agrees(self) -> bool:
         """As that of the check, without making it."""
-        if not isinstance(self.numbers, NumbersOfCall):
+        if not isinstance(self.numbers, CheckNumbers):
             return float(self.numbers[0]) <= float(Rounding(self.numbers[2], self.plan.times))
         error, _, largest = self.numbers.values
         return error <= allowed_by_rounding(largest, self.plan.times)
@@ -150,7 +150,7 @@ class QuickCalls:
         self._options, self._key, self._storage, self._chunk_bytes = options, options.key, storage, chunk_bytes
         self._keep = keep
         self._kernels: bool | None = None  # whether kernels may be used
-        self._numbers = NumbersOfChecks()
+        self._numbers = CheckBuffers()
         self.modules = 1  # that are expected to attend, one after the other, in calls of one form
         # Room for the next maps, by whose plan and stream: to make it at once takes less time.
         self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
@@ -206,7 +206,7 @@ class QuickCalls:
         query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
         if logsumexp is None:
             return None
-        with unwatched(), Plainly(query.device):
+        with unwatched(), ModesOff(query.device):
             band = CAUSAL if call.causal else None
             weights, error, sums = weights_and_error(query, key, value, output, logsumexp, call.scale, band, plan.rows)
             # The model may overwrite its values: what depends on them is computed now.

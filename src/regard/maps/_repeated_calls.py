@@ -123,7 +123,9 @@ class RepeatedCall(NamedTuple):
         batch, heads, queries, _ = self.query.shape
         shape = (batch, heads, queries, self.key.shape[2])
         scores = AttentionScores(self.query, self.key, self.scale, None, None, CAUSAL if self.causal else None)
-        running = Computation(scores, self.module, self.output, self.value, logsumexp=self.logsumexp, restore=_as_it_is)
+        running = Computation(
+            scores, self.module, self.output, self.value, logsumexp=self.logsumexp, restore=_unchanged
+        )
         return AttentionRecord(
             self.known.name,
             "sdpa",
@@ -265,14 +267,14 @@ class RepeatedCalls:
                 cache = here.get(name)
                 if cache is not None:
                     break
-        way = names.begin(frame, inside, codes)
+        stack = names.begin(frame, inside, codes)
         ran = run_usual(query, key, value, scale, causal, shared, known.device)
         if ran is None:
             return None
         variables[_ATTENDED] = known.name
         out, kernel, total = ran
         if cache is not None:
-            cache = state_of(cache, module, inside, way) or "nothing"
+            cache = state_of(cache, module, inside, stack) or "nothing"
         scale = query.shape[3] ** -0.5 if scale is None else scale
         return _new(RepeatedCall, (known, module, query, key, value, causal, scale, kernel, out, total, cache))
 
@@ -293,5 +295,5 @@ def _reads(codes: tuple[CodeType, ...]) -> Iterator[tuple[int, str | None, list[
             yield depth, first, caches
 
 
-def _as_it_is(x: Tensor) -> Tensor:
+def _unchanged(x: Tensor) -> Tensor:
     return x

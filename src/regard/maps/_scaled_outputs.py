@@ -59,7 +59,7 @@ class ScaledOutputs:
         self._steps -= 1
         return self._steps > 0 and bool(self._outputs)
 
-    def note(self) -> None:
+    def refresh_known(self) -> None:
         """Other tensors are followed than before."""
         self._known = self._sums.ids
 
@@ -77,7 +77,7 @@ class ScaledOutputs:
             merged = False
             found = len(args) >= 2 and (divided or function in MULTIPLICATIONS) and self._product(divided, args, out)
         if found:
-            self.note()
+            self.refresh_known()
         elif function in _PRODUCTS and self._outputs[-1].with_logsumexp and self.derived.is_beside_another(args, out):
             self._outputs[-1].lost = True
         return merged

@@ -5,6 +5,8 @@ support another function, write its source and register it here.
 """
 
 from regard.maps.sources._aten_kernels import aten_kernel
+from regard.maps.sources._block_attention import BlockLayers as BlockLayers
+from regard.maps.sources._block_attention import block_layer as block_layer
 from regard.maps.sources._direct_kernels import run_usual as run_usual
 from regard.maps.sources._einsum import einsum_labels as einsum_labels
 from regard.maps.sources._einsum import read_einsum as read_einsum
@@ -30,9 +32,7 @@ from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_origins import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
-from regard.maps.sources._torch_fast_path import without_question as without_question
-from regard.maps.sources._unit_values import BlockLayers as BlockLayers
-from regard.maps.sources._unit_values import block_layer as block_layer
+from regard.maps.sources._torch_fast_path import without_mode_dispatch as without_mode_dispatch
 from regard.maps.sources._weighted_sums import PRODUCTS as PRODUCTS
 from regard.maps.sources._xformers import xformers
 

@@ -162,7 +162,7 @@ def _keep(layer: _Layer, batch: int, tokens: int) -> Tensor | None:
     return keep if keep.ndim == 4 else keep.reshape(-1, 1, tokens, tokens)
 
 
-def without_question(func: FunctionType) -> FunctionType:
+def without_mode_dispatch(func: FunctionType) -> FunctionType:
     """The same function of ``torch.nn.functional``, to which no mode seems to be active: it passes itself to none."""
     scope = {**vars(F), "has_torch_function": lambda relevant: False}
     inner = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)

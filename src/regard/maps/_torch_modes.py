@@ -11,7 +11,7 @@ def leave_inference_mode() -> Any:
     return torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
 
 
-class Plainly:
+class ModesOff:
     """Without gradients, inference mode and autocast. A class, and not nested contexts: it is entered at each attention."""
 
     __slots__ = ("_autocast", "_device", "_grad", "_mode")
@@ -34,3 +34,8 @@ class Plainly:
         torch._C._set_grad_enabled(self._grad)
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
+
+
+def in_backward() -> bool:
+    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
+    return torch._C._current_graph_task_id() != -1

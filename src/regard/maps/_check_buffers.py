@@ -10,38 +10,38 @@ _FIRST, _MOST_BYTES = 16, 2**20  # calls, and bytes, for which a tensor has room
 _NOTHING = torch.empty(0)
 
 
-class NumbersOfCall(NamedTuple):
+class CheckNumbers(NamedTuple):
     """Three numbers of each program of one call: the error of the product, that of the logsumexp, and the largest value."""
 
-    page: "_Page"
+    buffer: "_Buffer"
     number: int
 
     @property
     def address(self) -> int:
-        page = self.page
-        return page.begin + self.number * page.step
+        buffer = self.buffer
+        return buffer.begin + self.number * buffer.step
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """The largest of each over all programs, or those of all programs, of which the largest counts."""
-        page = self.page
-        if page.host is not None:
-            error, log_error, largest = page.host[self.number]
+        buffer = self.buffer
+        if buffer.host is not None:
+            error, log_error, largest = buffer.host[self.number]
             return torch.tensor(error), torch.tensor(log_error), torch.tensor(largest)
-        error, log_error, top = page.tensor[self.number, : 3 * page.count].view(3, -1)
+        error, log_error, top = buffer.tensor[self.number, : 3 * buffer.count].view(3, -1)
         return error, log_error, top.amax()
 
     @property
     def values(self) -> tuple[float, float, float]:
         """The largest of each, which waits for the device unless they were fetched."""
-        if self.page.host is not None:
-            error, log_error, largest = self.page.host[self.number]
+        if self.buffer.host is not None:
+            error, log_error, largest = self.buffer.host[self.number]
             return error, log_error, largest
         error, log_error, largest = (float(x.amax()) for x in self.tensors)
         return error, log_error, largest
 
 
-class _Page:
+class _Buffer:
     """Room for the numbers of several calls with so many programs."""
 
     __slots__ = ("begin", "capacity", "count", "host", "step", "tensor", "used")
@@ -63,40 +63,40 @@ class _Page:
         return found.view(self.used, 3, -1).amax(-1)
 
 
-class NumbersOfChecks:
+class CheckBuffers:
     """Gives the calls of a capture room for their numbers."""
 
     def __init__(self) -> None:
-        self._pages: list[_Page] = []
-        self._open: dict[tuple[torch.device, int, int], _Page] = {}
-        self._latest: tuple[torch.device, int, int, _Page] | None = None
+        self._buffers: list[_Buffer] = []
+        self._open: dict[tuple[torch.device, int, int], _Buffer] = {}
+        self._latest: tuple[torch.device, int, int, _Buffer] | None = None
 
-    def room(self, count: int, device: torch.device, stream: int) -> NumbersOfCall:
+    def room(self, count: int, device: torch.device, stream: int) -> CheckNumbers:
         """Room for the numbers of ``count`` programs, which are written in this stream."""
         latest = self._latest
         if latest is not None and latest[2] == count and latest[1] == stream and latest[0] is device:
-            page: _Page | None = latest[3]
+            buffer: _Buffer | None = latest[3]
         else:
-            page = self._open.get((device, stream, count))
-        if page is None or page.used == page.capacity or page.host is not None:
-            capacity = _FIRST if page is None else 4 * page.capacity
+            buffer = self._open.get((device, stream, count))
+        if buffer is None or buffer.used == buffer.capacity or buffer.host is not None:
+            capacity = _FIRST if buffer is None else 4 * buffer.capacity
             with torch.inference_mode(False):
-                page = self._open[device, stream, count] = _Page(count, capacity, device)
-            self._pages.append(page)
-        self._latest = device, stream, count, page
-        page.used += 1
-        return tuple.__new__(NumbersOfCall, (page, page.used - 1))  # its own takes longer
+                buffer = self._open[device, stream, count] = _Buffer(count, capacity, device)
+            self._buffers.append(buffer)
+        self._latest = device, stream, count, buffer
+        buffer.used += 1
+        return tuple.__new__(CheckNumbers, (buffer, buffer.used - 1))  # its own takes longer
 
     def fetch(self) -> None:
         """Bring all numbers to the host, with one copy from each device."""
-        devices: dict[torch.device, list[_Page]] = {}
-        for page in self._pages:
-            if page.host is None and page.used:
-                devices.setdefault(page.tensor.device, []).append(page)
-        for pages in devices.values():
-            found = [page.largest for page in pages]
+        devices: dict[torch.device, list[_Buffer]] = {}
+        for buffer in self._buffers:
+            if buffer.host is None and buffer.used:
+                devices.setdefault(buffer.tensor.device, []).append(buffer)
+        for buffers in devices.values():
+            found = [buffer.largest for buffer in buffers]
             host = (found[0] if len(found) == 1 else torch.cat(found)).tolist()
-            for page in pages:
-                page.host, host = host[: page.used], host[page.used :]
-                page.tensor = _NOTHING
-        self._pages = []
+            for buffer in buffers:
+                buffer.host, host = host[: buffer.used], host[buffer.used :]
+                buffer.tensor = _NOTHING
+        self._buffers = []

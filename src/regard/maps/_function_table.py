@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-class KnownFunction(NamedTuple):
+class FunctionEntry(NamedTuple):
     """A function of torch, or an operator.
 
     Attributes:
@@ -24,7 +24,7 @@ class KnownFunction(NamedTuple):
     reads: bool
 
 
-class KnownFunctions(dict[Any, KnownFunction]):
+class FunctionTable(dict[Any, FunctionEntry]):
     """What is known of each function, by the function.
 
     Args:
@@ -32,9 +32,9 @@ class KnownFunctions(dict[Any, KnownFunction]):
         quiet: names of those that have a handler only for the case that an argument is followed.
         shown: names of functions of which every call matters.
 
-    >>> known = KnownFunctions({})
+    >>> known = FunctionTable({})
     >>> known[torch.relu], known[torch.ops.aten.mul.Tensor].name
-    (KnownFunction(name='relu', handler=None, operator=False, quiet=True, reads=False), 'mul')
+    (FunctionEntry(name='relu', handler=None, operator=False, quiet=True, reads=False), 'mul')
     """
 
     def __init__(
@@ -42,16 +42,11 @@ class KnownFunctions(dict[Any, KnownFunction]):
     ) -> None:
         self._handlers, self._quiet, self._shown = handlers, quiet, shown
 
-    def __missing__(self, func: Any) -> KnownFunction:
+    def __missing__(self, func: Any) -> FunctionEntry:
         operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
         name = getattr(func, "__name__", "")
         name = name.partition(".")[0] if operator else name
         handler = self._handlers.get(name)
         quiet = not operator and (handler is None or name in self._quiet) and name not in self._shown
-        found = self[func] = KnownFunction(name, handler, operator, quiet, name == "__get__")
+        found = self[func] = FunctionEntry(name, handler, operator, quiet, name == "__get__")
         return found
-
-
-def in_backward() -> bool:
-    """In a backward pass only activation checkpointing calls the model: its attention was recorded before."""
-    return torch._C._current_graph_task_id() != -1
