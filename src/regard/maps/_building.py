@@ -1,4 +1,8 @@
-"""Whole maps, some rows at a time, and each compared with what the model computed as it is built."""
+"""Builds whole maps, in the fastest way that applies, and compares each with what the model computed.
+
+In this order: a Triton kernel, one batched product for small maps on a CPU, tiles that fit into the CPU's cache, and chunks
+of rows for everything else.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,17 +17,17 @@ from regard.maps._selection import chosen_count, numbers_of, on_device
 from regard.maps._tiles import fits_tiles, in_tiles
 from regard.maps._triton_maps import weights_by_kernel
 
-AT_ONCE = 2**14  # up to so many weights a loop takes longer than its work
+AT_ONCE = 2**14  # weights of a map up to which it is computed in one piece: calling operators takes longer than they do
 
 
 @dataclass(frozen=True)
 class Room:
-    """Where a map goes.
+    """Where a map is written: into new memory, or into a file.
 
     Attributes:
-        make: makes room for it, given the size of its batch: 1 if it is the same for the whole batch.
-        dtype: the dtype in which it is kept.
-        new: whether a tensor made elsewhere may take its place.
+        make: allocates the tensor, given the size of its batch (1 if the map is the same for the whole batch).
+        dtype: the dtype in which the map is kept.
+        new: whether the map may also be a tensor that was allocated elsewhere; False for a file, which must be filled.
     """
 
     make: Callable[[int], Tensor]
@@ -35,7 +39,7 @@ class Room:
 
 
 def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room, chunk_bytes: int) -> Tensor:
-    """The selected weights, written into room for them."""
+    """The selected weights, in the tensor that ``room`` gives, or in a new one if it allows that."""
     every_row = isinstance(rows, slice) and rows == ALL
     if (written := weights_by_kernel(record, heads, room.dtype, rows)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
@@ -59,7 +63,7 @@ def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room
 def chunks(
     record: AttentionRecord, rows: Selection, heads: Selection, chunk_bytes: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """The selected rows, as many at a time as fit into ``chunk_bytes``, each part with the number of its first row."""
+    """The weights of the selected rows, as many at a time as fit into ``chunk_bytes``, each part with its first row."""
     batch, heads_count, queries, keys = record.shape
     device = record.running.device
     first, numbers = 0, numbers_of(rows, queries)

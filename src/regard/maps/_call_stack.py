@@ -1,20 +1,23 @@
-"""What the functions that run around an attention tell of it, found out once for each sequence of functions."""
+"""What the call stack around an attention says: whether beam search, assisted decoding or compiled code is running.
+
+Names of functions are compared once for each sequence of functions, and the answer is cached by the ids of their code objects.
+"""
 
 from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-_MOST = 4096  # ways that are kept
+_MOST = 4096  # call stacks that are cached
 
 
 class CallStack(NamedTuple):
     """What runs around an attention.
 
     Attributes:
-        beams: beams are searched.
-        guessed: an assistant, or prompt lookup, guesses tokens.
-        compiled: compiled code may be among the functions.
-        codes: of the functions. They are kept, so that their numbers stay theirs.
+        beams: beam search is running.
+        guessed: tokens may be guesses, of an assistant model or of prompt lookup.
+        compiled: some functions may be compiled code.
+        codes: the code objects of the functions. Keeping them alive keeps their ids from being reused.
     """
 
     beams: bool
@@ -24,7 +27,7 @@ class CallStack(NamedTuple):
 
     @classmethod
     def by(cls, around: Iterable[CodeType], inside: Iterable[CodeType] = ()) -> "CallStack":
-        """By the functions around the call of a module, and those inside of it.
+        """From the functions around the call of a module, and those inside of it.
 
         >>> def _beam_search(): ...
         >>> CallStack.by([_beam_search.__code__])[:3]
@@ -36,7 +39,7 @@ class CallStack(NamedTuple):
         return cls("_beam_search" in names, "_assisted_decoding" in names, compiled, inside + around)
 
     def within(self, other: "CallStack") -> "CallStack":
-        """Both: the functions of the other one run around these."""
+        """What this stack and the ``other`` one around it say together."""
         return CallStack(self.beams or other.beams, self.guessed or other.guessed, self.compiled or other.compiled)
 
 
@@ -47,10 +50,13 @@ _known_stacks: dict[tuple[int, ...], CallStack] = {}
 def call_stack_of(
     numbers: tuple[int, ...], call: FrameType, inside: list[FrameType], run: FrameType | None
 ) -> CallStack:
-    """That of the functions inside the call of a module, and from there outwards up to the model's run.
+    """The call stack from inside the call of a module outwards, up to the call of the whole model.
 
     Args:
-        numbers: of the codes of all these functions.
+        numbers: the ids of the code objects of all these functions.
+        call: the frame of the module's call.
+        inside: the frames inside of it.
+        run: the frame of the model's call; None if it is not known.
     """
     found = _known_stacks.get(numbers)
     if found is None:

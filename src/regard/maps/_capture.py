@@ -1,4 +1,4 @@
-"""``capture``: the attention maps of a model, taken while it runs as it always does."""
+"""``capture``: the attention maps of a model, computed beside it while it runs unchanged."""
 
 import functools
 import inspect
@@ -39,7 +39,8 @@ from regard.support.text import parse_size
 class Capture(Revisions):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
-    :meth:`attended` receives every record before its weights are built.
+    It is the listener of an interceptor: :meth:`attended` receives the record of each attention, builds what is kept, and
+    adds it to the maps. Calls like earlier ones go to :meth:`took`, which is faster.
     """
 
     model: nn.Module
@@ -71,7 +72,7 @@ class Capture(Revisions):
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
-        self._waiting: dict[str, Tensor] = {}
+        self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
         self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
         self._noted: dict[str, dict[str, None]] = {}  # the modules that each note is about
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
@@ -89,7 +90,7 @@ class Capture(Revisions):
         return self.maps
 
     def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
-        """Modules that run outside of Python, or in other threads. A model that has some is not learned."""
+        """Report modules whose attention cannot be intercepted: they run outside of Python, or in other threads."""
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
@@ -116,7 +117,7 @@ class Capture(Revisions):
         if self._names is not None:
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         if self.long.overview is not None and torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
+            torch.cuda.synchronize()  # overviews are copied to the host asynchronously
         if self.stream is not None:
             self.storage.finish(self.maps.records)
         if kind is None:
@@ -152,7 +153,7 @@ class Capture(Revisions):
         before = self.storage.used
         with ModesOff(running.device):
             try:
-                if self.long.overview is None:  # which tells it with its check
+                if self.long.overview is None:  # an overview sets it together with its check
                     record.check.allowed = running.rounding(record.shape[3])
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
@@ -172,7 +173,7 @@ class Capture(Revisions):
         if self.reduce is None:
             self.maps.add(record)
             return
-        self.fold(record.name)  # what was waiting
+        self.fold(record.name)  # the map of the call before this one can no longer change
         self.maps.add(record)
         if record.stored is not None:
             self._waiting[record.name] = record.weights
@@ -182,6 +183,7 @@ class Capture(Revisions):
 
     @staticmethod
     def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
+        """Compute the norms of ``values=True`` now if the output projection is known, else when the model applies it."""
         running = record.running
         if running.projection is not None and running.value is not None:
             with torch.inference_mode(False), torch.no_grad():
@@ -196,7 +198,7 @@ class Capture(Revisions):
             found.reduced = self.reduced(found.reduced, weights, *more)
 
     def _layout(self, record: AttentionRecord) -> Layout | None:
-        """How the keys lie: the grid that the caller gave is for attention that fits it."""
+        """How the keys lie on an image: as the caller says with ``grid=`` if that fits, else as the model states it."""
         known, declared = record.layout, record.running.layout_declared
         options = self._options if record.windows is None else self._options._replace(grid=None)
         return options.layout(known, record.shape[3], record.name, declared)
@@ -338,12 +340,12 @@ def _check_options(options: Capture) -> None:
 
 @functools.lru_cache(4096)
 def _is_unseen(kind: type[nn.Module]) -> bool:
-    """Whether modules of this class run where nothing is seen."""
+    """Whether modules of this class run outside of Python or in other threads, where nothing can be intercepted."""
     return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 def _positional(function: Callable[..., Any]) -> int:
-    """How many arguments a function takes by position; 2 if it does not tell."""
+    """How many positional arguments a function requires; 2 if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

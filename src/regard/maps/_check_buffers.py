@@ -1,29 +1,34 @@
-"""The numbers that kernels write when they compare maps with outputs, side by side in few tensors, so that all of them come
-to the host at once."""
+"""Buffers on the GPU for the results of checks: kernels write them there, and one copy brings all of them to the host.
+
+A kernel that writes a map compares it with the model's output in the same pass. Each of its programs (thread blocks) writes
+three numbers. Many calls share a buffer, because
+allocating and copying a small tensor for each call would cost time on the host.
+"""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_FIRST, _MOST_BYTES = 16, 2**20  # calls, and bytes, for which a tensor has room
+_FIRST, _MOST_BYTES = 16, 2**20  # calls that the first buffer holds, and bytes of the largest buffer
 _NOTHING = torch.empty(0)
 
 
 class CheckNumbers(NamedTuple):
-    """Three numbers of each program of one call: the error of the product, that of the logsumexp, and the largest value."""
+    """The check of one call: the error of the product, that of the logsumexp and the largest value, for each program."""
 
     buffer: "_Buffer"
     number: int
 
     @property
     def address(self) -> int:
+        """Where the kernel writes."""
         buffer = self.buffer
         return buffer.begin + self.number * buffer.step
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The largest of each over all programs, or those of all programs, of which the largest counts."""
+        """The three numbers as tensors. Before :meth:`CheckBuffers.fetch` the errors are still those of each program."""
         buffer = self.buffer
         if buffer.host is not None:
             error, log_error, largest = buffer.host[self.number]
@@ -33,7 +38,7 @@ class CheckNumbers(NamedTuple):
 
     @property
     def values(self) -> tuple[float, float, float]:
-        """The largest of each, which waits for the device unless they were fetched."""
+        """The three numbers. Before :meth:`CheckBuffers.fetch` this synchronizes with the device."""
         if self.buffer.host is not None:
             error, log_error, largest = self.buffer.host[self.number]
             return error, log_error, largest
@@ -42,12 +47,12 @@ class CheckNumbers(NamedTuple):
 
 
 class _Buffer:
-    """Room for the numbers of several calls with so many programs."""
+    """A tensor with one row for each of several calls that have ``count`` programs each."""
 
     __slots__ = ("begin", "capacity", "count", "host", "step", "tensor", "used")
 
     def __init__(self, count: int, capacity: int, device: torch.device) -> None:
-        floats = -(-3 * count // 4) * 4  # each begins at a multiple of 16 bytes
+        floats = -(-3 * count // 4) * 4  # rows are aligned to 16 bytes
         self.count, self.step, self.used = count, 4 * floats, 0
         self.capacity = max(1, min(capacity, _MOST_BYTES // self.step))
         self.tensor = torch.empty((self.capacity, floats), device=device)
@@ -56,7 +61,7 @@ class _Buffer:
 
     @property
     def largest(self) -> Tensor:
-        """The largest of each number over the programs of a call, ``(calls, 3)``."""
+        """The maximum of each number over the programs of a call, ``(calls, 3)``."""
         found = self.tensor if self.used == self.capacity else self.tensor[: self.used]
         if 3 * self.count < found.shape[1]:
             found = found[:, : 3 * self.count]
@@ -64,7 +69,7 @@ class _Buffer:
 
 
 class CheckBuffers:
-    """Gives the calls of a capture room for their numbers."""
+    """The buffers of a capture."""
 
     def __init__(self) -> None:
         self._buffers: list[_Buffer] = []
@@ -72,7 +77,7 @@ class CheckBuffers:
         self._latest: tuple[torch.device, int, int, _Buffer] | None = None
 
     def room(self, count: int, device: torch.device, stream: int) -> CheckNumbers:
-        """Room for the numbers of ``count`` programs, which are written in this stream."""
+        """A row for a call with ``count`` programs, which writes in this stream."""
         latest = self._latest
         if latest is not None and latest[2] == count and latest[1] == stream and latest[0] is device:
             buffer: _Buffer | None = latest[3]
@@ -85,10 +90,10 @@ class CheckBuffers:
             self._buffers.append(buffer)
         self._latest = device, stream, count, buffer
         buffer.used += 1
-        return tuple.__new__(CheckNumbers, (buffer, buffer.used - 1))  # its own takes longer
+        return tuple.__new__(CheckNumbers, (buffer, buffer.used - 1))  # the constructor of a named tuple is slower
 
     def fetch(self) -> None:
-        """Bring all numbers to the host, with one copy from each device."""
+        """Copy all numbers to the host, with one copy from each device. This synchronizes."""
         devices: dict[torch.device, list[_Buffer]] = {}
         for buffer in self._buffers:
             if buffer.host is None and buffer.used:

@@ -1,4 +1,8 @@
-"""What an interceptor knows of a function of torch. Every call of the model's comes to it, so each is looked up once."""
+"""A table of torch functions: how the interceptor treats each of them.
+
+The interceptor sees every torch function that a model calls, so it must decide quickly. The table computes the decision once
+for each function.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -7,14 +11,14 @@ import torch
 
 
 class FunctionEntry(NamedTuple):
-    """A function of torch, or an operator.
+    """How calls of one torch function, or of one operator, are treated.
 
     Attributes:
-        name: without that of the overload.
-        handler: what runs it instead, if anything does.
-        operator: whether it is called as an operator, not as a function.
-        quiet: whether a call matters only if one of its arguments is followed.
-        reads: whether it only reads a property.
+        name: its name, without the overload.
+        handler: runs the call instead; None if the function itself runs.
+        operator: whether it is an operator (``torch.ops.…``), not a Python function.
+        quiet: whether a call matters only if one of its arguments is a tensor that is followed.
+        reads: whether it only reads an attribute of a tensor.
     """
 
     name: str
@@ -25,12 +29,12 @@ class FunctionEntry(NamedTuple):
 
 
 class FunctionTable(dict[Any, FunctionEntry]):
-    """What is known of each function, by the function.
+    """The entry of each function, made when the function is first looked up.
 
     Args:
-        handlers: what runs functions of these names instead.
-        quiet: names of those that have a handler only for the case that an argument is followed.
-        shown: names of functions of which every call matters.
+        handlers: handlers by the name of the function.
+        quiet: names of functions whose handler matters only if an argument is followed.
+        shown: names of functions whose every call matters.
 
     >>> known = FunctionTable({})
     >>> known[torch.relu], known[torch.ops.aten.mul.Tensor].name
