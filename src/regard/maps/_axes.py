@@ -1,8 +1,8 @@
 """Which axes of a model's tensors are the batch, the heads and the queries, and how certain that is.
 
-Models fold and permute axes as they like: ``(batch · windows, heads, …)``, ``(batch · heads, …)``, ``(batch, heads, groups, …)``.
-An assignment of meanings to axes is called a *reading* here. The product of weights and values is the same in every reading,
-so the residual cannot tell readings apart. Other evidence can:
+Models fold and permute axes as they like: ``(batch · windows, heads, …)``, ``(batch · heads, …)``, ``(batch, heads,
+groups, …)``. An assignment of meanings to axes is called a *reading* here. The product of weights and values is the
+same in every reading, so the residual cannot tell readings apart. Other evidence can:
 
 - the number of heads that the module states;
 - the width of the layer's own output projection, which takes the outputs of all heads of one token;

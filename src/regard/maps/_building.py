@@ -1,7 +1,7 @@
 """Builds whole maps, in the fastest way that applies, and compares each with what the model computed.
 
-In this order: a Triton kernel, one batched product for small maps on a CPU, tiles that fit into the CPU's cache, and chunks
-of rows for everything else.
+In this order: a Triton kernel, one batched product for small maps on a CPU, tiles that fit into the CPU's cache, and
+chunks of rows for everything else.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,7 @@
 """What the call stack around an attention says: whether beam search, assisted decoding or compiled code is running.
 
-Names of functions are compared once for each sequence of functions, and the answer is cached by the ids of their code objects.
+Names of functions are compared once for each sequence of functions, and the answer is cached by the ids of their code
+objects.
 """
 
 from collections.abc import Iterable

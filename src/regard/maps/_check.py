@@ -1,7 +1,7 @@
 """``Check``: the comparison of a map with what the model computed.
 
-Errors stay on the device while the model runs, and are reduced to one number when they are read, so that a capture never
-synchronizes with a GPU.
+Errors stay on the device while the model runs, and are reduced to one number when they are read, so that a capture
+never synchronizes with a GPU.
 """
 
 import math

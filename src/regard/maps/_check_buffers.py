@@ -1,8 +1,8 @@
 """Buffers on the GPU for the results of checks: kernels write them there, and one copy brings all of them to the host.
 
-A kernel that writes a map compares it with the model's output in the same pass. Each of its programs (thread blocks) writes
-three numbers. Many calls share a buffer, because
-allocating and copying a small tensor for each call would cost time on the host.
+A kernel that writes a map compares it with the model's output in the same pass. Each of its programs (thread blocks)
+writes three numbers. Many calls share a buffer, because allocating and copying a small tensor for each call would cost
+time on the host.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """How much each head contributes: the norms of values behind the layer's own output projection.
 
 A weight alone does not say how much a token contributes: a sink has large weights and small values. The contribution of
-key j to query i by head h is the vector A_ij · v_j W_h, where W_h are the columns of the output projection that belong to
-the head. Only norms are kept: ‖v_j W_h‖ for each key, and ‖Σ_j A_ij v_j W_h‖ for each query.
+key j to query i by head h is the vector A_ij · v_j W_h, where W_h are the columns of the output projection that belong
+to the head. Only norms are kept: ‖v_j W_h‖ for each key, and ‖Σ_j A_ij v_j W_h‖ for each query.
 
 The output projection is found by its input: it is the first product of a weight matrix with exactly the merged heads.
 """

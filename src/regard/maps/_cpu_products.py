@@ -1,8 +1,8 @@
 """Matrix products on a CPU, by the faster one of torch's two libraries, MKL and oneDNN.
 
-``torch.matmul`` uses MKL for float32. On AMD processors with AVX-512, oneDNN takes half as long. torch has no public function
-for a oneDNN product, so this uses the operator that its compiler inserts for linear layers. If that operator is missing, or
-may round to bfloat16, MKL is used.
+``torch.matmul`` uses MKL for float32. On AMD processors with AVX-512, oneDNN takes half as long. torch has no public
+function for a oneDNN product, so this uses the operator that its compiler inserts for linear layers. If that operator
+is missing, or may round to bfloat16, MKL is used.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """Which comes first if a model folds heads and samples into one axis: the heads or the samples?
 
-Most models fold ``(batch, heads)``; some fold ``(heads, batch)``. The attention itself is the same in both cases. What shows
-the order is the next step of the model: it merges the heads of each token, and the result fits only one of the two orders.
+Most models fold ``(batch, heads)``; some fold ``(heads, batch)``. The attention itself is the same in both cases. What
+shows the order is the next step of the model: it merges the heads of each token, and the result fits only one of the
+two orders.
 """
 
 import weakref

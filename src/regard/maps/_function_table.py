@@ -1,7 +1,7 @@
 """A table of torch functions: how the interceptor treats each of them.
 
-The interceptor sees every torch function that a model calls, so it must decide quickly. The table computes the decision once
-for each function.
+The interceptor sees every torch function that a model calls, so it must decide quickly. The table computes the decision
+once for each function.
 """
 
 from collections.abc import Callable, Collection, Mapping

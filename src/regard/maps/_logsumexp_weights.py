@@ -1,7 +1,7 @@
 """Weights as exp(scores − logsumexp), with the logsumexp that the model's kernel returned.
 
-This saves the search for the largest score of each row. Rows sum to one if the logsumexp is right, so the sums are a check of
-it. Rows are divided by their sums, so that the weights are those of the softmax in any case.
+This saves the search for the largest score of each row. Rows sum to one if the logsumexp is right, so the sums are a
+check of it. Rows are divided by their sums, so that the weights are those of the softmax in any case.
 """
 
 import math

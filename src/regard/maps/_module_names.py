@@ -1,6 +1,7 @@
-"""Which module attends. The Python frames tell it, so that the model needs no hooks.
+"""Finds the module that attends, from the Python frames of the call stack.
 
-(Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
+Hooks would be simpler, but they turn off the fast path of ``nn.TransformerEncoderLayer``, and run in other threads,
+too.
 """
 
 import inspect
@@ -17,12 +18,11 @@ from regard.maps._call_stack import USUAL, CallStack, call_stack_of
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-
-OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # which checks types in tests
-_GRIDS = "image_grid_thw"  # Qwen-VL's
-CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
+OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # jaxtyping: it checks types in tests
+_GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
+CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
-_MOST = 4096  # facts that are kept: texts of many lengths have many
+_MOST = 4096  # facts that are kept: sequences of many lengths add many
 
 # The name of the code that stands in for a patched function.
 PATCHED_CODE = "call_source"
@@ -40,7 +40,7 @@ def clean(path: str) -> str:
 
 
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """What ``model.named_modules()`` gives, in its order, without a generator for each level.
+    """``dict(model.named_modules())``, but faster: without a generator for each level.
 
     >>> list(named_modules(nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())))
     ['', '0', '0.0', '1']
@@ -65,7 +65,7 @@ class CallSite:
     """Where an attention happened: the module, its name, and the frames from the call outwards.
 
     Attributes:
-        remembered: what does not change while the model is intercepted, so that it is computed once.
+        remembered: a cache for answers that do not change while the model is intercepted.
     """
 
     name: str
@@ -77,7 +77,7 @@ class CallSite:
         """A local variable of the innermost running function of this name; None if there is none.
 
         Args:
-            module: the module of which the function must be a method.
+            module: if given, the function must be a method of this module.
         """
         for frame in self.frames:
             named = frame.f_code.co_name == function and name in frame.f_code.co_varnames
@@ -87,7 +87,7 @@ class CallSite:
 
 
 def attribute(module: nn.Module | None, name: str) -> Any:
-    """``getattr(module, name, None)``, without an error inside of it if there is none: most modules state nothing.
+    """``getattr(module, name, None)``, but faster if there is no such attribute: ``nn.Module`` would raise and catch an error.
 
     >>> attribute(nn.Linear(2, 3), "in_features"), attribute(nn.Linear(2, 3), "num_heads")
     (2, None)
@@ -124,7 +124,7 @@ class ModuleNames:
 
     @classmethod
     def known(cls, modules: list[nn.Module], listed: list[str], paths: dict[int, str], root: str) -> "ModuleNames":
-        """Of modules whose names were found before: ``listed`` are their paths, and ``paths`` the same by their ids."""
+        """The names of a model that did not change: ``listed`` are the paths of its modules, ``paths`` the same by id."""
         found = cls.__new__(cls)
         found._modules, found._by_clean_name, found._listed = None, None, (listed, modules)
         found.paths, found.root, found.is_wrapped = paths, root, False
@@ -132,14 +132,15 @@ class ModuleNames:
         return found
 
     def _begin(self) -> None:
+        """Set what changes while the model runs."""
         self._parents: dict[str, list[nn.Module]] = {}
         self.remembered: dict[Any, Any] = {}
-        # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
+        # Calls of modules that attended and still run: frame, name, how often. Holding a frame keeps it from being reused.
         self._running: list[tuple[FrameType, str, int]] = []
-        # The outermost frame of the model's latest run, and how many runs there were.
+        # The outermost frame of the model's latest run, and the number of this run.
         self._run: tuple[FrameType, int] | None = None
-        self._outside = USUAL  # the functions from there outwards
-        # The argument of this name with which the latest run was called, if there was one: the grids of its images.
+        self._outside = USUAL  # what the functions around this run say
+        # The grids of the images with which the latest run was called, if it has such an argument.
         self.image_grids: Any = None
         # Whether compiled code called some of the attention.
         self.compiled = False
@@ -161,7 +162,7 @@ class ModuleNames:
         return path if path is None or path else self.root
 
     def find(self, name: str) -> nn.Module | None:
-        """The module of this name, which :meth:`of` gave."""
+        """The module of this name: the inverse of :meth:`of`."""
         return self._by_name.get("" if name == self.root and name not in self._by_name else name)
 
     def parents(self, name: str) -> list[nn.Module]:
@@ -177,12 +178,12 @@ class ModuleNames:
     def locate(
         self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
     ) -> CallSite | None:
-        """The innermost call of a module of the model that is running; None outside the model.
+        """The innermost running call of one of the model's modules; None outside of the model.
 
         Args:
             module: the module that attends, if it is known.
-            member: the part of the running module to which the attention belongs.
-            count: whether to number this attention: False if it may turn out not to be one.
+            member: the submodule to which the attention belongs, if the running module computes it by itself.
+            count: whether to count this as an attention of the call. The second one in a call is named ``name#2``.
         """
         frames = model_frames()
         if not self.compiled and _COMPILER in sys.modules:
@@ -213,7 +214,7 @@ class ModuleNames:
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
 
     def _at_once(self, frames: list[FrameType]) -> CallSite | None:
-        """The usual case: the module of the innermost call attends, and no function inside of it belongs to another one."""
+        """The fast path of :meth:`locate`: all functions inside the innermost call of a module belong to this module."""
         owners = []
         for frame in frames:
             if frame.f_code is CALL:
@@ -231,11 +232,11 @@ class ModuleNames:
 
     @property
     def run(self) -> int:
-        """How many times the model ran before the run of now."""
+        """The number of the current run of the model, from 0."""
         return 0 if self._run is None else self._run[1]
 
     def _count_run(self, frames: list[FrameType]) -> None:
-        """``generate``, or any method of the model that calls it several times, is one run."""
+        """Count a run of the model. ``generate``, or any method of it that calls the model several times, is one run."""
         if self._run is not None and self._run[0] in frames:
             return
         outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
@@ -253,11 +254,11 @@ class ModuleNames:
         return getattr(method, "__code__", None) is frame.f_code
 
     def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> CallStack:
-        """This call of a module is about to attend: what runs around it.
+        """The call stack of a call that is about to attend, for repeated calls: it is found by ids, in little time.
 
         Args:
-            inside: the functions that run inside the call.
-            codes: the numbers of their codes.
+            inside: the frames of the functions inside the call.
+            codes: the ids of their code objects.
         """
         run = None if self._run is None else self._run[0]
         numbers, frame = codes[:], call
@@ -275,7 +276,7 @@ class ModuleNames:
         return found
 
     def _begin_run(self, call: FrameType, inside: list[FrameType]) -> CallStack:
-        """The same for the first attention of a run."""
+        """As :meth:`begin`, for the first attention of a run."""
         around = _frames_from(call)
         self._count_run(around)
         codes = [frame.f_code for frame in around]
@@ -289,11 +290,11 @@ class ModuleNames:
 
     @property
     def some_run(self) -> bool:
-        """Whether calls that are numbered may still run."""
+        """Whether a call whose attention was counted may still be running."""
         return bool(self._running)
 
     def counts(self, call: FrameType) -> bool:
-        """Whether attention of this call is numbered. Calls that ended are forgotten."""
+        """Whether an attention of this call was counted. Forgets calls that ended."""
         if not self._running:
             return False
         frames = model_frames()
@@ -301,10 +302,11 @@ class ModuleNames:
         return any(entry[0] is call for entry in self._running)
 
     def attended(self, call: FrameType, name: str) -> None:
-        """This call of the module of this name attended once."""
+        """Count the first attention of this call."""
         self._running.append((call, name, 1))
 
     def _numbered(self, frame: FrameType, name: str) -> str:
+        """Count an attention of this call. Returns its name: that of the module, with ``#2`` for the second one."""
         for index, (running, known, count) in enumerate(self._running):
             if running is frame and known == name:
                 self._running[index] = (frame, name, count + 1)
@@ -313,7 +315,7 @@ class ModuleNames:
         return name
 
     def take_back(self, name: str) -> None:
-        """Undo the numbering of the latest attention, which was retracted."""
+        """Undo the counting of the latest attention, which was retracted."""
         path = name.partition("#")[0]
         for index, (frame, known, count) in enumerate(self._running):
             if known == path and name == (path if count == 1 else f"{path}#{count}"):
@@ -321,7 +323,7 @@ class ModuleNames:
 
     @property
     def facts(self) -> dict[Any, Any]:
-        """What was remembered and holds as long as the model does not change, without references to it."""
+        """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model."""
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
         own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
         return own if len(own) < _MOST else {}
@@ -337,8 +339,11 @@ class ModuleNames:
 
 
 def model_frames() -> list[FrameType]:
-    """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
-    model's tensors until the next garbage collection."""
+    """All frames from the model's call outwards.
+
+    Frames of this package are left out: a frame that refers to itself would keep the model's tensors alive until the next
+    garbage collection.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
@@ -346,7 +351,7 @@ def model_frames() -> list[FrameType]:
 
 
 def _frames_from(frame: FrameType | None) -> list[FrameType]:
-    """This frame and those outside of it."""
+    """This frame and all frames around it."""
     found = []
     while frame is not None:
         found.append(frame)
@@ -360,8 +365,10 @@ def first_argument(frame: FrameType) -> Any:
 
 
 def _from_compiled_code(frames: list[FrameType]) -> bool:
-    """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
-    compile wrapper called directly runs compiled."""
+    """Whether one of these frames is compiled code that runs as Python while it is intercepted.
+
+    A patched function (see :mod:`regard.maps._patches`) that the compile wrapper calls directly does run compiled.
+    """
     handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
     rest = iter(frames[handed + 1 :])
     if handed >= 0:
@@ -370,7 +377,7 @@ def _from_compiled_code(frames: list[FrameType]) -> bool:
 
 
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
-    """The frame of this one call of the module, inside which its helpers run; None if the module is not running."""
+    """The frame of the module's running call; None if the module is not running."""
     for frame in frames:
         if frame.f_code is CALL and first_argument(frame) is module:
             return frame
@@ -382,7 +389,7 @@ def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
 
 
 def _is_another_model(found: Any, frame: FrameType) -> bool:
-    """Whether a module that is not in the model, but has parameters, is being called: an assistant, or a teacher."""
+    """Whether this frame is the call of a module with parameters outside of the model: an assistant model, or a teacher."""
     called = frame.f_code is CALL and isinstance(found, nn.Module)
     return called and next(found.parameters(), None) is not None
 

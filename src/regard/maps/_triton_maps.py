@@ -1,7 +1,8 @@
 """Maps and overviews computed by Triton kernels on a GPU. Where these cannot be used, torch computes the same.
 
-When a kernel is first used for a kind of calls (device, dtypes, options), its result is compared with that of torch. If it fails
-or disagrees, it is not used again in this process, and the record says why. So no map comes from a kernel that was not compared.
+When a kernel is first used for a kind of calls (device, dtypes, options), its result is compared with that of torch. If
+it fails or disagrees, it is not used again in this process, and the record says why. So no map comes from a kernel that
+was not compared.
 """
 
 from typing import Any, NamedTuple
