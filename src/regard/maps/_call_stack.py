@@ -1,14 +1,57 @@
-"""What the call stack around an attention says: whether beam search, assisted decoding or compiled code is running.
+"""Reads the call stack around an attention: its frames, and whether beam search, assisted decoding or compiled code runs.
 
-Names of functions are compared once for each sequence of functions, and the answer is cached by the ids of their code
-objects.
+For the latter, names of functions are compared once for each sequence of functions. The answer is cached by the ids of
+their code objects.
 """
 
+import sys
 from collections.abc import Iterable
+from itertools import dropwhile
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # jaxtyping: it checks types in tests
+PATCHED_CODE = "call_source"  # the name of the code that stands in for a patched function
 _MOST = 4096  # call stacks that are cached
+
+
+def model_frames() -> list[FrameType]:
+    """All frames from the model's call outwards.
+
+    Frames of this package are left out: a frame that refers to itself would keep the model's tensors alive until the next
+    garbage collection.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
+        frame = frame.f_back
+    return frames_from(frame)
+
+
+def frames_from(frame: FrameType | None) -> list[FrameType]:
+    """This frame and all frames around it."""
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def first_argument(frame: FrameType) -> Any:
+    """The value of a function's first argument, which is ``self`` in a method; None if it has no arguments."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def from_compiled_code(frames: list[FrameType]) -> bool:
+    """Whether one of these frames is compiled code that runs as Python while it is intercepted.
+
+    A patched function (see :mod:`regard.maps._patches`) that the compile wrapper calls directly does run compiled.
+    """
+    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
+    rest = iter(frames[handed + 1 :])
+    if handed >= 0:
+        rest = dropwhile(lambda frame: "_dynamo" in frame.f_code.co_filename, rest)
+    return any(frame.f_code.co_name == "compile_wrapper" for frame in rest)
 
 
 class CallStack(NamedTuple):

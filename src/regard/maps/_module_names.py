@@ -7,25 +7,28 @@ too.
 import inspect
 import sys
 from dataclasses import dataclass, field
-from itertools import dropwhile
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from regard.maps._call_stack import USUAL, CallStack, call_stack_of
+from regard.maps._call_stack import (
+    USUAL,
+    CallStack,
+    call_stack_of,
+    first_argument,
+    frames_from,
+    from_compiled_code,
+    model_frames,
+)
 
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # jaxtyping: it checks types in tests
 _GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
 CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
 _MOST = 4096  # facts that are kept: sequences of many lengths add many
-
-# The name of the code that stands in for a patched function.
-PATCHED_CODE = "call_source"
 
 
 def clean(path: str) -> str:
@@ -187,7 +190,7 @@ class ModuleNames:
         """
         frames = model_frames()
         if not self.compiled and _COMPILER in sys.modules:
-            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and from_compiled_code(
                 frames
             )
         if self._running:
@@ -272,12 +275,12 @@ class ModuleNames:
         if self._outside is not USUAL:
             found = found.within(self._outside)
         if found.compiled and not self.compiled:
-            self.compiled = _from_compiled_code(inside + _frames_from(call))
+            self.compiled = from_compiled_code(inside + frames_from(call))
         return found
 
     def _begin_run(self, call: FrameType, inside: list[FrameType]) -> CallStack:
         """As :meth:`begin`, for the first attention of a run."""
-        around = _frames_from(call)
+        around = frames_from(call)
         self._count_run(around)
         codes = [frame.f_code for frame in around]
         known = self._run is not None and self._run[0] in around
@@ -285,7 +288,7 @@ class ModuleNames:
         self._outside = outside if any(outside[:3]) else USUAL
         found = CallStack.by(codes, [frame.f_code for frame in inside])
         if found.compiled and not self.compiled:
-            self.compiled = _from_compiled_code(inside + around)
+            self.compiled = from_compiled_code(inside + around)
         return found
 
     @property
@@ -336,44 +339,6 @@ class ModuleNames:
         self._running.clear()
         self.remembered.clear()
         self._run = None
-
-
-def model_frames() -> list[FrameType]:
-    """All frames from the model's call outwards.
-
-    Frames of this package are left out: a frame that refers to itself would keep the model's tensors alive until the next
-    garbage collection.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
-        frame = frame.f_back
-    return _frames_from(frame)
-
-
-def _frames_from(frame: FrameType | None) -> list[FrameType]:
-    """This frame and all frames around it."""
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found
-
-
-def first_argument(frame: FrameType) -> Any:
-    code = frame.f_code
-    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-
-
-def _from_compiled_code(frames: list[FrameType]) -> bool:
-    """Whether one of these frames is compiled code that runs as Python while it is intercepted.
-
-    A patched function (see :mod:`regard.maps._patches`) that the compile wrapper calls directly does run compiled.
-    """
-    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
-    rest = iter(frames[handed + 1 :])
-    if handed >= 0:
-        rest = dropwhile(lambda frame: "_dynamo" in frame.f_code.co_filename, rest)
-    return any(frame.f_code.co_name == "compile_wrapper" for frame in rest)
 
 
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:

@@ -28,7 +28,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.nn.utils import stateless
 
-from regard.maps._module_names import PATCHED_CODE
+from regard.maps._call_stack import PATCHED_CODE
 from regard.maps.sources import PYTHON_FUNCTIONS
 
 

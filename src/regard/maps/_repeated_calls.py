@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
+from regard.maps._call_stack import OWN_PACKAGES, first_argument, model_frames
 from regard.maps._layout import Layout
-from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument, model_frames
+from regard.maps._module_names import CALL, ModuleNames
 from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
