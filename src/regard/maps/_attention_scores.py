@@ -49,7 +49,7 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
     if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
         first = heads.start // (count // shared)
         return value[:, first : first + 1]
-    if isinstance(heads, slice) and heads == ALL:
+    if is_all(heads):
         return value.repeat_interleave(count // shared, 1)
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
     return value[:, index]
@@ -293,7 +293,7 @@ def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     """The weights and the logsumexp of scores. A row whose keys are all masked has weights of zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
-    if scores.requires_grad:  # an edit of the map is differentiated
+    if scores.requires_grad:  # the map is edited, and gradients flow through it
         logsumexp = scores.logsumexp(-1)
         empty = (logsumexp == -math.inf).unsqueeze(-1)
         return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp

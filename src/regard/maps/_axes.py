@@ -154,7 +154,7 @@ class AxisReading:
         return x.permute(*(order.index(axis) for axis in range(len(order))), -2, -1).reshape(shape)
 
 
-@lru_cache(1024)  # the layers of a model are alike
+@lru_cache(1024)  # the layers of a model have the same arguments
 def read_axes(
     shape: tuple[int, ...], width: int, evidence: AxisEvidence, *, per_query: bool = False, documented: bool = False
 ) -> AxisReading:
@@ -245,10 +245,8 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
     folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
     across = evidence.keys_beside and bool(_across(reading, shape, width, evidence))
     if not folded:  # a module with several heads may compute one head at a time
-        for count in (
-            evidence.stated,
-            None if across else evidence.projected,
-        ):  # over channels, the width is not that of a head
+        projected = None if across else evidence.projected  # over channels, the width is not that of a head
+        for count in (evidence.stated, projected):
             if count is not None:
                 score += 1 if count == reading.head_count else -1
     score += 2 * across

@@ -40,13 +40,12 @@ class Room:
 
 def build(record: AttentionRecord, rows: Selection, heads: Selection, room: Room, chunk_bytes: int) -> Tensor:
     """The selected weights, in the tensor that ``room`` gives, or in a new one if it allows that."""
-    every_row = isinstance(rows, slice) and rows == ALL
     if (written := weights_by_kernel(record, heads, room.dtype, rows)) is not None:
         return written if room.new else room(record.shape[0]).copy_(written)
     small = 0 < record.shape[0] * record.shape[1] * chosen_count(rows, record.shape[2]) * record.shape[3] <= AT_ONCE
     if small and is_all(heads) and (found := weights_at_once(record, rows, room.dtype)) is not None:
         return found if room.new else room(len(found)).copy_(found)
-    if small and every_row and isinstance(record.running.weights, AttentionScores):
+    if small and is_all(rows) and isinstance(record.running.weights, AttentionScores):
         heads = on_device(heads, record.running.device)
         weights = record.build(ALL, heads).to(room.dtype)
         return weights if room.new else room(len(weights)).copy_(weights)
@@ -74,6 +73,6 @@ def chunks(
     for start in range(0, len(numbers), step):
         stop = min(start + step, len(numbers))
         chosen: Selection = slice(first + start, first + stop)
-        if not isinstance(rows, slice) or rows != ALL:
+        if not is_all(rows):
             chosen = on_device(torch.tensor(numbers[start:stop]), device)
         yield start, record.build(chosen, heads)

@@ -74,7 +74,7 @@ class Capture(Revisions):
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
         self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
-        self._noted: dict[str, dict[str, None]] = {}  # the modules that each note is about
+        self._noted: dict[str, dict[str, None]] = {}  # for each note, the modules that it is about
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
@@ -142,6 +142,7 @@ class Capture(Revisions):
         return self._quick is not None and self._quick.take(call, moment)
 
     def attended(self, record: AttentionRecord) -> None:
+        """Build what is kept of this attention, drop the tensors of the model, and add the record to the maps."""
         _, heads_count, queries, _ = record.shape
         rows = ALL if self.rows is None else select(self.rows, queries)
         heads = ALL if self.heads is None else select(self.heads, heads_count)
@@ -206,6 +207,7 @@ class Capture(Revisions):
     # -- warnings ----------------------------------------------------------------------------------------------
 
     def _warn(self) -> None:
+        """Warn about maps that do not agree with the model, that were dropped, or that are missing altogether."""
         if self._quick is not None:
             self._quick.fetch()
         Check.fetch([record.check for found in self.maps.values() for record in found.made])
@@ -315,6 +317,7 @@ def capture(
 
 
 def _check_options(options: Capture) -> None:
+    """Raise an error if an option is wrong, before the model runs."""
     if not isinstance(options.model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(options.model)}")
     dtype, reduce, stream = options.dtype, options.reduce, options.stream

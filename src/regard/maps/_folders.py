@@ -100,6 +100,7 @@ def read_folder(folder: Path) -> list[AttentionRecord]:
 
 
 def _read_call(folder: Path, call: dict[str, Any]) -> AttentionRecord:
+    """One record, from its description in the index."""
     weights = _mapped(folder, call["file"], call["dtype"], call["shape"], _MAPS) if "file" in call else None
     parts = {
         name: _mapped(folder, part["file"], part["dtype"], part["shape"], tuple(_DTYPES))
@@ -145,6 +146,7 @@ def _scores(about: dict[str, Any], tensors: dict[str, Tensor], record: Attention
 
 
 def _band(about: Any, batch: int) -> Band:
+    """A band from the index; an error if it is none."""
     left, right, shift = about
     if any(limit is not None and type(limit) is not int for limit in (left, right)):
         raise ValueError(f"a band has the limits {left!r:.40} and {right!r:.40}, which are no numbers of keys")

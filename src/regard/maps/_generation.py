@@ -26,7 +26,7 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
     sequences = getattr(output, "sequences", output)
     if sequences is not None and not (isinstance(sequences, Tensor) and sequences.ndim == 2):
         raise TypeError(f"output must be what generate returned, got a {type(output).__name__}")
-    if positions is None:  # an encoder, or a tower beside the text
+    if positions is None:  # an encoder, or a vision tower: it runs once
         return calls[-1]
     ancestry = _ancestry(name, positions, sequences, output)
     end = _end(name, positions, sequences)

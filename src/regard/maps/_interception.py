@@ -197,6 +197,7 @@ class Interceptor(InterceptorParts):
     # -- functions of torch ------------------------------------------------------------------------------------
 
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``scaled_dot_product_attention``: also find out which kernel runs inside of it, and get its logsumexp."""
         site = self._wanted(args[0] if args else kwargs["query"])
         if site is None:
             return func(*args, **kwargs)
@@ -207,6 +208,7 @@ class Interceptor(InterceptorParts):
         return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _aten_kernel(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A kernel that the model calls directly: it gets the logsumexp, with which it may merge outputs."""
         site = self._wanted(args[0] if args else kwargs["query"])
         out = func(*args, **kwargs)
         if site is None:

@@ -47,18 +47,15 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
     shape = (whole.shape[0], whole.shape[1], whole.shape[2], whole.shape[3])
     if joint.order is not None and shape[2] == shape[3] == len(joint.order):
         whole = _placed(whole, joint.order.to(whole.device))
-    same_keys = shape[3] == first.shape[3] and joint.axis != "keys"
+    layout = first.layout if shape[3] == first.shape[3] and joint.axis != "keys" else None
+    if joint.layout is not None and joint.layout.tokens == shape[3]:
+        layout = joint.layout
     made = replace(
         first,
         shape=shape,
         stored=whole,
-        kernel=first.kernel,
         check=_checks([record.check for record in records]),
-        layout=joint.layout
-        if joint.layout is not None and joint.layout.tokens == shape[3]
-        else first.layout
-        if same_keys
-        else None,
+        layout=layout,
         axes=replace(
             first.axes,
             certainty=max((r.axes.certainty for r in records), key=("known", "inferred", "ambiguous").index),
@@ -71,6 +68,7 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
 
 
 def _joined(parts: list[Tensor], joint: Joint) -> Tensor | None:
+    """The joined map; None if the shapes of the parts do not fit."""
     sizes = [tuple(part.shape) for part in parts]
     if joint.axis == "same keys":
         return sum(parts[1:], parts[0]) if len(set(sizes)) == 1 else None

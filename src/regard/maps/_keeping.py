@@ -75,6 +75,7 @@ class Keeping(RecordListener, ABC):
             ) from error
 
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        """Build the weights of these rows and heads: into the storage, or for ``reduce=``."""
         batch, heads_count, queries, keys = record.shape
         running = record.running
         value = running.value
@@ -111,6 +112,7 @@ class Keeping(RecordListener, ABC):
         return f"; overview={SUGGESTED} keeps its exact mass in cells, in {size}"
 
     def _keep_overview(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        """Compute the overview, the rows of ``rows=`` in full, and copy queries and keys for ``keep_keys=``."""
         if record.windows is not None or record.axes.over == "samples":
             which = "windows" if record.windows is not None else "queries with keys of their own"
             return f"there is no overview of {which}: capture it without overview="
@@ -118,7 +120,8 @@ class Keeping(RecordListener, ABC):
             return "there is no overview of an empty map: capture it without overview="
         count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
-        size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
+        cells = self.long.overview or SUGGESTED
+        size = overview_size(shape, cells)
         scores = self._scores_to_keep(record) if self.long.keep_keys else None
         size += 0 if scores is None or self.stream is not None else scores.nbytes
         reason = self.storage.take(size, what="this overview" if scores is None else "this overview and its keys")

@@ -138,6 +138,7 @@ def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tupl
 
 
 def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
+    """The grid that a module or its patch embedding states."""
     for holder in (getattr(module, "patch_embed", None), module):
         for name in ("grid_size", "grid"):
             grid = getattr(holder, name, None)
@@ -147,6 +148,7 @@ def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
 
 
 def _configured(config: Any) -> tuple[int, ...] | None:
+    """The grid from the image size and the patch size of a Hugging Face configuration."""
     image, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
     if image is None or patch is None:
         return None

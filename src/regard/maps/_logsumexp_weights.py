@@ -26,7 +26,7 @@ def has_logsumexp(running: Computation) -> bool:
 def weights_at_once(record: AttentionRecord, rows: Selection, dtype: torch.dtype) -> Tensor | None:
     """These rows of all heads, with as few operators as possible, for small maps; None if this way cannot be used."""
     running = record.running
-    expected = running.output if running.expected is None else running.expected
+    expected = running.expected_output
     if not isinstance(rows, slice) or rows.step not in (None, 1) or expected is None or not has_logsumexp(running):
         return None
     scores, total, value = running.weights, running.logsumexp, running.value

@@ -59,6 +59,7 @@ class FreedMemory:
         return view
 
     def _keep(self, memory: mmap.mmap) -> None:
+        """Add freed memory to the pool, and release the oldest if the pool is too large."""
         if not hasattr(mmap, "MADV_FREE") or len(memory) > self._most or not self._lock.acquire(blocking=False):
             return
         try:

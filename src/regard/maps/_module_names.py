@@ -121,7 +121,7 @@ class ModuleNames:
         if self.is_wrapped:
             self._by_clean_name = {clean(path): module for path, module in self._modules.items()}
             self.paths = {id(module): path for path, module in self._by_clean_name.items()}
-            if len(self.paths) < len(self._modules):  # without what wrappers add, some have the same path
+            if len(self.paths) < len(self._modules):  # some modules have the same path without the wrappers
                 self.paths = {id(module): clean(path) for path, module in self._modules.items()}
         self._begin()
 
@@ -205,7 +205,7 @@ class ModuleNames:
             if name is None or (module is not None and found is not module):
                 continue
             call = _call_of(found, frames[depth:])
-            if call is None:  # a function that takes the module as its argument
+            if call is None:  # the module is an argument of this function, but is not running
                 continue
             if count:
                 self._count_run(frames)
@@ -360,5 +360,6 @@ def _is_another_model(found: Any, frame: FrameType) -> bool:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of ``torch.compile``."""
     inner = getattr(model, "_orig_mod", None)
     return _unwrapped(inner) if isinstance(inner, nn.Module) else model

@@ -36,6 +36,7 @@ class _FirstCall:
         return before(*args, **kwargs)
 
     def end(self) -> None:
+        """Put back what was in this place before."""
         self._over = True
         variables = self._module.__dict__
         if self._before is None and variables.get(_PLACE) is self:

@@ -187,7 +187,8 @@ _ORIGINAL = F.scaled_dot_product_attention
 
 @functools.wraps(_ORIGINAL)
 def _ask_listener(*args: Any, **kwargs: Any) -> Any:
-    if torch.compiler.is_compiling():  # in another thread
+    """Run a repeated call by the listener, and every other call by the operator."""
+    if torch.compiler.is_compiling():  # another thread compiles while this one watches
         return _ORIGINAL(*args, **kwargs)
     listener = _thread.listener
     if listener is not None and len(args) == 3 and not is_hidden():

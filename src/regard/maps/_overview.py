@@ -1,7 +1,7 @@
 """``Overview``: a long map reduced to the exact mass of its cells, with statistics of every query and every key."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -133,7 +133,7 @@ class Overview:
 
     def sample(self, index: int) -> "Overview":
         """One item of the batch."""
-        return replace(self.of({name: x[index : index + 1] for name, x in self.tensors.items()}, self.cell))
+        return self.of({name: x[index : index + 1] for name, x in self.tensors.items()}, self.cell)
 
 
 def cell_size(tokens: int, cells: int) -> int:
@@ -156,7 +156,7 @@ def overview_size(shape: tuple[int, ...], cells: int) -> int:
     return batch * heads * (6 * rows * columns + 14 * queries + 10 * keys)
 
 
-def check_parts(overview: Overview, shape: Any) -> None:
+def check_overview(overview: Overview, shape: Any) -> None:
     """Raise an error if the tensors of an overview, read from a file, do not fit together or do not fit the map's shape."""
     cell, tensors = overview.cell, overview.tensors
     if len(cell) != 2 or any(type(n) is not int or n < 1 for n in cell) or overview.mass.ndim != 4:

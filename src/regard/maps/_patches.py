@@ -116,6 +116,7 @@ def _active() -> bool:
 
 
 def _install() -> None:
+    """Patch the process. If that fails, undo what was patched."""
     try:
         for owner, name, by in _PLACES:
             _replace(owner, name, by)
@@ -136,7 +137,7 @@ def _restore() -> None:
         while _undo:
             _undo.pop()()
     finally:
-        if _undo:  # one of them failed: the others are still to be done
+        if _undo:  # undoing one patch failed: undo the others
             _restore()
 
 

@@ -172,7 +172,7 @@ def _length(cache: Any, module: nn.Module) -> int:
             length = cache.get_seq_length(layer)
             if type(length) is int and length > 0:
                 return length
-        except Exception:  # as below
+        except Exception:  # see below
             pass
     layer = getattr(module, "layer_idx", None) if layer is None else layer
     for arguments in ((layer,), ()) if layer is not None else ((),):  # a layer may share the keys of another layer

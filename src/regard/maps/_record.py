@@ -100,6 +100,11 @@ class Computation:
         return replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
 
     @property
+    def expected_output(self) -> Tensor | None:
+        """What weights @ value must give: ``expected``, or else ``output``."""
+        return self.output if self.expected is None else self.expected
+
+    @property
     def device(self) -> torch.device:
         known = self.output if self.value is None else self.value
         if known is None:
@@ -110,10 +115,9 @@ class Computation:
         """The largest difference from what the model computed; None if there is nothing to compare with."""
         if self.compare is not None:
             return self.compare(weights, rows, heads)
-        expected = self.output if self.expected is None else self.expected
-        if self.value is None or expected is None:
+        if self.value is None or self.expected_output is None:
             return None
-        return product_error(weights, self.value, expected, rows, heads)
+        return product_error(weights, self.value, self.expected_output, rows, heads)
 
     def rounding_factor(self, keys: int, single: bool = False) -> float:
         """The error that rounding may cause, as a multiple of the largest magnitude compared, see :meth:`rounding`."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
-from regard.maps._overview import Overview, check_parts
+from regard.maps._overview import Overview, check_overview
 from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
 from regard.maps._windows import Windows
@@ -70,16 +70,16 @@ def record_from_json(
     if moment is not None and not _fits(moment, 2):
         raise ValueError(f"{record.name!r:.100} has the moment {moment!r:.100}, which is no pair of numbers")
     record.moment = moment
-    _check_parts(record)
+    _check_record(record)
     if overview:
         record.overview = Overview.of(overview, _tuple(fields["cell"]))
-        check_parts(record.overview, record.shape)
+        check_overview(record.overview, record.shape)
     if weights is None and record.overview is None:
         raise ValueError(f"{record.name!r:.100} has neither weights nor an overview")
     return record
 
 
-def _check_parts(record: AttentionRecord) -> None:
+def _check_record(record: AttentionRecord) -> None:
     """Raise an error if a description does not fit its weights. What is computed from it could be wrong, or take any amount
     of memory."""
     weights = record.stored

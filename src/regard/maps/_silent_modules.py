@@ -70,6 +70,7 @@ class SilentModules:
         self.waiting.update(self._owner)
 
     def _find(self, modules: Mapping[str, nn.Module]) -> None:
+        """Fill the dictionaries with the modules that look like attention, and with their parameters."""
         for path, module in modules.items():
             by_class = _is_attention(type(module).__name__, _OTHERS)
             named, projects = by_class or says_attention(path, module), _projects(module)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
+from regard.maps._attention_scores import AttentionScores, Selection, exact, is_all, product_error, weights_of
 from regard.maps._record import AttentionRecord, Check, difference
 from regard.maps._threads import each_in_a_thread
 
@@ -24,8 +24,7 @@ def fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bo
     """Whether :func:`in_tiles` can build this map: the whole of it, on a CPU, from scores and values."""
     running = record.running
     plain = isinstance(running.weights, AttentionScores) and running.compare is None and running.value is not None
-    everything = all(isinstance(chosen, slice) and chosen == ALL for chosen in (rows, heads))
-    return plain and everything and running.device.type == "cpu" and 0 not in record.shape
+    return plain and is_all(rows) and is_all(heads) and running.device.type == "cpu" and 0 not in record.shape
 
 
 def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: int) -> tuple[int, int, int]:
@@ -43,7 +42,7 @@ def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: i
     height = max(1, min(queries, tile // keys))
     group = max(count // scores.key.shape[1], count // value_heads)
     if scores.band is not None and scores.band.right is not None and keys >= LONG and height >= LOW:
-        most = min(count // threads, 2 * tile // (LOW * keys)) // group * group  # rows see half of the keys
+        most = min(count // threads, 2 * tile // (LOW * keys)) // group * group  # twice: rows see half of the keys
         if most > 0:
             parts = math.ceil(count / most)
             return LOW, math.ceil(count / parts / group) * group, 1
@@ -59,7 +58,7 @@ def in_tiles(record: AttentionRecord, room: Callable[[int], Tensor]) -> Tensor:
     """
     running, (batch, count, queries, keys) = record.running, record.shape
     scores, value = running.weights, running.value
-    expected = running.output if running.expected is None else running.expected
+    expected = running.expected_output
     if not isinstance(scores, AttentionScores) or value is None or expected is None:
         raise TypeError(f"{record.name!r} is not computed from scores")
     # Convert keys and values once, and make them contiguous, instead of doing it for each tile.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, selected, shared_heads
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
@@ -55,13 +55,12 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
     heads = on_device(heads, device)
     shift = record.shift
     slopes = scores.slopes if scores.slopes is None else scores.slopes.expand(batch, count)[:, heads]
-    whole = isinstance(heads, slice) and heads == ALL
     first = rows.start or 0
     if present is not None and rows != ALL:
         present = present[0][:, rows], present[1]
     return kernels.ScoreTensors(
         selected(selected(scores.query, 1, heads), 2, rows),
-        scores.key if whole else shared_heads(scores.key, heads, count),
+        scores.key if is_all(heads) else shared_heads(scores.key, heads, count),
         selected(selected(logsumexp, 1, heads), 2, rows),
         scores.scale,
         _shift(batch, shift + first, device) if isinstance(shift, int) else (shift + first).to(device).expand(batch),
@@ -99,14 +98,14 @@ def weights_by_kernel(
     record: AttentionRecord, heads: Selection, dtype: torch.dtype, rows: Selection = ALL
 ) -> Tensor | None:
     """These rows of all heads, compared with the model's output in the same pass; None if the kernel cannot be used."""
-    if not (isinstance(rows, slice) and rows.step in (None, 1) and isinstance(heads, slice) and heads == ALL):
+    if not (isinstance(rows, slice) and rows.step in (None, 1) and is_all(heads)):
         return None
     if rows != ALL:
         rows = slice(*rows.indices(record.shape[2]))
         if rows.stop <= rows.start:
             return None
     running = record.running
-    expected = running.output if running.expected is None else running.expected
+    expected = running.expected_output
     if running.compare is not None or running.value is None or expected is None:
         return None
     if running.value.dtype != expected.dtype or not kernels.usable_for_maps(running.value):
@@ -179,10 +178,10 @@ def packed_overview(
     Returns None if the kernels cannot be used.
     """
     running = record.running
-    value, expected = running.value, running.output if running.expected is None else running.expected
+    value, expected = running.value, running.expected_output
     if running.compare is not None or running.compared is not None or running.largest_sum is not None:
         return None
-    if value is None or expected is None or not (isinstance(heads, slice) and heads == ALL):
+    if value is None or expected is None or not is_all(heads):
         return None
     if value.dtype != expected.dtype or not kernels.usable_for_maps(value):
         return None

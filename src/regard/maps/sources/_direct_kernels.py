@@ -74,6 +74,7 @@ def run_usual(
 def _run(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
 ) -> tuple[Tensor, str, Tensor | None] | None:
+    """Call the kernel that torch would choose; None if it has no logsumexp, or needs its inputs in another form."""
     choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
     name, kernel = _KERNELS.get((device, choice), _NOTHING)
     if name is None or kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):

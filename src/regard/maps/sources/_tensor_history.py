@@ -85,6 +85,7 @@ class TensorHistory:
         return bool(self.origins)
 
     def get(self, x: Any) -> TensorOrigin | None:
+        """The origin of a tensor; None if it is not followed."""
         entry = self.origins.get(id(x))
         if entry is not None and entry[0]() is x:
             return entry[1]

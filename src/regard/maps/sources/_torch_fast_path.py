@@ -107,6 +107,7 @@ def torch_fast_path(call: FunctionCall) -> AttentionRecord | str:
 
 
 def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
+    """The record, whose check computes the rest of the layer from the map."""
     source, lengths = _padded(layer.source)
     output = _padded(out)[0]
     batch, tokens = source.shape[:2]
@@ -123,6 +124,7 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
     scores = AttentionScores(query, key, query.shape[-1] ** -0.5, keep)
 
     def compare(weights: Tensor, rows: Selection, heads: Selection) -> Tensor:
+        """max |the layer computed from these weights − its output|."""
         whole = weights
         if weights.shape[1] != layer.heads:  # the output projection mixes the heads, so all are needed
             whole, _ = scores(rows, slice(None))
