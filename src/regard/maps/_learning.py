@@ -31,6 +31,7 @@ from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+# Operators that a usual model may call. Any other watched operator may be a part of another attention.
 _EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
 _SOFTMAXES = ("softmax", "log_softmax")
 
@@ -259,6 +260,7 @@ class LearningInterceptor(Interceptor):
         super()._missed(*args)
 
     def _record(self, site: CallSite, out: Any, source: Any, tokens_first: bool | None = None) -> Any:
+        # A second attention in one call, or a logsumexp in the hands of the model: outputs may be combined later.
         if "#" in site.name or tokens_first is not None:
             self.watch_everything()
             self._usual = False
@@ -270,6 +272,7 @@ class LearningInterceptor(Interceptor):
         return new
 
     def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
+        # Folded heads can only be told from what follows, and other kinds of attention need the function mode.
         if running.folded or record.kind not in ("sdpa", "fast path"):
             self.watch_everything()
             self._usual = False

@@ -80,7 +80,7 @@ class OutputTracker(ScaledOutputs):
 
     def _sum_of_outputs(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a sum or a difference. Its terms are looked up before, because it may change them in place."""
-        terms = self._terms(func.__name__, args, kwargs) if self.followed else None
+        terms = self._terms(func.__name__, args, kwargs) if self.take_step() else None
         given = self._before(func.__name__, args)
         out = func(*args, **kwargs)
         if terms is not None and isinstance(out, Tensor):

@@ -163,11 +163,13 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> tuple[Any, ...] | None:
     """The attributes of :class:`Call` as a tuple: making the object at each attention would take time."""
     count = len(args)
+    # Neither a mask nor dropout.
     if count < 3 or (count > 3 and (args[3] is not None or (count > 4 and args[4] != 0.0))):
         return None
     query, key, value = args[:3]
     if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested:
         return None
+    # The frames inside the module's call, without those of this package.
     frame: FrameType | None = caller
     while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
@@ -178,6 +180,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
         frame = frame.f_back
     if frame is None:
         return None
+    # The first call of a watched module has one more frame than the others (see _module_watch).
     if codes and codes[-1] == _FIRST_CALL:
         del inside[-1], codes[-1]
     variables = frame.f_locals
@@ -223,6 +226,7 @@ class RepeatedCalls:
         given = call.given
         if given is not None and (given.ndim < 2 or not given.is_floating_point()):
             return
+        # All functions inside the call must belong to this module, and the source must have used the tensors as they are.
         owners = [first_argument(frame) for frame in call.inside]
         own = all(x is call.module for x in owners if isinstance(x, nn.Module))
         query, key, value = call.tensors
@@ -235,6 +239,7 @@ class RepeatedCalls:
             return  # its axes follow from the input of the module around it, which is not compared
         if record.axes.over != "tokens" or remembered.get((record.name, "windows")) != []:
             return
+        # If no module states a layout and no image was cut into patches, the layout does not depend on the call.
         stating = remembered.get((record.name, "stating"))
         layout = None if stating == [] and self._layouts.patches is None else (record.layout, self._layouts.patches)
         codes = tuple(frame.f_code for frame in call.inside)
@@ -248,7 +253,8 @@ class RepeatedCalls:
             query.device.type,
             {},
         )
-        told = layout is None or query.shape[2] > 1  # then the key needs no number of keys
+        # For a single query ``like`` leaves out the number of keys, but a layout depends on it.
+        told = layout is None or query.shape[2] > 1
         remembered[call.like if told else (*call.like, key.shape[2])] = known
 
     def run(
@@ -260,6 +266,7 @@ class RepeatedCalls:
             return None
         frame, variables, inside, codes, _, module, (query, key, value), causal, scale, shared, like = call
         names = self._names
+        # A second attention of this call needs a name of its own.
         if _ATTENDED in variables or (names.some_run and names.counts(frame)):
             return None
         known: KnownSite | None = names.remembered.get(like)
@@ -269,6 +276,7 @@ class RepeatedCalls:
             return None
         if (known.around is not None and known.around != _around(frame)) or not wants(known.name):
             return None
+        # The functions are those of the earlier call, but their arguments may be another module, or a cache.
         cache = None
         for depth, first, caches in known.reads:
             here = inside[depth].f_locals

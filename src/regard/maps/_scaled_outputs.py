@@ -57,9 +57,8 @@ class ScaledOutputs:
         # The result of stacking outputs, these outputs, and the new axis, over which the model may average.
         self._stack: tuple[weakref.ref[Tensor], list[Followed], int] | None = None
 
-    @property
-    def followed(self) -> bool:
-        """Whether a product or a sum may still concern an output. Each question counts as a step."""
+    def take_step(self) -> bool:
+        """Count a product or a sum as a step after the latest attention. Returns whether it may still concern an output."""
         self._steps -= 1
         return self._steps > 0 and bool(self._outputs)
 
@@ -74,7 +73,7 @@ class ScaledOutputs:
         """
         if self.derived.known:
             self.derived.follow(function, args, kwargs, out)
-        if not self.followed or not isinstance(out, Tensor):
+        if not self.take_step() or not isinstance(out, Tensor):
             return False
         args = (*args, *(kwargs[key] for key in ("input", "other") if key in kwargs))
         divided = function in DIVISIONS
