@@ -5,7 +5,7 @@ How a call of attention becomes a map, and where to find each step:
 1. Capture. ``_capture.py`` checks the options of ``capture`` and listens while the model runs. ``_keeping.py`` is the
    part of it that builds what is kept, and ``_revisions.py`` the part that corrects it later (step 7).
 2. Interception. The interceptor in ``_interception.py`` is a torch function mode: it sees every torch function that the
-   model calls. ``_patches.py`` redirects functions that no mode sees, such as those of ``flash_attn``.
+   model calls. ``_monkey_patches.py`` redirects functions that no mode sees, such as those of ``flash_attn``.
 3. Name. ``_module_names.py`` reads from the call stack which module attends.
 4. Source. Each file in ``sources/`` knows one way to compute attention. It turns the call into a record, or says why it
    cannot. ``_axes.py`` decides which axes are samples, heads and queries; ``_token_layouts.py`` says where the tokens

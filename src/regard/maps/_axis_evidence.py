@@ -1,5 +1,8 @@
-"""Collects the evidence for the meaning of axes (see :mod:`regard.maps._axes`): from the module's attributes, its
-output projection, the input with which it was called, and the strides of its tensors."""
+"""Collects the evidence for the meaning of axes (see :mod:`regard.maps._axes`).
+
+It comes from the module's attributes, its output projection, the input with which it was called, and the strides of its
+tensors.
+"""
 
 import re
 from functools import lru_cache

@@ -1,4 +1,5 @@
-"""Reads the call stack around an attention: its frames, and whether beam search, assisted decoding or compiled code runs.
+"""Reads the call stack around an attention: its frames, and whether beam search, assisted decoding or compiled code
+runs.
 
 For the latter, names of functions are compared once for each sequence of functions. The answer is cached by the ids of
 their code objects.
@@ -45,7 +46,7 @@ def first_argument(frame: FrameType) -> Any:
 def from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether one of these frames is compiled code that runs as Python while it is intercepted.
 
-    A patched function (see :mod:`regard.maps._patches`) that the compile wrapper calls directly does run compiled.
+    A patched function (see :mod:`regard.maps._monkey_patches`) that the compile wrapper calls directly does run compiled.
     """
     handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
     rest = iter(frames[handed + 1 :])

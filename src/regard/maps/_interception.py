@@ -18,7 +18,7 @@ from regard.maps._contributions import PROJECTIONS
 from regard.maps._interceptor_parts import InterceptorParts
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite
-from regard.maps._patches import (
+from regard.maps._monkey_patches import (
     compiled_as_called,
     outer_interceptors,
     overrides,
@@ -318,7 +318,7 @@ class Interceptor(InterceptorParts):
         return self._record(site, output, lambda: own_layer(site, output, weights, **about))  # type: ignore[no-any-return]
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A patched function was called, see :mod:`regard.maps._patches`."""
+        """A patched function was called, see :mod:`regard.maps._monkey_patches`."""
         outer = outer_interceptors(self)
 
         def run() -> Any:

@@ -1,9 +1,8 @@
-"""Joins the maps of attention that a model computes in parts. How the model joins the outputs says how to join the
-maps.
+"""Joins the maps of attention that a model computes in parts.
 
-The outputs of heads in a loop, of chunks of queries and of windows of packed images are concatenated or stacked. The
-outputs of parts of the keys are added, each scaled by its share of the softmax (a prefix and a suffix, merged by their
-logsumexp).
+How the model joins the outputs says how to join the maps. The outputs of heads in a loop, of chunks of queries and of
+windows of packed images are concatenated or stacked. The outputs of parts of the keys are added, each scaled by its
+share of the softmax (a prefix and a suffix, merged by their logsumexp).
 """
 
 import itertools

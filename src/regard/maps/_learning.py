@@ -22,8 +22,8 @@ from regard.maps._listener import RecordListener
 from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
 from regard.maps._module_watch import ModuleWatch
+from regard.maps._monkey_patches import paused
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
-from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
 from regard.maps._torch_modes import in_backward

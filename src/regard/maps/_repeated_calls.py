@@ -1,10 +1,9 @@
-"""Recognizes calls of ``scaled_dot_product_attention`` that repeat an earlier one, so that most of the work can be
-skipped.
+"""Recognizes calls of ``scaled_dot_product_attention`` that repeat an earlier one.
 
 Most of the time of a capture is spent on finding out which module attends and what the axes are. The answers depend
 only on the functions that run inside the module's call, and on the form (shapes, strides, dtypes) of the tensors and of
-the module's input. If all of these are the same, the earlier answers hold. What is left are the map, its check, and the
-positions in a cache.
+the module's input. If all of these are the same, the earlier answers hold, and most of the work can be skipped. What is
+left are the map, its check, and the positions in a cache.
 
 This runs at each attention, so the code is written for speed and was measured: tuples instead of objects, and ids of
 code objects instead of comparisons.

@@ -1,8 +1,8 @@
-"""Attention that a model writes out with a softmax and products. The map is the tensor that is multiplied with the
-values.
+"""Attention that a model writes out with a softmax and products.
 
 :class:`HandwrittenAttention` runs the torch functions that such attention may consist of, and follows their tensors.
-When it recognizes the product with values, :func:`handwritten` makes the record.
+When it recognizes the product with values, :func:`handwritten` makes the record. The map is the tensor that enters this
+product.
 """
 
 from collections.abc import Callable
