@@ -71,11 +71,11 @@ class CallStack(NamedTuple):
     codes: tuple[CodeType, ...] = ()
 
     @classmethod
-    def by(cls, around: Iterable[CodeType], inside: Iterable[CodeType] = ()) -> "CallStack":
+    def of(cls, around: Iterable[CodeType], inside: Iterable[CodeType] = ()) -> "CallStack":
         """From the functions around the call of a module, and those inside of it.
 
         >>> def _beam_search(): ...
-        >>> CallStack.by([_beam_search.__code__])[:3]
+        >>> CallStack.of([_beam_search.__code__])[:3]
         (True, False, False)
         """
         around, inside = tuple(around), tuple(inside)
@@ -113,5 +113,5 @@ def call_stack_of(
             if frame.f_back is None:
                 break
             frame = frame.f_back
-        found = _known_stacks[numbers] = CallStack.by(around, [frame.f_code for frame in inside])
+        found = _known_stacks[numbers] = CallStack.of(around, [frame.f_code for frame in inside])
     return found

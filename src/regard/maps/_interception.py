@@ -163,11 +163,11 @@ class Interceptor(InterceptorParts):
         self._apply_edits(record)
         self.outputs.before_next()
         running = record.running
-        result = self._changed(record, running, out)
+        result = self._pass_to_listener(record, running, out)
         self.outputs.recorded(site.name, running, out, result, tokens_first=tokens_first)
         return result
 
-    def _changed(self, record: AttentionRecord, running: Computation, out: Any) -> Any:
+    def _pass_to_listener(self, record: AttentionRecord, running: Computation, out: Any) -> Any:
         """Pass the record to the listener. Returns the output with which the model continues: its own, or the listener's."""
         with torch._C.DisableTorchFunction(), paused():
             new = unobserved(self.listener.attended, record)  # the listener may compute attention itself
@@ -229,7 +229,7 @@ class Interceptor(InterceptorParts):
             return without_mode_dispatch(func)(*args, **kwargs)
 
     def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One operator computed a whole layer. Its map belongs to the attention module inside, which was never called."""
+        """One operator computed the attention, or the whole layer. The map belongs to the module whose weights it was given."""
         out = func(*args, **kwargs)
         layer = self.names.locate(count=False)
         member = None if layer is None else attention_module(layer.module, args)

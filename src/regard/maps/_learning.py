@@ -271,7 +271,7 @@ class LearningInterceptor(Interceptor):
             self._seen.add(site.name)
         return new
 
-    def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
+    def _pass_to_listener(self, record: AttentionRecord, running: Any, out: Any) -> Any:
         # Folded heads can only be told from what follows, and other kinds of attention need the function mode.
         if running.folded or record.kind not in ("sdpa", "fast path"):
             self.watch_everything()
@@ -279,7 +279,7 @@ class LearningInterceptor(Interceptor):
         if self._call is not None:
             self._repeated.learn(self._call, record, running)
         self._latest = None  # the output of this call is followed by the base class
-        return super()._changed(record, running, out)
+        return super()._pass_to_listener(record, running, out)
 
     def _call_listener(self, function: Any, *args: Any) -> Any:
         self._usual = False

@@ -108,7 +108,14 @@ def attribute(module: nn.Module | None, name: str) -> Any:
 
 
 class ModuleNames:
-    """Names of the modules of a model, and of the attention that runs in them."""
+    """Names of the modules of a model, and of the attention that runs in them.
+
+    Attributes:
+        root: the name of the model itself, which is that of its class.
+        paths: the paths of all modules, by id.
+        is_wrapped: whether wrappers such as ``torch.compile`` add parts to the paths.
+        remembered: a cache for answers that do not change while the model is intercepted, see :class:`CallSite`.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules: dict[str, nn.Module] | None = named_modules(model)
@@ -284,9 +291,9 @@ class ModuleNames:
         self._count_run(around)
         codes = [frame.f_code for frame in around]
         known = self._run is not None and self._run[0] in around
-        outside = CallStack.by(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
+        outside = CallStack.of(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
         self._outside = outside if any(outside[:3]) else USUAL
-        found = CallStack.by(codes, [frame.f_code for frame in inside])
+        found = CallStack.of(codes, [frame.f_code for frame in inside])
         if found.compiled and not self.compiled:
             self.compiled = from_compiled_code(inside + around)
         return found

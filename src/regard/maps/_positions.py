@@ -68,7 +68,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     cache = _local(inside, CACHES)
     if cache is None:
         return Positions(0, queries, 0, keys, keys) if queries == keys else None
-    state = state_of(cache, site.module, inside, CallStack.by(frame.f_code for frame in site.frames))
+    state = state_of(cache, site.module, inside, CallStack.of(frame.f_code for frame in site.frames))
     return None if state is None else positions_in(state, shape)
 
 
