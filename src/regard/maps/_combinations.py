@@ -152,7 +152,7 @@ def total(first: Terms, second: Terms) -> Terms:
 def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | None:
     """The terms of ``part = whole[index]`` if it holds some heads of one output; None for anything else."""
     output, factor = next(iter(terms.items()))
-    if len(terms) > 1 or isinstance(factor, Tensor) or not isinstance(part, Tensor) or part.ndim != whole.ndim != 3:
+    if len(terms) > 1 or isinstance(factor, Tensor) or not isinstance(part, Tensor) or part.ndim != whole.ndim:
         return None
     changed = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
     batch, heads, queries = output.lead or (0, 0, 0)
@@ -163,7 +163,8 @@ def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | No
         return None
     axis = changed[0]
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        numbers = torch.arange(heads).view(*(heads if i == axis else 1 for i in range(whole.ndim))).expand(whole.shape)
+        numbers = torch.arange(heads, device=whole.device)  # where an index may be, too
+        numbers = numbers.view(*(heads if i == axis else 1 for i in range(whole.ndim))).expand(whole.shape)
         chosen = numbers[index].movedim(axis, 0).flatten(1)[:, 0].tolist()
     lead = (batch, len(chosen), queries)
     return {Followed(output.name, lead, None, output.values, chosen=tuple(chosen)): factor}

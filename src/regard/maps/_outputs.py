@@ -36,6 +36,9 @@ _UNUSED = (
     "a factor that the model computed from the logsumexp of its scores was used in a way that regard does not follow: if it "
     "scales the output, it is not in the map"
 )
+_NOT_FOLLOWED = (
+    "what the model did with its output could not be followed: if it scaled or combined outputs, that is not in the map"
+)
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 # Functions that count as steps after an attention. Only the first STEPS of them are followed.
 _COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
@@ -80,11 +83,11 @@ class OutputTracker(ScaledOutputs):
 
     def _sum_of_outputs(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a sum or a difference. Its terms are looked up before, because it may change them in place."""
-        terms = self._terms(func.__name__, args, kwargs) if self.take_step() else None
+        terms = self._safely(self._terms, func.__name__, args, kwargs) if self.take_step() else None
         given = self._before(func.__name__, args)
         out = func(*args, **kwargs)
         if terms is not None and isinstance(out, Tensor):
-            self._combined(terms, out, func.__name__ in SUBTRACTIONS)
+            self._safely(self._combined, terms, out, func.__name__ in SUBTRACTIONS)
             self.refresh_known()
         self._follow(func.__name__, func, given, kwargs, out)
         return out
@@ -127,28 +130,47 @@ class OutputTracker(ScaledOutputs):
         whole = args[0] if args else None
         terms = self._sums.get(whole)
         if terms is not None and isinstance(whole, Tensor):
-            parts = out if isinstance(out, tuple | list) else [out]
-            start = 0
-            for part in parts:
-                index: Any = args[1] if func.__name__ == "__getitem__" else None
-                if index is None:
-                    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-                    size = part.shape[axis]
-                    index = [slice(None)] * whole.ndim
-                    index[axis], start = slice(start, start + size), start + size
-                    index = tuple(index)
-                found = some_heads(whole, terms, part, index)
-                if found is not None:
-                    self._sums.set(part, found)
+            self._safely(self._selected, terms, whole, out, func.__name__, args, kwargs)
             self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
+
+    def _selected(
+        self, terms: Terms, whole: Tensor, out: Any, function: str, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Parts of an output, or of a combination of outputs, were selected: follow those that are some of its heads."""
+        start = 0
+        for part in out if isinstance(out, tuple | list) else [out]:
+            index: Any = args[1] if function == "__getitem__" else None
+            if function != "__getitem__":
+                axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+                size = part.shape[axis]
+                index = [slice(None)] * whole.ndim
+                index[axis], start = slice(start, start + size), start + size
+                index = tuple(index)
+            found = some_heads(whole, terms, part, index)
+            if found is not None:
+                self._sums.set(part, found)
+
+    def _safely(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Follow outputs through a function; None on an error. The model must not fail because its outputs are followed: after an
+        error they no longer are, and a note says so."""
+        try:
+            return step(*args)
+        except Exception as error:
+            names = dict.fromkeys(output.name for output in self._outputs)
+            self._outputs, self._stack = [], None
+            self._sums.clear()
+            self.refresh_known()
+            for name in names:
+                self._apply(self.listener.noted, name, f"{_NOT_FOLLOWED} ({type(error).__name__}: {error})")
+            return None
 
     def _join(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that concatenates or stacks tensors."""
         out = func(*args, **kwargs)
         if len(self._outputs) > 1 or (self._outputs and self._steps > 0):
-            self._joined(func.__name__, args, kwargs, out)
+            self._safely(self._joined, func.__name__, args, kwargs, out)
             self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
