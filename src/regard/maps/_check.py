@@ -98,6 +98,27 @@ class Check:
         error, allowed = self.error, self._allowed
         return error is None or allowed is None or float(error) <= float(allowed)
 
+    @classmethod
+    def joined(cls, checks: Sequence["Check"], against: str) -> "Check":
+        """One check for all parts of a map, with the largest errors. It agrees if every part does: the larger rounding of one
+        part does not excuse the error of another.
+
+        >>> small, large = Rounding(0.1, 1e-2), Rounding(100.0, 1e-2)
+        >>> wrong, right = Check("kernel", torch.tensor(0.5), small), Check("kernel", torch.tensor(0.7), large)
+        >>> wrong.agrees, right.agrees, Check.joined([wrong, right], "kernel").agrees
+        (False, True, False)
+        """
+        whole = cls(against)
+        for check in checks:
+            whole.add(check.error, check.logsumexp_error)
+        allowed = [check.allowed for check in checks if check.allowed is not None]
+        exceeded = [check.allowed for check in checks if check.allowed is not None and not check.agrees]
+        if exceeded:
+            whole.allowed = torch.stack(exceeded).amin()
+        elif allowed:
+            whole.allowed = torch.stack(allowed).amax()
+        return whole
+
     def add(self, error: Tensor | None, logsumexp_error: Tensor | None) -> None:
         """Add the errors of further rows: a number each, or a tensor of which the largest element counts."""
         self._error = _larger(self._error, error)

@@ -50,7 +50,7 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         calls[-1],
         shape=(batch, whole.shape[1], end, keys),
         stored=whole,
-        check=_checks(calls),
+        check=Check.joined([call.check for call in calls], calls[-1].check.against),
         layout=calls[-1].layout if last.cross else None,
         axes=replace(calls[-1].axes, positions=Positions(0, end, 0, keys, end, cross=last.cross)),
     )
@@ -150,14 +150,3 @@ def _rows_of(weights: Tensor, place: Positions, ancestry: Tensor) -> Tensor:
     """The weights of each final sequence in this call, from its batch row; zero for sequences that had ended."""
     row = ancestry[:, min(place.end, ancestry.shape[1]) - 1].to(weights.device)
     return weights[row.clamp_min(0)] * (row >= 0)[:, None, None, None]
-
-
-def _checks(calls: list[AttentionRecord]) -> Check:
-    """One check for all calls, with the largest errors."""
-    joined = Check(calls[-1].check.against)
-    for call in calls:
-        joined.add(call.check.error, call.check.logsumexp_error)
-        if call.check.allowed is not None:
-            allowed = joined.allowed
-            joined.allowed = call.check.allowed if allowed is None else torch.maximum(allowed, call.check.allowed)
-    return joined

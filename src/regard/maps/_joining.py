@@ -53,7 +53,7 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
         first,
         shape=shape,
         stored=whole,
-        check=_checks([record.check for record in records]),
+        check=Check.joined([record.check for record in records], records[0].check.against),
         layout=layout,
         axes=replace(
             first.axes,
@@ -103,16 +103,6 @@ def _placed(weights: Tensor, order: Tensor) -> Tensor:
     """The map with each token moved to its index in ``order``."""
     back = torch.argsort(order)
     return weights[:, :, back][..., back]
-
-
-def _checks(checks: list[Check]) -> Check:
-    """One check for all parts, with the largest errors."""
-    whole = Check(checks[0].against, allowed=checks[0].allowed)
-    for check in checks:
-        whole.add(check.error, check.logsumexp_error)
-        if whole.allowed is not None and check.allowed is not None:
-            whole.allowed = torch.maximum(whole.allowed, check.allowed)
-    return whole
 
 
 # Layouts in which a model may have an output: for each axis of its tensor, the axes of (batch, heads, queries, width) in it.
