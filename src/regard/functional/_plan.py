@@ -15,7 +15,7 @@ from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
 from regard.functional._taps import shift_leak
-from regard.support.checks import describe, is_exporting, values_are_readable
+from regard.support.checks import describe, is_exporting, under_autocast, values_are_readable
 
 Way = Literal["dense", "separable", "banded", "full", "taps"]
 
@@ -52,6 +52,7 @@ class GaussianPlan(NamedTuple):
     A banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall below what
     the plan was made for; on the CPU, in eager mode, a plan that no longer holds is refused. Heads that are taps are computed
     as shifts, while centers and sharpness need no gradient: their rows of weights are at most ``leak`` from one, in L1.
+    Values of a finer dtype than ``dtype``, in which more weights matter, are refused.
     """
 
     heads: tuple[HeadPlan, ...]
@@ -65,6 +66,8 @@ class GaussianPlan(NamedTuple):
     padding: tuple[tuple[int, int], ...]
     queries: tuple[tuple[float, ...], ...] | None  # None: the grid's own
     leak: float = 0.0
+    dtype: torch.dtype = torch.float64  # of the values it was made for
+    tolerance: float = 0.0  # a leak that was accepted whatever the dtype
 
     @property
     def shifts(self) -> tuple[tuple[int, ...], ...] | None:
@@ -75,6 +78,19 @@ class GaussianPlan(NamedTuple):
     def check_holds(self, center: Tensor, sharpness: Tensor) -> None:
         """Refuse heads that this plan was not made for, on the grid itself; values are read on the CPU alone."""
         check_plan_holds(self, resolve(center, sharpness, self.grid, None, self.border, self.padding))
+
+    def check_value(self, value: Tensor) -> None:
+        """Refuse values in whose dtype weights matter that this plan leaves out."""
+        lowered = under_autocast(value) and value.dtype != torch.float64
+        dtype = torch.get_autocast_dtype(value.device.type) if lowered else value.dtype
+        ways = {head.way for head in self.heads}
+        too_narrow = "banded" in ways and NEGLIGIBLE.get(dtype, 0.0) > NEGLIGIBLE[self.dtype]
+        too_coarse = "taps" in ways and self.leak > max(self.tolerance, torch.finfo(dtype).eps / 2)
+        if too_narrow or too_coarse:
+            raise TypeError(
+                f"plan was made for values of {self.dtype}, but value is {dtype}, in which weights matter that the plan "
+                f"leaves out: call plan_for again, with dtype={dtype}"
+            )
 
     def __str__(self) -> str:
         counts: dict[str, int] = defaultdict(int)
@@ -140,6 +156,7 @@ def plan_for(
     return GaussianPlan(
         tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
         tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call), leak,
+        dtype, float(tolerance),
     )  # fmt: skip
 
 
@@ -298,6 +315,11 @@ def _coordinates(call: GaussianCall) -> tuple[tuple[float, ...], ...] | None:
 
 
 def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
+    if call.is_full and any(head.way not in ("full", "dense") for head in plan.heads):
+        raise ValueError(
+            f"plan was made for heads whose maps factorize over the axes, but sharpness has shape "
+            f"{tuple(call.sharpness.shape)}, full matrices, whose maps do not: call plan_for again"
+        )
     made_for = (plan.grid, plan.outputs, plan.border, plan.padding, len(plan.heads))
     if made_for != (call.grid, call.outputs, call.border, call.padding, call.heads):
         raise ValueError(
@@ -312,8 +334,8 @@ def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
         return
     if all(map(values_are_readable, call.queries or ())) and plan.queries != _coordinates(call):
         raise ValueError("plan was made for queries at other coordinates: call plan_for again")
-    moved = (call.center.detach().double() - torch.tensor(plan.center, dtype=torch.float64)).abs()[banded].max().item()
-    frozen = torch.tensor(plan.sharpness, dtype=torch.float64)[banded]
+    centers, frozen = (torch.tensor(x, dtype=torch.float64, device="cpu") for x in (plan.center, plan.sharpness))
+    moved, frozen = (call.center.detach().double() - centers).abs()[banded].max().item(), frozen[banded]
     softened = bool((call.axis_sharpness.detach().double()[banded] < frozen * (1 - 1e-6)).any())
     if moved > plan.slack + 1e-6 or softened:
         raise ValueError(
