@@ -268,13 +268,15 @@ class ConvolutionalAttention(nn.Module):
         one output channel can turn into an error of leak · Σ|w| · max|x|. Then rounding, both layers' own: of sums, relative
         to the convolution of |x| with the absolute weights; of what is stored, relative to itself. It holds for calls on the
         CPU under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a
-        sum on the way may overflow.
+        number or a sum on the way may overflow.
         """
         dims = self.weight.ndim - 2
         check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))
         rules = arithmetic(x)
         if not x.numel():
             return 0.0
+        if not rules.holds(x, *self.parameters()):
+            return math.inf
         largest = x.abs().max().double().item()
         norm = self.weight.double().abs().flatten(1).sum(1).max().item()
         leaked = self.leak * norm * largest

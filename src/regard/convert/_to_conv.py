@@ -203,11 +203,13 @@ class GaussianConvolution(nn.Module):
 
         Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers: the
         smaller of one bound by max|x| alone and one that follows the values of this input. It holds for calls on the CPU
-        under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a sum
-        on the way may overflow.
+        under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a
+        number or a sum on the way may overflow.
         """
         check_width("x", x, self.dim)
         rules = arithmetic(x)
+        if not rules.holds(x, *self.projections, *self.parameters()):
+            return math.inf
         largest = x.detach().abs().max().double().item() if x.numel() else 0.0
         leaked = largest * max(
             sum(kernel.leak * row for kernel, row in zip(self.kernels, rows, strict=True)) for rows in self.norms.joined

@@ -81,8 +81,7 @@ class GaussianPlan(NamedTuple):
 
     def check_value(self, value: Tensor) -> None:
         """Refuse values in whose dtype weights matter that this plan leaves out."""
-        lowered = under_autocast(value) and value.dtype != torch.float64
-        dtype = torch.get_autocast_dtype(value.device.type) if lowered else value.dtype
+        dtype = torch.get_autocast_dtype(value.device.type) if under_autocast(value) else value.dtype
         ways = {head.way for head in self.heads}
         too_narrow = "banded" in ways and NEGLIGIBLE.get(dtype, 0.0) > NEGLIGIBLE[self.dtype]
         too_coarse = "taps" in ways and self.leak > max(self.tolerance, torch.finfo(dtype).eps / 2)
