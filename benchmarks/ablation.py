@@ -69,7 +69,7 @@ ROWS: Rows = {
     "diagonal": ("covariance: a sharpness per axis", network(attention="gaussian-diagonal")),
     "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
     "gated": ("a gate with content, 8 heads", network(attention="gated", heads=8, head_dim=None, init="normal")),
-    "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise")),
+    "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise", init="normal")),
     "dense": ("plan: whole maps", planned(DenseEncoder)),
     "no-kernels": ("plan: separable, without our kernels", planned(SeparableEncoder)),
 }  # fmt: skip

@@ -31,9 +31,13 @@ def test_a_plan_for_bfloat16_is_refused_for_float32():
     taps = plan_for(center, sharpness, (8, 8), torch.bfloat16)
     bands = plan_for(center + 0.5, sharpness, (64, 64), torch.bfloat16)
     assert (taps.heads[0].way, bands.heads[0].way) == ("taps", "banded")
-    with pytest.raises(TypeError, match=r"plan was made for values of torch.bfloat16, but value is torch.float32"):
+    with pytest.raises(
+        TypeError, match=r"plan holds for values of torch.b?float16 or coarser, but value is torch.float32"
+    ):
         gaussian_attention(value, center, sharpness, (8, 8), plan=taps)
-    with pytest.raises(TypeError, match=r"plan was made for values of torch.bfloat16, but value is torch.float32"):
+    with pytest.raises(
+        TypeError, match=r"plan holds for values of torch.b?float16 or coarser, but value is torch.float32"
+    ):
         gaussian_attention(torch.randn(1, 2, 4096, 3), center + 0.5, sharpness, (64, 64), plan=bands)
     with torch.autocast("cpu", torch.bfloat16):
         gaussian_attention(value, center, sharpness, (8, 8), plan=taps)
@@ -46,11 +50,14 @@ def test_a_layer_of_taps_checks_the_dtype_too_and_plans_for_its_own():
     layer = GaussianAttention(4, 4, full_width=True, init="grid", sharpness=10.0).requires_grad_(False)
     x = torch.randn(2, 6, 5, 4)
     layer.freeze_plan((6, 5), torch.bfloat16)
-    with pytest.raises(TypeError, match=r"plan was made for values of torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"plan holds for values of torch.b?float16 or coarser"):
         layer(x)
-    assert layer.freeze_plan((6, 5)).dtype is torch.float32
-    assert layer.double().freeze_plan((6, 5)).dtype is torch.float64
-    layer(x.double())
+    layer.freeze_plan((6, 5))
+    layer(x)
+    soft = GaussianAttention(4, 4, init="grid", sharpness=1.0)
+    assert soft.freeze_plan((50, 60)).dtype is torch.float32
+    assert soft.double().freeze_plan((50, 60)).dtype is torch.float64
+    soft(torch.randn(1, 50, 60, 4, dtype=torch.float64))
 
 
 def test_a_plan_of_factors_is_refused_for_full_matrices():

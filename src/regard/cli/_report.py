@@ -1,6 +1,7 @@
 """``regard report RUN``: what a run's network attends to, as one HTML file; ``--image`` for an image of your own."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
     """Accuracy against the length of sentences, for one or several runs of case conversion."""
     output = output or Path(folders[0]) / "lengths.png"
     _check_ending(output, (".png", ".svg", ".json"))
-    found = sweep_lengths(folders, lengths)
+    found = sweep_lengths(folders, lengths, tell=lambda line: print(line, file=sys.stderr, flush=True))
     if output.suffix == ".json":
         write_sweep(found, output)
     else:

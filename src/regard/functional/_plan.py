@@ -52,7 +52,7 @@ class GaussianPlan(NamedTuple):
     A banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall below what
     the plan was made for; on the CPU, in eager mode, a plan that no longer holds is refused. Heads that are taps are computed
     as shifts, while centers and sharpness need no gradient: their rows of weights are at most ``leak`` from one, in L1.
-    Values of a finer dtype than ``dtype``, in which more weights matter, are refused.
+    Values of a finer dtype than ``dtype``, in which weights matter that the plan leaves out, are refused.
     """
 
     heads: tuple[HeadPlan, ...]
@@ -66,8 +66,7 @@ class GaussianPlan(NamedTuple):
     padding: tuple[tuple[int, int], ...]
     queries: tuple[tuple[float, ...], ...] | None  # None: the grid's own
     leak: float = 0.0
-    dtype: torch.dtype = torch.float64  # of the values it was made for
-    tolerance: float = 0.0  # a leak that was accepted whatever the dtype
+    dtype: torch.dtype = torch.float64  # the finest of values that it holds for
 
     @property
     def shifts(self) -> tuple[tuple[int, ...], ...] | None:
@@ -82,12 +81,9 @@ class GaussianPlan(NamedTuple):
     def check_value(self, value: Tensor) -> None:
         """Refuse values in whose dtype weights matter that this plan leaves out."""
         dtype = torch.get_autocast_dtype(value.device.type) if under_autocast(value) else value.dtype
-        ways = {head.way for head in self.heads}
-        too_narrow = "banded" in ways and NEGLIGIBLE.get(dtype, 0.0) > NEGLIGIBLE[self.dtype]
-        too_coarse = "taps" in ways and self.leak > max(self.tolerance, torch.finfo(dtype).eps / 2)
-        if too_narrow or too_coarse:
+        if NEGLIGIBLE.get(dtype, 0.0) > NEGLIGIBLE[self.dtype]:
             raise TypeError(
-                f"plan was made for values of {self.dtype}, but value is {dtype}, in which weights matter that the plan "
+                f"plan holds for values of {self.dtype} or coarser, but value is {dtype}, in which weights matter that the plan "
                 f"leaves out: call plan_for again, with dtype={dtype}"
             )
 
@@ -147,15 +143,17 @@ def plan_for(
     centers: list[list[float]] = center.detach().double().tolist()
     alphas: list[list[float]] = [] if call.is_full else call.axis_sharpness.detach().double().tolist()
     heads, groups = cheapest(call, default, centers, alphas, dtype, slack)
-    leak = 0.0
+    leak, finest = 0.0, dtype if any(head.way == "banded" for head in heads) else torch.float64
     if can_be_taps(call) and not slack and all(x == round(x) for center in centers for x in center):
         worst = max(shift_leak(alpha) for alpha in alphas)
         if worst <= max(tolerance, torch.finfo(dtype).eps / 2):
             heads, leak = [HeadPlan("taps", shift=tuple(map(round, center))) for center in centers], worst
+            # A leak that the caller accepts is accepted for every dtype.
+            holds = (each for each in NEGLIGIBLE if worst <= max(tolerance, torch.finfo(each).eps / 2))
+            finest = max(holds, key=NEGLIGIBLE.__getitem__)
     return GaussianPlan(
         tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
-        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call), leak,
-        dtype, float(tolerance),
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call), leak, finest,
     )  # fmt: skip
 
 
