@@ -22,12 +22,15 @@ from regard.convert._kernels import (
     repeat_edge,
 )
 from regard.convert._running_bounds import follows
+from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import axis_matrix, gaussian_weights
 from regard.layers import (
     GatedPositionalAttention,
     GaussianAttention,
     MultiHeadAttention,
+    PlacedAttention,
     RelativeAttention,
+    SeparableAttention,
     flat_tokens,
     like_input,
 )
@@ -81,7 +84,15 @@ def why_not_gaussian(layer: object) -> str | None:
     name = type(layer).__name__
     if isinstance(layer, RelativeAttention) and not layer.content:
         return f"{name}'s learned weights need not fade with distance, so no window holds them and there is no interior"
-    content = MultiHeadAttention | GatedPositionalAttention | RelativeAttention | nn.MultiheadAttention
+    if isinstance(layer, SeparableAttention):
+        return f"{name}'s profiles are not Gaussian; a GaussianAttention would fit"
+    if isinstance(layer, TrainableConvolutionalAttention):
+        return (
+            f"the heads of {name} may have moved from the taps that they had; its weight and bias are the convolution's"
+        )
+    content = (
+        MultiHeadAttention | GatedPositionalAttention | RelativeAttention | PlacedAttention | nn.MultiheadAttention
+    )
     if isinstance(layer, content):
         return f"{name} attends by content, so its map changes with the input; a convolution's does not"
     if hasattr(layer, "to_conv"):

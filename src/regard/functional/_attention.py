@@ -91,7 +91,8 @@ def attention(
         bias: added to the scores; same shapes as ``keep``; differentiable; −∞ hides a key.
         causal: query i sees key j where ``j ≤ i + keys − queries``: aligned at the end, so that a cache works.
         dropout: probability of dropping a weight (the map that is returned is the one before dropout).
-        return_weights: also return A. Without it the fused kernel runs and A is never stored.
+        return_weights: also return A. Without it the fused kernel runs and A is never stored. That kernel has no gradients of
+            gradients: for these (``create_graph=True``) return the weights, or use ``torch.func``.
 
     A query with nothing to attend to gives zeros, and finite gradients. On the CPU, in eager mode, inputs at the edge of
     their dtype have results, too, with and without the map: scores may lie beyond the dtype's range; infinite entries of
