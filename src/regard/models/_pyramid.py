@@ -21,6 +21,7 @@ from regard.support.checks import (
     check_positive,
     check_sides,
     describe,
+    static_sizes,
 )
 
 Grid = tuple[int, int]
@@ -189,7 +190,7 @@ class AttentionPyramid(Pretrained):
         """Tokens of the last stage, ``(batch, tokens, dim)``, row-major."""
         check_ndim("images", images, "batch channels height width")
         check_dtype("images", images, self.embedding.weight)
-        grids = self.grids_for(tuple(images.shape[2:]))
+        grids = self.grids_for(static_sizes(images)[2:])
         x = first = self.embedding(images)
         for number, block in enumerate(self.blocks):
             place = number % self.depth
