@@ -104,7 +104,7 @@ class GaussianConvolution(nn.Module):
     """What :func:`attention_to_conv` returns; called like the layer.
 
     ``dense_heads`` are taps of ``kernel``; ``chain_heads`` run as 1×1 → blur along each axis → 1×1. Weights are
-    parameters, so the result can be trained on.
+    parameters, so the result can be trained on; ``leak`` and ``error_bound`` are of what was made.
     """
 
     kernel: nn.Parameter | None
@@ -142,6 +142,7 @@ class GaussianConvolution(nn.Module):
         bias = torch.einsum("hoj,hj->o", outputs.double(), value_bias.double())
         bias = bias if layer.output.bias is None else bias + layer.output.bias.detach().double()
         self.bias = nn.Parameter(bias.to(like))
+        self._made = [parameter.detach().clone() for parameter in self.parameters()]  # what the bound is about
         self.train(layer.training)
 
     def _cheapest(self, full_width: bool) -> tuple[list[int], list[int]]:
@@ -214,11 +215,15 @@ class GaussianConvolution(nn.Module):
 
         Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers: the
         smaller of one bound by max|x| alone and one that follows the values of this input. It holds for calls on the CPU
-        under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``. It is infinite where a
-        number or a sum on the way may overflow.
+        under the autocast that is on while it is asked for; elsewhere it raises ``ValueError``, and so it does once the weights
+        are others than those that were made. It is infinite where a number or a sum on the way may overflow.
         """
         check_width("x", x, self.dim)
         rules = arithmetic(x)
+        if not all(torch.equal(made.to(now), now) for made, now in zip(self._made, self.parameters(), strict=True)):
+            raise ValueError(
+                "error_bound does not apply to other weights than the conversion made: these were trained, loaded or set since"
+            )
         if not rules.holds(x, *self.projections, *self.parameters()):
             return math.inf
         largest = x.detach().abs().max().double().item() if x.numel() else 0.0
