@@ -11,6 +11,7 @@ from torch import nn
 from regard.convert import convert_network, load_converted, save_converted
 from regard.models import Pretrained
 from regard.support.checks import UnusableInputError, check_positive
+from regard.support.files import check_writable
 
 
 def run(arguments: list[str]) -> int:
@@ -33,6 +34,8 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     for size in options.input or ():
         check_positive("--input", size)
+    if options.json:
+        check_writable("--json", options.json)
     try:
         model = load(options.checkpoint)
         if options.output:
@@ -51,7 +54,6 @@ def run(arguments: list[str]) -> int:
         apart = ((after - before).abs().max() / before.abs().max()).item()
         print(f"the output of the whole network differs by {apart:.1e}, relative to its largest value")
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.output and isinstance(model, Pretrained):
         save_converted(model, converted, report, options.output)

@@ -9,6 +9,7 @@ from typing import Any
 from regard import figures
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
+from regard.support.files import check_writable
 from regard.support.reading import read_limited
 from regard.training import load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views, story
@@ -44,6 +45,8 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError("--image and --lengths are two reports: choose one")
     if chosen.query is not None and chosen.image is None:
         raise ValueError("--query is a token of an image: choose the image by --image")
+    if chosen.output is not None:
+        check_writable("--output", chosen.output)
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
