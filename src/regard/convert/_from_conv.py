@@ -99,6 +99,8 @@ def why_not(conv: object) -> str | None:
         return f"{type(conv).__name__} has no weights before its first call; call it once, then convert"
     if not isinstance(conv, Convolution):
         return f"it is {describe(conv) if not isinstance(conv, nn.Module) else 'a ' + type(conv).__name__}; {fits}"
+    if not conv.weight.is_floating_point():
+        return f"its weight is {describe(conv.weight)}, but attention averages real numbers"
     base = CONVOLUTIONS[conv.weight.ndim - 2]
     if hasattr(conv, "parametrizations"):
         return "its weight or bias is parametrized; remove the parametrization first"
@@ -239,6 +241,7 @@ class ConvolutionalAttention(nn.Module):
 
     def chosen_plan(self, x: Tensor) -> TapsPlan:
         """``"taps"`` or ``"attention"``, for this input."""
+        check_choice("plan", self.plan, get_args(TapsPlan))
         if self.plan != "auto":
             return self.plan
         dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
