@@ -226,7 +226,8 @@ class Capture(Revisions):
         if self.grid is not None and records and all(record.layout is None for record in records):
             tokens = sorted({record.shape[3] for record in records})
             warnings.warn(
-                f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens",
+                f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens"
+                + ("; pass prefix=, the number of tokens before the grid" if self.prefix is None else ""),
                 stacklevel=3,
             )
         if not self.maps and not dropped:
@@ -283,7 +284,8 @@ def capture(
             ``rows=`` chose: so maps of any length are folded.
         budget: memory for maps, such as ``"500MB"`` or ``"2GiB"``, at its peak. Maps that do not fit are dropped with a
             warning and listed in ``maps.missed``, before they are computed. None for no limit.
-        grid, prefix: how tokens lie on an image, for models that do not state it.
+        grid, prefix: how tokens lie on an image, for models that do not state it. Without ``prefix`` a few tokens more than
+            the grid has, fewer than a row or a column of it, are taken for a prefix.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
         values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
             :meth:`Map.contributions`. They are saved with the maps.

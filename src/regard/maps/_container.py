@@ -277,10 +277,10 @@ class Maps(Mapping[str, Map]):
         for found in self.values():
             for call in found.calls:
                 layouts: dict[str, Any] = {"layout": call.layout, "axes": call.axes}
-                chosen = {"rows": call.rows, "heads": call.heads}
-                made.add(
-                    AttentionRecord.given(call.contributions, found.name, kind="contributions", **layouts, **chosen)
-                )
+                sizes = call.contributions
+                whole = call.shape if call.windows is None else sizes.shape
+                chosen = {"rows": call.rows, "heads": call.heads, "shape": whole}
+                made.add(AttentionRecord.given(sizes, found.name, kind="contributions", **layouts, **chosen))
         made.notes = [
             "weights times the norms of values behind the output projection: rows do not sum to 1",
             *self.notes,

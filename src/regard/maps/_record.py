@@ -192,12 +192,13 @@ class AttentionRecord:
 
     @classmethod
     def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
-        """A record of weights ``(batch, heads, queries, keys)`` that were computed elsewhere.
+        """A record of weights ``(batch, heads, queries, keys)`` that were computed elsewhere; ``shape`` is that of the whole
+        map if they are some of its rows or heads.
 
         >>> AttentionRecord.given(torch.full((1, 1, 2, 4), 0.25), layout=Layout((2, 2), 0)).weights.shape
         torch.Size([1, 1, 2, 4])
         """
-        batch, heads, queries, keys = weights.shape
+        batch, heads, queries, keys = fields.pop("shape", weights.shape)
         return cls(name, kind, (batch, heads, queries, keys), fields.pop("check", Check()), stored=weights, **fields)
 
     @property

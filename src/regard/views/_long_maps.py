@@ -34,6 +34,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     arrays: dict[str, Tensor | Scaled] = {}
     for number, found in enumerate(shown.values()):
         about, made = _layer(found, sample, side, bins)
+        # Where queries are not the tokens that keys are (cross-attention, the steps of a generation), one of them is named.
+        about["named"] = [names is not None and len(names) == about[axis] for axis in ("queries", "keys")]
         abouts.append(about)
         arrays |= {f"{name}{number}": array for name, array in made.items()}
     for number, array in _kept_rows(shown, sample).items():

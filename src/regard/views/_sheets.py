@@ -29,12 +29,25 @@ class Sheet:
         weights: ``(heads, queries, keys)``.
         about: its name, its residual and more, for JSON.
         visible: how many keys each query may see, ``(queries,)``.
+        asked: how many queries the map has, of which ``rows=`` may have chosen some; None if that is not known.
     """
 
     found: Map
     weights: Tensor
     about: dict[str, Any]
     visible: Tensor
+    asked: int | None
+
+    @property
+    def rows(self) -> list[int]:
+        """The numbers of the queries that are shown."""
+        chosen: list[int] | None = self.about["rows"]
+        return list(range(self.about["queries"])) if chosen is None else chosen
+
+    @property
+    def self_attention(self) -> bool:
+        """Whether queries may be the same tokens as keys: there are as many."""
+        return self.asked in (None, self.about["keys"])
 
 
 def as_maps(what: Any, argument: str = "what") -> Maps | None:
@@ -134,7 +147,9 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else an array beside the map
     }
     _describe_heads(about, weights, visible, mask)
-    return Sheet(found, weights, about, visible)
+    # Weights that somebody else chose rows of do not tell how many there were.
+    asked = weights.shape[1] if latest.rows is None else None if latest.kind == "given" else latest.shape[2]
+    return Sheet(found, weights, about, visible, asked)
 
 
 def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
@@ -153,7 +168,8 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
 
 
 def _is_generation(found: Map) -> bool:
-    """Whether each call continues the one before: one more query, over the same keys or one more."""
+    """Whether each call continues the one before: one more query, over one more key, or over the same keys if it is known
+    that they are the same: a query that pools an image has as many keys in the next image."""
     calls = found.calls
     if len(calls) < 2 or any(
         call.stored is None or call.rows is not None or call.windows is not None for call in calls
@@ -163,7 +179,15 @@ def _is_generation(found: Map) -> bool:
     if any(shape[0] != shapes[0][0] or shape[1] != shapes[0][1] or shape[2] != 1 for shape in shapes[1:]):
         return False
     growth = {later[3] - earlier[3] for earlier, later in pairwise(shapes)}
-    return growth == {1} or (growth == {0} and shapes[0][3] > 1)
+    return growth == {1} or (growth == {0} and shapes[0][3] > 1 and _continues(calls))
+
+
+def _continues(calls: Sequence[AttentionRecord]) -> bool:
+    """Whether calls over equally many keys belong to one sequence: they are of one run of the model, or a cache says so."""
+    if len({None if call.moment is None else call.moment[0] for call in calls}) == 1:
+        return True
+    places = [call.positions for call in calls]
+    return all(one is not None and two is not None and two.first == one.end for one, two in pairwise(places))
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -160,7 +160,8 @@ def show(
         image: the model's input: a tensor, an array or a PIL image, normalized or not.
         tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
             be one longer than the maps: the last token was written and not read.
-        grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
+        grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them. Without
+            ``prefix`` a few tokens more than the grid has, fewer than a row or a column of it, are taken for a prefix.
         sample: the index in the batch.
         tokenizer, ids: the tokens by their numbers, ``(tokens,)`` or ``(batch, tokens)``, and who spells them.
         segments: what the sequence consists of, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. By default it
@@ -203,13 +204,18 @@ def show(
     if tokens is None and tokenizer is not None:
         tokens = _spelled(tokenizer, ids, sample)
     if other is not None:
-        unused = {"image": image, "grid": grid, "segments": segments, "words": words or None}
+        unused = {"image": image, "grid": grid, "prefix": prefix, "segments": segments, "words": words or None}
         return Show(_compared(maps, other, unused, tokens=tokens, sample=sample, names=names))
     if names is not None:
         raise TypeError(
             f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
         )
     check_flag("words", words)
+    if segments is not None and (grid is not None or prefix is not None):
+        raise ValueError(
+            f"grid is {describe(grid)} and prefix is {describe(prefix)}, but segments already say where the grids are: leave "
+            "them out"
+        )
     segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
     if words:
         maps, tokens = _in_words(maps, tokens, segments)
@@ -225,6 +231,8 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
             "pass one of the two, or segments= (or ids=) if the text has the image in it. Where the image is drawn from the "
             "text, show regard.analysis.word_maps(maps, grid, tokens=tokens)"
         )
+    if layout["prefix"] is not None and layout["grid"] is None and image is None:
+        raise ValueError(f"prefix is {layout['prefix']!r}, but goes with grid= or image=: a text has no prefix")
     if _long_maps.is_long(maps):
         if image is not None or layout["grid"] is not None:
             raise ValueError("an overview has no places on an image: capture whole maps, without overview=")

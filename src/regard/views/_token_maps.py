@@ -71,14 +71,12 @@ def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str
     name = f"{layout.prefix} + {rows} × {columns}"
     prefix = ["[class]", *(f"[prefix{number}]" for number in range(1, layout.prefix))][: layout.prefix]
     lists[name] = prefix + [f"({row}, {column})" for row in range(rows) for column in range(columns)]
-    square = sheet.about["rows"] is not None or sheet.about["queries"] == sheet.about["keys"]
-    return name if square else None, name
+    return name if sheet.self_attention else None, name
 
 
 def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
     """The lists that the queries and the keys of a map belong to."""
-    about = sheet.about
-    queries = about["queries"] if about["rows"] is None else None  # selected rows are found by their numbers
+    about, queries = sheet.about, sheet.asked
     keys = about["keys"]
     if "text" in lists:
         count = len(lists["text"])
