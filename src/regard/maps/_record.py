@@ -118,7 +118,9 @@ class Computation:
     def rounding_factor(self, keys: int, single: bool = False) -> float:
         """How large the error may be by rounding, as a multiple of the largest number compared: see :meth:`rounding`."""
         like = self.output if self.output is not None else self.value if self.compared is None else self.compared
-        return 0.0 if like is None else rounding_factor(like.dtype, like.is_cuda, keys, single)
+        # A product in half precision that is divided in float32, as under autocast, is no more exact than its factors.
+        known = [x for x in (like, self.value) if x is not None]
+        return max((rounding_factor(x.dtype, x.is_cuda, keys, single) for x in known), default=0.0)
 
     def rounding(self, keys: int, single: bool = False) -> Rounding | None:
         """How large the error may be by rounding: some units in the last place of the largest number compared.
