@@ -118,7 +118,7 @@ class Capture(Revisions):
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
         if self.stream is not None:
-            self.storage.finish(self.maps.records)
+            self.storage.finish((self.maps.records, self.maps.missed, self.maps.notes))
         if kind is None:
             self._warn()
 

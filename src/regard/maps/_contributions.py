@@ -107,10 +107,10 @@ def _select(record: AttentionRecord) -> None:
     if norms is None:
         return
     if record.heads is not None:
-        chosen = torch.tensor(record.heads, device=norms.keys.device)
+        chosen = torch.tensor(record.heads, dtype=torch.long, device=norms.keys.device)
         norms.keys, norms.heads = norms.keys[:, chosen], norms.heads[:, chosen]
     if record.rows is not None:
-        norms.heads = norms.heads[:, :, torch.tensor(record.rows, device=norms.heads.device)]
+        norms.heads = norms.heads[:, :, torch.tensor(record.rows, dtype=torch.long, device=norms.heads.device)]
 
 
 def _operands(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:

@@ -259,7 +259,7 @@ class AttentionRecord:
         """Weights of these rows and keys: kept ones, or computed from the queries and keys that were kept."""
         chosen = torch.arange(self.shape[2])[rows]
         if self.scores is not None:
-            heads = ALL if self.heads is None else torch.tensor(self.heads)
+            heads = ALL if self.heads is None else torch.tensor(self.heads, dtype=torch.long)
             return self.scores(chosen, heads)[0][..., columns]
         if self.stored is None or (self.windows is not None and self.rows is None):
             raise ValueError(
