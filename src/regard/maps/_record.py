@@ -274,6 +274,11 @@ class AttentionRecord:
         return self.weights[:, :, chosen][..., columns]
 
     @property
+    def asked(self) -> int | None:
+        """How many queries the map has, of which ``rows=`` may have kept some; None if rows of it were given."""
+        return None if self.rows is not None and self.kind == "given" else self.shape[2]
+
+    @property
     def positions(self) -> Positions | None:
         """Where queries and keys lie in the whole sequence, if known."""
         return self.axes.positions

@@ -127,7 +127,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
     shown = Map(found.name, list(calls))
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
-    visible, mask = visible_keys(weights, latest.kind)
+    asked = weights.shape[1] if latest.rows is None else latest.asked
+    visible, mask = visible_keys(weights, latest.kind, latest.rows, asked)
     about: dict[str, Any] = {
         "name": found.name,
         "heads": list(latest.heads or range(weights.shape[0])),
@@ -147,8 +148,6 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else an array beside the map
     }
     _describe_heads(about, weights, visible, mask)
-    # Weights that somebody else chose rows of do not tell how many there were.
-    asked = weights.shape[1] if latest.rows is None else None if latest.kind == "given" else latest.shape[2]
     return Sheet(found, weights, about, visible, asked)
 
 
@@ -164,7 +163,8 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
     known = sheet.about["grid"] == list(grid) and sheet.about["prefix"] == prefix
     sheet.about.update(grid=list(grid), prefix=prefix)
     if not known:
-        _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, sheet.found.latest.kind))
+        latest = sheet.found.latest
+        _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, latest.kind, latest.rows, sheet.asked))
 
 
 def _is_generation(found: Map) -> bool:
