@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
 from regard.views import _static_figure as static_figure
 
 WORDS = [f"w{number}" for number in range(16)]
@@ -152,3 +153,50 @@ def test_options_that_would_not_be_used_are_refused():
         regard.show(weights, weights, prefix=1)
     with pytest.raises(ValueError, match=r"grid is \(4, 4\) .* segments already say where the grids are"):
         regard.show(weights, segments=[("image", (4, 4))], grid=(4, 4))
+
+
+def generated(name, first, keys=None, steps=3):
+    """A generation: a prompt of ``first`` tokens, then one token after the other, over all before or over ``keys``."""
+    sizes = [(first, keys or first), *((1, keys or first + step) for step in range(1, steps))]
+    calls = [AttentionRecord.given(torch.rand(1, 2, *size).softmax(-1), name) for size in sizes]
+    for step, call in enumerate(calls):
+        place = Positions(
+            first + step - 1 if step else 0, call.shape[2], 0, call.shape[3], first + step, True, cross=bool(keys)
+        )
+        call.axes, call.moment = MapAxes(positions=place), (step, 0)
+    return Map(name, calls)
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+def test_words_of_a_generation_have_all_rows(unread):
+    maps = Maps([generated("attn", 3)])
+    tokens = ["▁a", "b", "▁c", "▁d", "e", "▁f"][: 5 + unread]
+    shown = regard.show(maps, tokens=tokens, words=True)
+    layer = layer_of(shown)
+    assert (layer["queries"], layer["keys"], layer["asks"]) == (3, 3, "text")
+    assert shown.payload.meta["tokens"]["text"] == ["▁ab", "▁c", "▁de"]
+    whole = torch.zeros(2, 5, 5)
+    for row, call in zip((0, 3, 4), maps[0].calls, strict=True):
+        whole[:, row : row + call.shape[2], : call.shape[3]] = call.weights[0]
+    into = torch.tensor([[1.0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]])
+    expected = (into / into.sum(-1, keepdim=True)) @ whole @ into.mT
+    torch.testing.assert_close(shown.payload.arrays["map0"].values, expected, atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+@pytest.mark.parametrize("source", [5, 6])
+def test_an_answer_may_end_in_a_token_that_was_not_read(unread, source):
+    encoder_map = Map("encoder.attn", [AttentionRecord.given(torch.rand(1, 2, source, source).softmax(-1))])
+    maps = Maps([encoder_map, generated("decoder.attn", 3), generated("decoder.cross_attn", 3, source)])
+    texts = [f"s{place}" for place in range(source)], [f"t{place}" for place in range(5 + unread)]
+    shown = regard.show(maps, tokens=texts).payload.meta
+    names = [(layer["asks"], layer["reads"]) for layer in shown["layers"]]
+    assert names == [("source", "source"), ("target", "target"), ("target", "source")]
+    assert shown["tokens"]["target"] == texts[1][:5]
+
+
+def test_a_long_text_may_end_in_a_token_that_was_not_read():
+    maps = captured(encoder(), torch.randn(1, 15, 8), overview=4)
+    shown = regard.show(maps, tokens=WORDS)
+    assert shown.payload.meta["tokens"] == WORDS[:15]
+    assert layer_of(shown)["named"] == [True, True]

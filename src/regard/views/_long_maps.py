@@ -125,6 +125,8 @@ def _tokens(tokens: Any, shown: dict[str, Map]) -> list[str] | None:
         return None
     if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not all(isinstance(t, str) for t in tokens):
         raise TypeError(f"tokens must be a list of strings, got {describe(tokens)}")
+    if len(tokens) - 1 == max(found.latest.shape[3] for found in shown.values()):
+        tokens = tokens[:-1]  # the last one that generation wrote, which was not read
     for name, found in shown.items():
         if len(tokens) not in (found.latest.shape[2], found.latest.shape[3]):
             raise ValueError(

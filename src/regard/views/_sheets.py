@@ -112,8 +112,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(f"what must hold a sample, but {found.name!r} has shape {tuple(found.shape)}")
     if not -batch <= sample < batch:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
-    calls = found.calls if _is_generation(found) else found.calls[-1:]
-    weights = _joined([call.weights[sample].detach().float().cpu() for call in calls])
+    calls = calls_shown(found)
+    weights = joined([call.weights[sample].detach().float().cpu() for call in calls])
     if not weights.numel():
         raise ValueError(
             f"what must have a head, a query and a key at least, but {found.name!r} is {describe(weights)} (heads, queries, "
@@ -124,7 +124,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(
             f"what (or other) must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
         )
-    shown = Map(found.name, list(calls))
+    shown = Map(found.name, calls)
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
     asked = weights.shape[1] if latest.rows is None else latest.asked
@@ -167,6 +167,11 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
         _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, latest.kind, latest.rows, sheet.asked))
 
 
+def calls_shown(found: Map) -> list[AttentionRecord]:
+    """The calls of a map that one picture shows: those of a generation, whose rows are joined, or the latest."""
+    return list(found.calls) if _is_generation(found) else list(found.calls[-1:])
+
+
 def _is_generation(found: Map) -> bool:
     """Whether each call continues the one before: one more query, over one more key, or over the same keys if it is known
     that they are the same: a query that pools an image has as many keys in the next image."""
@@ -190,13 +195,13 @@ def _continues(calls: Sequence[AttentionRecord]) -> bool:
     return all(one is not None and two is not None and two.first == one.end for one, two in pairwise(places))
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Concatenate the rows; keys that did not exist yet have weight 0."""
+def joined(parts: list[Tensor]) -> Tensor:
+    """Concatenate the rows of ``(…, queries, keys)``; keys that did not exist yet have weight 0."""
     if len(parts) == 1:
         return parts[0]
-    keys = max(part.shape[2] for part in parts)
-    padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
-    return torch.cat(padded, 1)
+    keys = max(part.shape[-1] for part in parts)
+    padded = [torch.nn.functional.pad(part, (0, keys - part.shape[-1])) for part in parts]
+    return torch.cat(padded, -2)
 
 
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
