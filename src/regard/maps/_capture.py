@@ -187,7 +187,9 @@ class Capture(Revisions):
             with torch.inference_mode(False), torch.no_grad():
                 projections.projected(record, running.value, *running.projection())
         else:
-            projections.expect(record, running.value, running.output)
+            with torch.inference_mode(False), torch.no_grad(), Plainly(running.device):
+                clean = running.clean_output
+            projections.expect(record, running.value, running.output, clean)
 
     def fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:

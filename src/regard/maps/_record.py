@@ -21,8 +21,10 @@ from regard.maps._attention_scores import (
     ALL,
     AttentionScores,
     Selection,
+    exact,
     product_error,
     selected,
+    shared_heads,
 )
 from regard.maps._axes import MapAxes
 from regard.maps._band import alignment
@@ -75,6 +77,7 @@ class Computation:
         layout_declared: the layer itself, and not a module around it, states how its tokens lie.
         edited: the weights that give the output that a listener returned, if it changed the weights.
         projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
+        dropout: the output contains dropout, and ``expected`` does not tell what it would be without.
         folded: heads and samples are one axis of the model's tensors, of which samples are taken to come first.
     """
 
@@ -90,6 +93,7 @@ class Computation:
     largest_sum: Tensor | None = None
     tentative: bool = False
     layout_declared: bool = False
+    dropout: bool = False
     edited: WeightsOf | None = field(default=None, init=False)
     projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
     folded: bool = field(default=False, init=False)
@@ -105,6 +109,14 @@ class Computation:
         if known is None:
             raise ValueError("neither values nor an output are known, and with them no device")
         return known.device
+
+    @property
+    def clean_output(self) -> Tensor | None:
+        """The heads' outputs without dropout."""
+        if self.expected is not None or not self.dropout or self.value is None:
+            return self.output if self.expected is None else self.expected
+        weights = self.weights(ALL, ALL)[0]
+        return weights @ shared_heads(exact(self.value), ALL, weights.shape[1]).to(weights.dtype)
 
     def error(self, weights: Tensor, rows: Selection, heads: Selection) -> Tensor | None:
         """The largest difference from what the model computed; None if there is nothing to compare with."""
