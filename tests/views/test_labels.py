@@ -200,3 +200,42 @@ def test_a_long_text_may_end_in_a_token_that_was_not_read():
     shown = regard.show(maps, tokens=WORDS)
     assert shown.payload.meta["tokens"] == WORDS[:15]
     assert layer_of(shown)["named"] == [True, True]
+
+
+GENERATIONS = {
+    "dynamic": (None, {}),
+    "static": (None, {"cache_implementation": "static", "disable_compile": True}),
+    "sliding window, as long as the prompt": (6, {}),
+    "sliding window, shorter": (4, {}),
+    "prefill in chunks": (None, {"prefill_chunk_size": 4}),
+}
+
+
+@pytest.mark.parametrize("kind", GENERATIONS)
+def test_a_generation_is_shown_with_keys_at_their_own_places(transformers, kind):
+    window, options = GENERATIONS[kind]
+    torch.manual_seed(0)
+    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    small |= {"intermediate_size": 16, "num_key_value_heads": 1, "eos_token_id": None, "pad_token_id": 0}
+    config = transformers.MistralConfig(**small, sliding_window=window)
+    model, prompt = transformers.MistralForCausalLM(config).eval(), torch.randint(1, 50, (2, 6))
+    with torch.no_grad(), regard.capture(model) as maps:
+        model.generate(prompt, max_new_tokens=5, do_sample=False, **options)
+    shown = regard.show(maps, tokens=WORDS[:11], sample=1)
+    layer = layer_of(shown)
+    assert (layer["queries"], layer["keys"], layer["joined"], layer["steps"]) == (10, 10, True, 4)
+    expected = maps.generation()[0].weights[1]
+    torch.testing.assert_close(shown.payload.arrays["map0"].values, expected, atol=0.01, rtol=0)
+
+
+def test_beams_are_not_joined_without_the_output_that_says_how(transformers):
+    torch.manual_seed(0)
+    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**small, intermediate_size=16, eos_token_id=None, pad_token_id=0)
+    model, prompt = transformers.LlamaForCausalLM(config).eval(), torch.randint(1, 50, (1, 6))
+    options = {"max_new_tokens": 5, "num_beams": 3, "return_dict_in_generate": True, "output_scores": True}
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, **options)
+    layer = layer_of(regard.show(maps))
+    assert (layer["queries"], layer["joined"]) == (1, False)  # the latest of several calls, as the page says
+    assert layer_of(regard.show(maps.generation(output)))["queries"] == 10

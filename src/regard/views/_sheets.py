@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in, visible_keys
 from regard.support.checks import describe, is_functional
+from regard.views._generations import shown_calls
 from regard.views._head_statistics import patterns, statistics, token_positions
 from regard.views._payload import Scaled
 
@@ -112,8 +113,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(f"what must hold a sample, but {found.name!r} has shape {tuple(found.shape)}")
     if not -batch <= sample < batch:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
-    calls = calls_shown(found)
-    weights = joined([call.weights[sample].detach().float().cpu() for call in calls])
+    chosen = shown_calls(found, sample)
+    weights = chosen.weights.detach().float().cpu()
     if not weights.numel():
         raise ValueError(
             f"what must have a head, a query and a key at least, but {found.name!r} is {describe(weights)} (heads, queries, "
@@ -124,7 +125,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(
             f"what (or other) must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
         )
-    shown = Map(found.name, calls)
+    shown = Map(found.name, chosen.calls)
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
     asked = weights.shape[1] if latest.rows is None else latest.asked
@@ -141,7 +142,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "kind": latest.kind,
         "kernel": latest.kernel,
         "calls": len(found.calls),
-        "joined": len(calls) > 1,
+        "joined": len(chosen.calls) > 1,
+        "steps": chosen.steps,
         "grid": None if layout is None else list(layout.grid),
         "prefix": 0 if layout is None else layout.prefix,
         "signed": float(weights.min()) < 0,
@@ -165,43 +167,6 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
     if not known:
         latest = sheet.found.latest
         _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, latest.kind, latest.rows, sheet.asked))
-
-
-def calls_shown(found: Map) -> list[AttentionRecord]:
-    """The calls of a map that one picture shows: those of a generation, whose rows are joined, or the latest."""
-    return list(found.calls) if _is_generation(found) else list(found.calls[-1:])
-
-
-def _is_generation(found: Map) -> bool:
-    """Whether each call continues the one before: one more query, over one more key, or over the same keys if it is known
-    that they are the same: a query that pools an image has as many keys in the next image."""
-    calls = found.calls
-    if len(calls) < 2 or any(
-        call.stored is None or call.rows is not None or call.windows is not None for call in calls
-    ):
-        return False
-    shapes = [call.stored.shape for call in calls if call.stored is not None]
-    if any(shape[0] != shapes[0][0] or shape[1] != shapes[0][1] or shape[2] != 1 for shape in shapes[1:]):
-        return False
-    growth = {later[3] - earlier[3] for earlier, later in pairwise(shapes)}
-    return growth == {1} or (growth == {0} and shapes[0][3] > 1 and _continues(calls))
-
-
-def _continues(calls: Sequence[AttentionRecord]) -> bool:
-    """Whether calls over equally many keys belong to one sequence: they are of one run of the model, or a cache says so."""
-    if len({None if call.moment is None else call.moment[0] for call in calls}) == 1:
-        return True
-    places = [call.positions for call in calls]
-    return all(one is not None and two is not None and two.first == one.end for one, two in pairwise(places))
-
-
-def joined(parts: list[Tensor]) -> Tensor:
-    """Concatenate the rows of ``(…, queries, keys)``; keys that did not exist yet have weight 0."""
-    if len(parts) == 1:
-        return parts[0]
-    keys = max(part.shape[-1] for part in parts)
-    padded = [torch.nn.functional.pad(part, (0, keys - part.shape[-1])) for part in parts]
-    return torch.cat(padded, -2)
 
 
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Map, Maps
 from regard.support.checks import describe, is_functional
-from regard.views._sheets import calls_shown, joined
+from regard.views._generations import shown_calls
 
 _STARTS = ("Ġ", "▁", "Ċ")  # with which byte-level BPE and SentencePiece mark the beginning of a word
 
@@ -90,8 +90,8 @@ def _most_keys(maps: Maps) -> int:
 
 def _merged(found: Map, into: Tensor) -> Map:
     tokens = into.shape[1]
-    call, calls = found.latest, calls_shown(found)
-    weights = joined([each.weights for each in calls])
+    call, chosen = found.latest, shown_calls(found)
+    weights, calls = chosen.weights, chosen.calls
     queries, keys = weights.shape[2:]
     if call.rows is not None or keys != tokens:
         raise ValueError(
