@@ -162,6 +162,8 @@ class Capture(Revisions):
             self.missed(record.name, reason, record.shape)
             return
         record.rows = None if self.rows is None else numbers_of(rows, queries)
+        if record.windows is not None and record.rows is not None:
+            self.noted(record.name, "rows= are those of each window, and the windows of all images are the batch")
         record.heads = None if self.heads is None else numbers_of(heads, heads_count)
         record.layout = self._layout(record)
         if self.projections is not None:

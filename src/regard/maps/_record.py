@@ -267,13 +267,20 @@ class AttentionRecord:
             return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
 
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The numbers of queries and keys of the whole map: of windows that were put back, those of the image."""
+        on_image = self.windows is not None and self.rows is None and self.stored is not None
+        queries, keys = self.kept_shape[2:] if on_image else self.shape[2:]
+        return queries, keys
+
     def block(self, rows: Selection, columns: Selection = ALL) -> Float[Tensor, "batch heads rows columns"]:
         """Weights of these rows and keys: kept ones, or computed from the queries and keys that were kept."""
-        chosen = torch.arange(self.shape[2])[rows]
+        chosen = torch.arange(self.sides[0])[rows]
         if self.scores is not None:
             heads = ALL if self.heads is None else torch.tensor(self.heads, dtype=torch.long)
             return self.scores(chosen, heads)[0][..., columns]
-        if self.stored is None or (self.windows is not None and self.rows is None):
+        if self.stored is None:
             raise ValueError(
                 f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
                 "keep_keys=True (maps.notes says where they are not known)"
