@@ -220,7 +220,7 @@ def _check_square(step: _Step) -> None:
     if queries != keys:
         raise ValueError(
             f"{step.shown} has {queries} queries and {keys} keys: rollout needs self-attention, "
-            'with all rows; choose it, as in maps["encoder.*"]'
+            'with all rows; choose it, as in maps["encoder.*"], and after generate pass maps.generation()'
         )
 
 
