@@ -162,8 +162,6 @@ class Capture(Revisions):
             self.missed(record.name, reason, record.shape)
             return
         record.rows = None if self.rows is None else numbers_of(rows, queries)
-        if record.windows is not None and record.rows is not None:
-            self.noted(record.name, "rows= are those of each window, and the windows of all images are the batch")
         record.heads = None if self.heads is None else numbers_of(heads, heads_count)
         record.layout = self._layout(record)
         if self.projections is not None:
@@ -203,6 +201,8 @@ class Capture(Revisions):
         """How the keys lie: the grid that the caller gave is for attention that fits it."""
         known, declared = record.layout, record.running.layout_declared
         options = self._options if record.windows is None else self._options._replace(grid=None)
+        if record.windows is not None and record.rows is not None:
+            self.noted(record.name, "rows= are those of each window, and the windows of all images are the batch")
         return options.layout(known, record.shape[3], record.name, declared)
 
     # -- warnings ----------------------------------------------------------------------------------------------

@@ -77,8 +77,8 @@ class Computation:
         layout_declared: the layer itself, and not a module around it, states how its tokens lie.
         edited: the weights that give the output that a listener returned, if it changed the weights.
         projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
-        dropout: the output contains dropout, and ``expected`` does not tell what it would be without.
         folded: heads and samples are one axis of the model's tensors, of which samples are taken to come first.
+        dropout: the output contains dropout, and ``expected`` does not tell what it would be without.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -93,10 +93,10 @@ class Computation:
     largest_sum: Tensor | None = None
     tentative: bool = False
     layout_declared: bool = False
-    dropout: bool = False
     edited: WeightsOf | None = field(default=None, init=False)
     projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
     folded: bool = field(default=False, init=False)
+    dropout: bool = field(default=False, init=False)
 
     def with_weights(self, edited: WeightsOf) -> "Computation":
         """The same with other weights, which give the output."""

@@ -210,13 +210,7 @@ def show(
         raise TypeError(
             f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
         )
-    check_flag("words", words)
-    if segments is not None and (grid is not None or prefix is not None):
-        raise ValueError(
-            f"grid is {describe(grid)} and prefix is {describe(prefix)}, but segments already say where the grids are: leave "
-            "them out"
-        )
-    segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
+    segments = _segments(segments, maps, ids, sample, grid=grid, prefix=prefix)
     if words:
         maps, tokens = _in_words(maps, tokens, segments)
     if segments is not None:
@@ -251,10 +245,20 @@ def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
     return tokens_of(tokenizer, ids, sample)
 
 
+def _segments(segments: Any, maps: Maps, ids: Any, sample: int, *, grid: Any, prefix: Any) -> Any:
+    """The segments that were given, or else those of a text that has images in it; None if it has none."""
+    if segments is not None and (grid is not None or prefix is not None):
+        raise ValueError(
+            f"grid is {describe(grid)} and prefix is {describe(prefix)}, but segments already say where the grids are: leave "
+            "them out"
+        )
+    if segments is not None or ids is None:
+        return segments
+    return _found_segments(maps, ids, sample, grid)
+
+
 def _found_segments(maps: Maps, ids: Any, sample: int, grid: Any) -> list[Segment] | None:
     """The segments of a text that has images in it; None if it has none."""
-    if ids is None:
-        return None
     images, numbers = maps.image_tokens, one_sample(ids, sample)
     if images is None or images.token not in numbers:
         return None

@@ -232,10 +232,10 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             restore=restore,
             largest_sum=None if sums_to_one else largest_magnitude(exact(weights.detach()).sum(-1)),
             tentative=not found.origin.scored,
-            dropout=dropped is not None,
         ),
     )
     record = gathered(record, reading.query_count) if reading.queries else record
+    record.running.dropout = dropped is not None
     record.running.folded = (
         reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
     )
