@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
+from regard.maps import AttentionRecord, Layout, Map, MapAxes, Maps, Positions
 from regard.views import _static_figure as static_figure
 
 WORDS = [f"w{number}" for number in range(16)]
@@ -143,6 +143,14 @@ def test_many_tokens_beside_a_grid_are_no_prefix_unless_that_is_said():
     assert captured(encoder(), x, grid=(3, 3), prefix=8)[0].prefix == 8
     with pytest.raises(ValueError, match="leaves 8 of the 17 tokens"):
         regard.locality(captured(encoder(), x), grid=(3, 3))
+
+
+def test_a_prefix_that_the_model_states_need_not_be_repeated():
+    layout = Layout((2, 2), 5)  # a class token and four registers
+    maps = Maps([Map("attn", [AttentionRecord.given(torch.rand(1, 2, 9, 9).softmax(-1), layout=layout)])])
+    assert layer_of(regard.show(maps, grid=(2, 2)))["prefix"] == 5
+    with pytest.raises(ValueError, match="leaves 7 of the 9 tokens"):
+        regard.show(maps, grid=(1, 2))
 
 
 def test_options_that_would_not_be_used_are_refused():

@@ -128,7 +128,7 @@ class Map(CallList, LongMap):
         if prefix is not None:
             check_count("prefix", prefix)
         if grid is not None:
-            return given_layout(keys, grid, prefix, self.name)
+            return given_layout(keys, grid, prefix, self.name, self.latest.layout)
         known = self.latest.layout
         of_windows = known is not None and bool(self.shape) and known.tokens != keys  # of which rows= chose some
         if known is None or of_windows or (prefix is not None and prefix != known.prefix):
