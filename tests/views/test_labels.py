@@ -161,6 +161,24 @@ def test_options_that_would_not_be_used_are_refused():
         regard.show(weights, weights, prefix=1)
     with pytest.raises(ValueError, match=r"grid is \(4, 4\) .* segments already say where the grids are"):
         regard.show(weights, segments=[("image", (4, 4))], grid=(4, 4))
+    with pytest.raises(ValueError, match="ids names no tokens without a tokenizer"):
+        regard.show(weights, ids=torch.arange(16))
+
+
+def test_options_of_a_figure_are_checked(tmp_path):
+    shown = regard.show(torch.rand(2, 4, 4).softmax(-1), grid=(2, 2))
+    for error, said, options in (
+        (ValueError, "width must be a number of inches above 0, got 0", {"width": 0}),
+        (ValueError, "width must be a number of inches above 0, got 'a'", {"width": "a"}),
+        (TypeError, "head must be a whole number or a name, got True", {"head": True}),
+        (TypeError, "layer must be a whole number or a name, got 1.0", {"layer": 1.0}),
+        (TypeError, "query must be a whole number, got a", {"query": torch.tensor(2)}),
+        (TypeError, "heads is no option of a figure, which has layer, head, query, width", {"heads": 1}),
+    ):
+        with pytest.raises(error, match=said):
+            shown.save(tmp_path / "figure.svg", **options)
+    for name in ("figure.PNG", "page.HTML"):
+        assert shown.save(tmp_path / name).stat().st_size > 1000
 
 
 def generated(name, first, keys=None, steps=3):

@@ -59,10 +59,13 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
 
 def _place(found: Map, query: int, count: int) -> int:
     """The place of a query among the rows that were kept."""
-    rows = found.latest.rows
+    rows, asked = found.latest.rows, found.latest.asked
     if rows is None:
         check_index("query", query, count, "the number of queries")
         return query
+    if asked is not None:
+        check_index("query", query, asked, "the number of queries")
+        query %= asked
     if query not in rows:
         raise ValueError(f"query must be one of the rows of {found.name!r} that were kept, {list(rows)}, got {query!r}")
     return rows.index(query)

@@ -91,12 +91,14 @@ class Show:
         if title is not None:
             check_text("title", title)
         path = Path(path)
-        if path.suffix in _static_figure.FORMATS:
+        kind = path.suffix.lower()
+        if kind in _static_figure.FORMATS:
+            _static_figure.check_options(figure)
             drawn = _static_figure.figure(self.payload, title=title, **figure)
             path.parent.mkdir(parents=True, exist_ok=True)
             drawn.savefig(path, dpi=300)
             return path
-        if path.suffix not in (".html", ".htm"):
+        if kind not in (".html", ".htm"):
             raise ValueError(f"path must end in .html, .svg, .pdf or .png, got {str(path)!r}")
         if figure:
             raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
@@ -210,7 +212,7 @@ def show(
         raise TypeError(
             f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
         )
-    segments = _segments(segments, maps, ids, sample, grid=grid, prefix=prefix)
+    segments = _segments(segments, maps, ids, sample, grid=grid, prefix=prefix, named=tokens is not None)
     if words:
         maps, tokens = _in_words(maps, tokens, segments)
     if segments is not None:
@@ -245,7 +247,7 @@ def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
     return tokens_of(tokenizer, ids, sample)
 
 
-def _segments(segments: Any, maps: Maps, ids: Any, sample: int, *, grid: Any, prefix: Any) -> Any:
+def _segments(segments: Any, maps: Maps, ids: Any, sample: int, *, grid: Any, prefix: Any, named: bool) -> Any:
     """The segments that were given, or else those of a text that has images in it; None if it has none."""
     if segments is not None and (grid is not None or prefix is not None):
         raise ValueError(
@@ -254,6 +256,11 @@ def _segments(segments: Any, maps: Maps, ids: Any, sample: int, *, grid: Any, pr
         )
     if segments is not None or ids is None:
         return segments
+    if maps.image_tokens is None and not named:
+        raise ValueError(
+            "ids names no tokens without a tokenizer, and the maps do not know which token stands for an image: pass "
+            "tokenizer=, tokens= or segments="
+        )
     return _found_segments(maps, ids, sample, grid)
 
 

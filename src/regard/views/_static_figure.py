@@ -1,5 +1,6 @@
 """A view as a static figure: one head, labeled, with a color bar, for a paper."""
 
+import math
 from typing import Any
 
 import torch
@@ -11,6 +12,23 @@ from regard.support.checks import describe
 from regard.views._payload import Payload
 
 FORMATS = (".svg", ".pdf", ".png")
+OPTIONS = ("layer", "head", "query", "width")
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raise an error unless these are options of a figure, of the right kind."""
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"{', '.join(unknown)} is no option of a figure, which has {', '.join(OPTIONS)}")
+    for name, named in (("layer", True), ("head", True), ("query", False)):
+        given = options.get(name)
+        whole = isinstance(given, int) and not isinstance(given, bool)
+        if not (given is None or whole or (named and isinstance(given, str))):
+            raise TypeError(f"{name} must be a whole number{' or a name' if named else ''}, got {describe(given)}")
+    width = options.get("width")
+    number = isinstance(width, int | float) and not isinstance(width, bool) and 0 < width < math.inf
+    if width is not None and not number:
+        raise ValueError(f"width must be a number of inches above 0, got {describe(width)}")
 
 
 def figure(
