@@ -42,3 +42,29 @@ def test_a_wrong_map_under_autocast_does_not_agree(spoiled):
     with pytest.warns(UserWarning, match="do not reproduce"), torch.no_grad(), autocast, regard.capture(model) as maps:
         model(x)
     assert not maps[0].agrees
+
+
+class Logarithms(nn.Module):
+    """A softmax by way of its logarithm."""
+
+    num_heads = 2
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        self.weights = (q @ k.mT / 2).log_softmax(-1).exp()
+        return self.proj((self.weights @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_exponentials_of_the_logarithm_of_a_softmax_are_a_map_in_any_precision(dtype):
+    torch.manual_seed(0)
+    model = Logarithms().to(dtype)
+    for _ in range(10):  # rounding differs from input to input
+        with torch.no_grad(), regard.capture(model) as maps:
+            model(torch.randn(4, 40, 8, dtype=dtype))
+        assert not maps.missed
+        torch.testing.assert_close(maps[0].weights, model.weights.float())
