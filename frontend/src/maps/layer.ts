@@ -17,6 +17,8 @@ export interface LayerAbout {
   kernel: string | null;
   calls: number;
   joined: boolean;
+  /** How many of the last rows were written one by one. */
+  steps?: number;
   /** How the keys lie, where it is known: so many tokens before a grid, row by row. */
   grid?: number[] | null;
   prefix?: number;

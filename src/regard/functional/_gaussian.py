@@ -94,6 +94,8 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     """Compute a call by the method that the plan chooses. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
     check_plan(plan)
+    if isinstance(plan, GaussianPlan):
+        plan.check_value(value)
     if isinstance(plan, GaussianPlan) and plan.shifts is not None and value.device.type == "cpu" and not dropout:
         # On the CPU alone: on a GPU the kernels already read no more than shifts do.
         check_plan_holds(plan, call)

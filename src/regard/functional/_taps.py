@@ -1,6 +1,5 @@
 """Taps: sharp heads with integer centers, computed as shifts. A bound on the difference, and the shift itself."""
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -8,6 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.support.tensor_cache import TensorCache
+
+CPU = torch.device("cpu")
 SOFT = 0.5  # below this sharpness the sum is computed by Poisson's formula
 
 
@@ -61,12 +63,17 @@ def shifted(
     return torch.stack([x.index_select(1, sources(shift, grid)) for x, shift in zip(read, shifts, strict=True)], 1)
 
 
-@functools.lru_cache(256)
+_SOURCES = TensorCache(256)
+
+
 def sources(shift: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
     """For each token, the index of the token that it reads."""
-    with torch.inference_mode(False):
-        sides = [(torch.arange(n) + step).clamp(0, n - 1) for n, step in zip(grid, shift, strict=True)]
-        number = torch.zeros(1, dtype=torch.long)
-        for n, side in zip(grid, sides, strict=True):
-            number = (number[:, None] * n + side).flatten()
-        return number
+    return _SOURCES.get((shift, grid), CPU, lambda: _number_sources(shift, grid))
+
+
+def _number_sources(shift: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
+    sides = [(torch.arange(n, device=CPU) + step).clamp(0, n - 1) for n, step in zip(grid, shift, strict=True)]
+    number = torch.zeros(1, dtype=torch.long, device=CPU)
+    for n, side in zip(grid, sides, strict=True):
+        number = (number[:, None] * n + side).flatten()
+    return number

@@ -1,7 +1,7 @@
 """How the tokens of a map lie on an image: prefix tokens (class, distillation, registers), then a grid, row by row.
 
-Known models state it, by attributes or by their configuration. If nothing states it, the user must: 197 tokens may be a
-class token and 14 × 14 patches, or 197 samples of a sound.
+Many models state it in attributes or in their configuration. If none does, the user must: 197 tokens may be a class
+token and 14 × 14 patches, or 197 samples of a sound.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.maps._module_names import attribute
 from regard.support.checks import TEXT, describe, is_iterable
 
-# Prefix tokens of Hugging Face vision models, by model_type.
+# The number of prefix tokens of Hugging Face vision models, by model_type.
 _PREFIX = {
     "beit": 1,
     "clip_vision_model": 1,
@@ -47,8 +47,12 @@ class Layout:
         return self.prefix + math.prod(self.grid)
 
 
-def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
+def given_layout(tokens: int, grid: Any, prefix: Any, name: str, known: Layout | None = None) -> Layout:
     """The layout that a caller gave; an error if it does not fit the number of tokens.
+
+    Without ``prefix`` the tokens that the grid leaves over come before it. As many as a row or a column of the grid are no
+    class tokens or registers: they may be patches of a larger grid, or words. Then the caller must say it, or the model
+    (``known``) if it states the same grid.
 
     >>> given_layout(5, (2, 2), None, "attn")
     Layout(grid=(2, 2), prefix=1)
@@ -61,6 +65,11 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
         raise ValueError(
             f"grid {sides} with prefix {prefix} makes {math.prod(sides) + max(prefix or 0, 0)} tokens, "
             f"but must make {tokens}, which {name!r} attends over"
+        )
+    if prefix is None and found >= max(2, min(sides)) and layout != known:
+        raise ValueError(
+            f"grid {sides} leaves {found} of the {tokens} tokens over which {name!r} attends: pass prefix={found} if they "
+            "come before the grid, or another grid"
         )
     return layout
 
@@ -117,13 +126,14 @@ def inferred_layout(tokens: int, modules: list[nn.Module], patches: tuple[int, .
 
 
 def states_layout(module: nn.Module) -> bool:
-    """Whether a module states how tokens lie, for any number of them: :func:`inferred_layout` needs no others."""
+    """Whether a module states a layout at all. :func:`inferred_layout` can skip modules that do not."""
     return bool(_candidates(module, None))
 
 
 def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
+    """The layouts that a module states, as (prefix, grid): with the patches of this run, and with its configured grid."""
     found: list[tuple[int, tuple[int, ...] | None]] = []
-    # timm (and ours): the module states its prefix tokens, and its patch embedding the grid for which it was built.
+    # In timm and regard a module states its prefix tokens, and its patch embedding the grid for which it was built.
     for name in ("num_prefix_tokens", "prefix_tokens"):
         prefix = attribute(module, name)
         if isinstance(prefix, int) and not isinstance(prefix, bool):
@@ -137,6 +147,7 @@ def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tupl
 
 
 def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
+    """The grid that a module or its patch embedding states."""
     for holder in (getattr(module, "patch_embed", None), module):
         for name in ("grid_size", "grid"):
             grid = getattr(holder, name, None)
@@ -146,6 +157,7 @@ def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
 
 
 def _configured(config: Any) -> tuple[int, ...] | None:
+    """The grid from the image size and the patch size of a Hugging Face configuration."""
     image, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
     if image is None or patch is None:
         return None
