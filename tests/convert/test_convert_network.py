@@ -253,7 +253,7 @@ def test_a_network_is_converted_where_no_bound_applies():
     for row in (*report.rows, *other.rows):
         assert row.bound is None
         assert row.error is not None
-        assert "no bound: error_bound does not apply where float32 products may be computed in less" in row.note
+        assert "no bound: error_bound does not apply if float32 products may be computed in lower" in row.note
     converted, report = convert_network(copy.deepcopy(network).to("meta"))
     assert (report.rows[0].bound, report.rows[0].error) == (None, None)
     assert converted(x.to("meta")).shape == network(x).shape
